@@ -1,10 +1,9 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-Some differ: `batch.bytes` is distlog's own, since no producer decides it; so are `batch.ids.bytes`,
-`commit.retention.ms` and `key.index.enable`, since a broker has nothing of that kind; `file.delete.delay.ms` is
-one day, since a Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is
-durable, as there are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`,
-and may be smaller.
+Some differ. distlog's own are `batch.bytes`, which in Kafka producers decide, and `batch.ids.bytes`,
+`commit.retention.ms` and `key.index.enable`, which a broker has no use for. `file.delete.delay.ms` is one day, since
+a Spark reader may hold a snapshot for hours. `flush.messages` is 1: without replicas, an acknowledged record must be
+durable. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-#: `commit.retention.ms` unless a topic sets it, and its least value. The least is far above the time that a request
-#: to a store may take: for half this time a process may rely on the head that it has read.
+#: The default and the smallest `commit.retention.ms`. A process may rely on the head that it has read for half the
+#: retention, so the smallest is far above the time that a request to a store may take.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
-#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a snapshot may be held for the delay,
-#: and for half the retention its holder need not check that its commit exists.
+#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`. A reader may hold a snapshot for the
+#: delay, and for half the retention it need not check that the snapshot's commit exists.
 COMMIT_RETENTION_DELAYS = 2
-#: The least that a segment can hold (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
-_LEAST_SEGMENT = 14
+#: The smallest `segment.bytes` of earlier versions (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
+_MIN_SEGMENT = 14
 _INTERNAL = "internal."
 
 _Check = Callable[[Any], bool]
@@ -54,7 +53,7 @@ def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
 class TopicConfig(ShownSettings):
     """The settings of one topic; a field's name is Kafka's with `_` for `.`.
 
-    Raises InvalidConfigError when a value is out of its range, and of the range of earlier versions.
+    Raises InvalidConfigError for a value that is out of range, also in earlier versions.
     """
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
@@ -117,12 +116,12 @@ class TopicConfig(ShownSettings):
         lambda value: 1 << 20 <= value <= MAX_INT,
         f"between {1 << 20} and {MAX_INT}",
         "largest log file of a segment",
-        lambda value: _LEAST_SEGMENT <= value <= MAX_INT,
+        lambda value: _MIN_SEGMENT <= value <= MAX_INT,
     )
     internal_segment_bytes: int = _setting(
         0,
-        lambda value: value == 0 or _LEAST_SEGMENT <= value <= MAX_INT,
-        f"0 or between {_LEAST_SEGMENT} and {MAX_INT}",
+        lambda value: value == 0 or _MIN_SEGMENT <= value <= MAX_INT,
+        f"0 or between {_MIN_SEGMENT} and {MAX_INT}",
         "what to take for segment.bytes, in tests; 0 takes that",
     )
     segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "largest index file; a full one rolls")
@@ -130,7 +129,7 @@ class TopicConfig(ShownSettings):
     segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "record time that a segment spans")
     # Settings that only a newer library knows, kept as they are: (name, value), sorted by name.
     unknown: tuple[tuple[str, str], ...] = ()
-    # The names that the topic sets itself, if only to their defaults; see `with_defaults`.
+    # The names of the settings that the topic has itself, even with the default value; see `with_defaults`.
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     # The defaults that the caller opened the topic with, in place of Kafka's: (name, value).
     defaults: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
@@ -179,9 +178,10 @@ class TopicConfig(ShownSettings):
 
     @property
     def least_retention_ms(self) -> int:
-        """How long vacuum surely keeps a commit that has newer ones, by the topic's own settings.
+        """The shortest time for which vacuum keeps a commit after the next commit was written.
 
-        All processes must agree on it: so the caller's defaults do not count, and without an end it is the default.
+        All processes must agree on it, so only the topic's own setting counts, not defaults that a caller passed. For
+        -1 it is COMMIT_RETENTION_MS.
         """
         is_own = "commit.retention.ms" in self.names or "commit.retention.ms" not in dict(self.defaults)
         own_ms = self.commit_retention_ms if is_own else COMMIT_RETENTION_MS
@@ -233,8 +233,8 @@ class TopicConfig(ShownSettings):
     def with_defaults(self, defaults: Mapping[str, object]) -> TopicConfig:
         """This config, with `defaults` (Kafka names) for settings that the topic does not have itself.
 
-        They apply, but are never stored. Where the compaction lags would contradict each other, only the topic's
-        apply. Raises as `parse` does.
+        They apply, but are never stored. If a default made the smallest compaction lag larger than the largest, only
+        the topic's own lags apply. Raises as `parse` does.
         """
         overrides = self._known_overrides()
         values = {name: _parse(name, value) for name, value in defaults.items()}
@@ -255,11 +255,11 @@ class TopicConfig(ShownSettings):
         return {**self._known_overrides(), **dict(self.unknown)}
 
     def _known_overrides(self) -> dict[str, str]:
-        inherited = dict(self.defaults)
+        default_names = dict(self.defaults).keys()
         return {
-            name: _show(getattr(self, spec.name))
+            name: _text_of(getattr(self, spec.name))
             for name, spec in _FIELDS.items()
-            if name in self.names or (name not in inherited and getattr(self, spec.name) != spec.default)
+            if name in self.names or (name not in default_names and getattr(self, spec.name) != spec.default)
         }
 
     def all(self) -> dict[str, object]:
@@ -320,8 +320,8 @@ def _parse(name: str, value: object) -> object:
         ) from None
 
 
-#: Units of time in ms by how people write them, and what the names of settings end with. Also of sizes, in bytes: as
-#: in `ls`, a letter alone and one with `i` count by 1024.
+#: Units of time, in ms, as users write them, or as names of settings end; and units of sizes, in bytes: as in `ls`,
+#: `k` and `kib` are 1024, `kb` is 1000.
 _TIMES = {
     **dict.fromkeys(("ms", "millis", "milliseconds"), 1),
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
@@ -339,7 +339,7 @@ _SIZES = {
 
 
 def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
-    """The end of an error about a number with a unit: the number alone, if it is allowed and unambiguous."""
+    """The end of an error for a number with a unit, as in 7d: the number alone, if allowed and unambiguous."""
     units = _SIZES if name.endswith(".bytes") else _TIMES
     number, unit_of_setting = (
         re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text),
@@ -348,10 +348,10 @@ def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
     if number is None or unit_of_setting is None or (unit := units.get(number[3].lower())) is None:
         return ""
     decimals = number[2] or ""
-    meant, remainder = divmod(int(number[1] + decimals) * unit, unit_of_setting * 10 ** len(decimals))
-    is_sure = not remainder and (number[3] not in ("M", "m") or units is _SIZES) and allows(meant)
-    return f", without a unit: {text} is {meant}" if is_sure else ", without a unit"
+    value, remainder = divmod(int(number[1] + decimals) * unit, unit_of_setting * 10 ** len(decimals))
+    is_sure = not remainder and (number[3] not in ("M", "m") or units is _SIZES) and allows(value)
+    return f", without a unit: {text} is {value}" if is_sure else ", without a unit"
 
 
-def _show(value: object) -> str:
+def _text_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

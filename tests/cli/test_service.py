@@ -270,7 +270,7 @@ def test_one_run_fails_for_a_missing_root_and_maintains_the_other_roots(cli: Com
     topic = create(tmp_path / "logs", "clicks", retention_ms=1)
     topic.append(values(range(3)))
     outcome = run(cli, "--root", str(tmp_path / "lgos"), "--root", str(tmp_path / "logs"), "--once")
-    nothing = "nothing is here yet: check the address, or create a topic below it"
+    nothing = "the root does not exist: check the address, or create a topic in it"
     assert (outcome.status, outcome.err) == (1, f"distlog: load-logs failed at {tmp_path}/lgos: {nothing}\n")
     assert outcome.out.splitlines()[-1] == f"1 topic, 1 partition, 0 B; failing: {tmp_path}/lgos"
     assert topic.refresh().start_offsets() == {0: 3}

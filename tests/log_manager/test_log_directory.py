@@ -135,7 +135,7 @@ def test_a_missing_root_is_reported_and_not_created(tmp_path: Path) -> None:
     managed = Managed(tmp_path / "later")
     managed.after(minutes=10)
     assert (managed.names(), list(tmp_path.iterdir())) == ([], [])
-    assert "nothing is here yet" in managed.manager.errors["load-logs"][f"{tmp_path}/later"]
+    assert "the root does not exist" in managed.manager.errors["load-logs"][f"{tmp_path}/later"]
     create(tmp_path / "later", "clicks")
     managed.after(minutes=1)
     assert (managed.names(), managed.manager.errors) == (["clicks"], {})
@@ -147,7 +147,7 @@ def test_a_root_that_is_a_topic_is_reported(tmp_path: Path) -> None:
     managed = Managed(tmp_path / "clicks")
     managed.after(minutes=1)
     assert managed.manager.errors["load-logs"] == {
-        f"{tmp_path}/clicks": "this is a topic, not a folder of topics: give the folder that contains it"
+        f"{tmp_path}/clicks": "the root is a topic, not a folder of topics: pass the folder that contains it"
     }
 
 

@@ -421,7 +421,7 @@ _SMALL_LIMITS: Mapping[ModuleType, Mapping[str, object]] = {
     merge: {"LARGEST_PART": 400},
     merge_job: {"LARGEST_PART": 400},
     scan: {"FIRST_OFFSETS": 2, "INDEX_WORTH_BYTES": 100},
-    segment_parts: {"OPEN_INDEXES": 1, "OPEN_LOGS": 1, "REMEMBERED": 2, "_PARTS_BYTES": (64, 256, 1024)},
+    segment_parts: {"OPEN_INDEXES": 1, "OPEN_LOGS": 1, "REMEMBERED": 2, "_READ_BYTES": (64, 256, 1024)},
     segment_reader: {
         **{"FIRST_BYTES": 200, "GROUP_BYTES": 500, "INDEX_WORTH_BYTES": 100, "SMALL_BYTES": 300},
         "_SPARE_BYTES": 100,

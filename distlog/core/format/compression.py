@@ -27,6 +27,8 @@ from distlog.core.errors import CorruptRecordError, InvalidConfigError
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_LEVELS = {GZIP: -1, LZ4: 9, ZSTD: 3}
+#: Kafka's ranges, for errors.
+LEVELS = {GZIP: "-1,1..9", LZ4: "1..17", ZSTD: "-131072..22"}
 
 #: The most bytes of the records of a compressed batch, written or read.
 MAX_RECORDS_BYTES = 1 << 28
@@ -34,7 +36,7 @@ MAX_RECORDS_BYTES = 1 << 28
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
-_SNAPPY_MAX_RATIO = 64  # the shortest element that copies the most: 3 bytes become 64
+_SNAPPY_MAX_RATIO = 64  # above the best case: 3 bytes that copy 64
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
@@ -43,15 +45,16 @@ _LZ4_STORED = 1 << 31
 _LZ4_INDEPENDENT, _LZ4_CONTENT_SIZE = 0x20, 0x08
 _LZ4_FAST_LEVEL, _LZ4_MAX_LEVEL = 9, 12
 
-_FIRST_GUESS = 4
-_SMALLEST_ROOM = 1 << 12
+#: The expansion that is assumed before data is decompressed, and the fewest bytes that are allocated.
+_ASSUMED_RATIO = 4
+_MIN_CAPACITY = 1 << 12
 
 
 def compress(codec: int, data: Any, level: int | None = None) -> bytes:
     """Compress `data`, a contiguous buffer, by `codec` (Kafka's id, an index of CODEC_NAMES).
 
-    `level` has Kafka's ranges; of lz4, 9 is the fast compressor, others are levels of Arrow's high compressor. Raises
-    InvalidConfigError for an unknown codec or level.
+    `level` has Kafka's ranges. For lz4, 9 means the fast compressor; the high compressor has the other levels.
+    Raises InvalidConfigError for an unknown codec or level.
     """
     view = memoryview(data).cast("B")
     try:
@@ -67,7 +70,9 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
             return zstd.compress(view, asbytes=True)  # type: ignore[no-any-return]
     except (ValueError, pa.ArrowInvalid):
         raise InvalidConfigError(
-            "the codec does not support this compression level: choose another", codec=codec, level=level
+            f"the {CODEC_NAMES[codec]} codec does not have this level: change compression.{CODEC_NAMES[codec]}.level",
+            level=level,
+            levels=LEVELS.get(codec),
         ) from None
     if codec == NONE:
         return bytes(view)
@@ -79,7 +84,7 @@ def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: 
 
     In format 0 (`magic`) the header checksum of an LZ4 frame is wrong, and is not checked.
     """
-    expander = Expander(_FIRST_GUESS * len(memoryview(data)))
+    expander = Expander(_ASSUMED_RATIO * len(memoryview(data)))
     expander.expand(codec, data, limit=limit, magic=magic)
     return expander.array.data
 
@@ -88,7 +93,7 @@ class Expander:
     """Decompresses chunks of data into one array, which grows with the result."""
 
     def __init__(self, capacity: int) -> None:
-        self._room = new_array(max(capacity, _SMALLEST_ROOM), np.uint8)
+        self._room = new_array(max(capacity, _MIN_CAPACITY), np.uint8)
         self.size = 0
 
     @property
@@ -109,7 +114,9 @@ class Expander:
             elif codec in (GZIP, ZSTD):
                 self._read(CODEC_NAMES[codec], view, limit)
             else:
-                raise CorruptRecordError("a batch has a codec that only a newer Kafka may know", codec=codec)
+                raise CorruptRecordError(
+                    "a batch has an unknown codec, of a newer Kafka or a damaged header", codec=codec
+                )
         except (OSError, pa.ArrowException) as error:
             raise CorruptRecordError(f"the {CODEC_NAMES[codec]} data of a batch is malformed: {error}") from None
         return self.size
@@ -128,7 +135,7 @@ class Expander:
         end = self.size + limit
         with pa.CompressedInputStream(pa.BufferReader(view), name) as stream:
             while True:
-                # room for one byte more than allowed detects too much data
+                # one byte more than allowed, to detect too much data
                 target = self._room[self.size : end + 1]
                 count = stream.readinto(target.data)
                 self.size += count
@@ -189,8 +196,8 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
 def _compress_lz4(view: memoryview, level: int | None) -> bytes:
     if level is not None and not 1 <= level <= 17:
         raise ValueError(level)
-    fast = level is None or level == _LZ4_FAST_LEVEL
-    codec = pa.Codec("lz4_raw", None if fast else min(level or 0, _LZ4_MAX_LEVEL))
+    is_fast = level is None or level == _LZ4_FAST_LEVEL
+    codec = pa.Codec("lz4_raw", None if is_fast else min(level or 0, _LZ4_MAX_LEVEL))
     parts: list[Any] = [_LZ4_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK):
         block = view[start : start + _LZ4_BLOCK]

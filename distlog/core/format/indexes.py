@@ -43,9 +43,9 @@ class Column(NamedTuple):
 class MappedIndex:
     """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
-    Every slot is an entry (Kafka's `AbstractIndex`). A file that a crash left untrimmed ends in zero entries: lookups
-    are right but slow, and `sanity_check` refuses it. A lookup raises CorruptIndexError for a negative number. With
-    other damage it returns an entry up to the target, which may not be the last: call `sanity_check` first.
+    Every slot is an entry (Kafka's `AbstractIndex`). After a crash a file may end in zero entries: lookups are
+    right, but slow, and `sanity_check` refuses it. A lookup raises CorruptIndexError for a negative number. With
+    other damage it may return an earlier entry than the last one up to the target: call `sanity_check` first.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -212,7 +212,7 @@ ReadBytes = Callable[[int, int], memoryview | bytes]
 def floor_of_file(
     read: ReadBytes, size: int, target: int, entry: np.dtype[np.void], key: Column
 ) -> tuple[int, int, int]:
-    """(slot, fields...) of the last entry in `size` bytes up to `target`, or (-1, -1, 0)."""
+    """Return (slot, first field, second field) of the last entry in `size` bytes up to `target`, or (-1, -1, 0)."""
     stride = entry.itemsize
     end, step = size // stride * stride, WARM_BYTES // stride * stride
     while end > 0:
@@ -300,7 +300,7 @@ class AbortedTransaction:
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """The transactions in [fetch_offset, upper_bound), and True if later indexes have no more."""
+    """The transactions that reach into [fetch_offset, upper_bound), and True if later indexes have no more."""
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -318,19 +318,20 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
     """
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
-    later = entries["version"] >> 8 > TRANSACTION_VERSION
-    if later.any():
+    is_newer = entries["version"] >> 8 > TRANSACTION_VERSION
+    if is_newer.any():
         raise UnsupportedVersionError(
-            "an aborted transaction has an unknown version: upgrade, or recover the segment",
+            "the transaction index has an entry of an unknown version: upgrade, or rebuild the index",
             file=file,
-            position=int(later.argmax()) * size,
+            version=int(entries["version"][is_newer.argmax()]),
+            position=int(is_newer.argmax()) * size,
         )
-    bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
-    if bad.any():
+    is_bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
+    if is_bad.any():
         raise CorruptIndexError(
-            "an aborted transaction is outside of its segment: recover the segment from its log",
+            "the transaction index has a transaction that ends before its segment: rebuild the index",
             file=file,
-            position=int(bad.argmax()) * size,
+            position=int(is_bad.argmax()) * size,
         )
     return [AbortedTransaction(*fields) for _, *fields in entries.tolist()]
 
@@ -342,7 +343,7 @@ def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     ).tobytes()
 
 
-#: Bytes of the indexes of about 200 GiB of log.
+#: The default size of the cache, in bytes: the indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
 #: A process lists the folder again after it has added one sixteenth of `max_bytes`.
 _SCAN_SHARE = 16
@@ -352,11 +353,11 @@ _LISTED_NS = 60 * 10**9
 _LISTED_FILE = ".listed"
 #: The number of copies that are fetched, and in memory, together.
 _AT_ONCE = 512
-#: A process never evicts its last used copies, at most this many.
-_SPARED = 64
+#: A process never evicts the copies that it used last: this many.
+_PROTECTED_COPIES = 64
 #: A temporary file that is this much older than the newest copy belongs to a crashed process.
 _ABANDONED_NS = 3_600 * 10**9
-_OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
+_COPY_NAME = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 class IndexCache:
@@ -366,7 +367,7 @@ class IndexCache:
         self.folder = folder or default_folder()
         self.max_bytes = max_bytes
         self._added_bytes: int | None = None
-        self._spared: deque[str] = deque(maxlen=_SPARED)
+        self._protected: deque[str] = deque(maxlen=_PROTECTED_COPIES)
 
     def local_file(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
         """A local file with the index `part`, and the position in it: the object itself, or a copy.
@@ -381,9 +382,9 @@ class IndexCache:
             return path, part.begin
         self._claim_folder()
         path = self._path(storage, part, tag)
-        self._spared.append(os.path.basename(path))
-        if not _touch(path, part.size):
-            # the whole file, whose size may show that it is another file
+        self._protected.append(os.path.basename(path))
+        if not _mark_used(path, part.size):
+            # read the whole file: another size shows that it is another file
             data = storage.read(part.name, part.begin, None if part.is_file else part.begin + part.size)
             _check_size(part, len(data))
             self._add(path, data)
@@ -393,12 +394,12 @@ class IndexCache:
         """Fetch the missing copies of `parts` of bundles, with their tags; close parts in one request."""
         self._claim_folder()
         paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
-        missing = [(part, path) for part, path in paths if not _touch(path, part.size)]
+        missing = [(part, path) for part, path in paths if not _mark_used(path, part.size)]
         for start in range(0, len(missing), _AT_ONCE):
             group = missing[start : start + _AT_ONCE]
             indexes = storage.read_ranges([part.full_range for part, _ in group])
             for (_, path), data in zip(group, indexes, strict=True):
-                self._spared.append(os.path.basename(path))
+                self._protected.append(os.path.basename(path))
                 self._add(path, data)
 
     def discard(self, storage: Storage, part: Part, *, tag: str = "") -> None:
@@ -413,7 +414,7 @@ class IndexCache:
         return os.path.join(self.folder, key)
 
     def _claim_folder(self) -> None:
-        # without following a link: a folder of another user could have forged copies
+        # do not follow a link, or use the folder of another user, which may have forged copies
         with contextlib.suppress(FileExistsError):
             os.makedirs(self.folder, mode=0o700)
         status = os.lstat(self.folder)
@@ -442,8 +443,8 @@ class IndexCache:
             for last_use, size, name in copies:
                 if excess <= 0:
                     break
-                arriving = "." in name and copies[-1][0] - last_use < _ABANDONED_NS
-                if name not in self._spared and not arriving:
+                is_being_written = "." in name and copies[-1][0] - last_use < _ABANDONED_NS
+                if name not in self._protected and not is_being_written:
                     excess -= size
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(self.folder, name))
@@ -461,7 +462,7 @@ class IndexCache:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
-                    if _OURS.fullmatch(entry.name):
+                    if _COPY_NAME.fullmatch(entry.name):
                         status = entry.stat(follow_symlinks=False)
                         copies.append((status.st_mtime_ns, status.st_size, entry.name))
         return copies
@@ -477,8 +478,8 @@ def default_folder() -> str:
     return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 
 
-def _touch(path: str, size: int) -> bool:
-    """Whether there is a whole copy, which is marked as used now."""
+def _mark_used(path: str, size: int) -> bool:
+    """Mark the copy as used now; returns False without a whole copy."""
     try:
         if os.stat(path).st_size != size:
             return False

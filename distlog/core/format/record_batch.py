@@ -66,7 +66,7 @@ class Source:
 
 
 def with_remedy(message: str, file: str) -> str:
-    """Add to a message about damaged bytes what to do, if they are of a file."""
+    """Add what to do to a message about damaged bytes, if they are in a file."""
     return f"{message}: verify, then restore it from a copy" if file else message
 
 
@@ -346,13 +346,13 @@ class BatchWalk:
     """Iterates over the batches between `position`, the start of a batch, and `end`, about `step` bytes at a time.
 
     `read` returns the bytes between two positions, fewer if the log became shorter; it may reuse a buffer. Errors
-    have `file`, and positions from `origin`. With `checked`, all checksums are compared. `headers` replaces the check
-    for damage; its arguments are bytes and their position. Until `hint`, a read ends there or at the end of a batch.
+    have `file`, and positions from `origin`. With `checked`, all checksums are compared. `headers` may replace the
+    check for damage; its arguments are bytes and their position. The first reads end at the position `hint`, a guess.
 
-    Damage after the sound batches is raised, stops the walk, or is passed to a function, after which the walk
-    continues at the next batch, if its start is known. A batch that the end cuts off is not raised: as in Kafka's
-    `FileLogInputStream`, a writer may be writing it. `position` is the current position, `next_size` the size of the
-    batch there, 0 if unknown, and `damage` the reason of a stop.
+    With `on_damage` "raise", damage after the sound batches is raised; with "stop" it ends the walk. A function gets
+    it, and the walk continues at the next batch if its start is known. An incomplete batch at the end is not raised:
+    as in Kafka's `FileLogInputStream`, a writer may be writing it. `position` is the current position, `next_size`
+    the size of the batch there, 0 if unknown, and `damage` the reason of a stop.
     """
 
     read: Callable[[int, int], memoryview]
@@ -421,7 +421,7 @@ class BatchWalk:
             self.damage = damage
         else:
             self.on_damage(damage)
-            # only with an offset is the size sound
+            # an error with an offset is of a batch whose size is sound
             if "offset" in damage.details:
                 self.position += size_of_first(data)
                 return

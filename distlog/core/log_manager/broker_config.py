@@ -71,7 +71,7 @@ _SETTING = "broker_setting"
 
 
 class BrokerSetting(NamedTuple):
-    """A setting by its names, the first of which is shown; its value times `unit` is the field's."""
+    """A setting with its names, the first of which is shown; the field's value is the setting's times `unit`."""
 
     names: tuple[str, ...]
     meaning: str
@@ -87,7 +87,7 @@ class BrokerSetting(NamedTuple):
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """A field for a setting; the first of `names`, parted by spaces, applies. -1 is None if the default is None."""
+    """A field for a setting. The first set of `names`, separated by spaces, applies; -1 is None if the default is."""
     return field(
         default=default, metadata={_SETTING: BrokerSetting(tuple(names.split()), meaning, least, most, unit)}
     )

@@ -23,7 +23,7 @@ from distlog.core.topic import Topic
 
 #: How long `stop` waits for tasks; a task that runs longer is abandoned, as in a killed process.
 STOP_TIMEOUT_S = 8.0
-#: The task that finds topics, for whose first run the other tasks of a root wait.
+#: The task that finds topics. Other tasks of a root wait for its first run.
 LOAD_LOGS = "load-logs"
 #: The work of a task on a root, which fills in the counts and errors of its run.
 Work = Callable[[TaskRun], None]
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 class LogManager:
     """All topics in one or more roots, and Kafka's tasks on their schedule. Use it in a `with` block.
 
-    Each root has its own tasks, so a root that does not answer does not delay the other roots. A failure in one topic
-    is logged, counted and retried at the task's next run. An abandoned task does no harm, like a killed process: what
-    it wrote applies only with its commit.
+    Each root has its own tasks, so a root that does not respond does not delay the other roots. A failure in one
+    topic is logged, counted and retried at the task's next run. An abandoned task does no harm: as in a killed
+    process, what it wrote applies only with its commit.
 
     Args:
         roots: The address of a folder of topics, or several.
@@ -44,7 +44,7 @@ class LogManager:
         on_run: Called after each run of a task, in the task's thread; its errors are logged.
         clock: Returns ms since 1970.
         scheduler_clock: Returns ms that never decrease.
-        may_run: While it returns False, since another process runs the tasks, the topics are only loaded.
+        may_run: While it returns False, topics are loaded, and no other task runs: another process runs them.
 
     Raises:
         InvalidConfigError: A setting is not valid, or no root.
@@ -203,7 +203,7 @@ class LogManager:
             run.failed(directory.url, error)
         run.seconds = (self._scheduler_clock() - started_ms) / 1000
         self._metrics.note(run, self._clock())
-        # a reason is logged once, even if several tasks fail for it
+        # if several tasks fail for one reason, the reason is logged once
         logged = {item for errors in list(self._errors.values()) for item in errors.items()}
         self._errors[run.task, run.root] = run.errors
         for url, reason in run.errors.items():
@@ -213,7 +213,7 @@ class LogManager:
             if self._on_run:
                 self._on_run(run)
         except Exception as error:
-            # the next runs still happen
+            # an error of the caller's function must not end the task
             _log.warning("on_run failed after %s: %s: %s", run.task, type(error).__name__, error)
 
 
@@ -268,7 +268,7 @@ class TaskMetrics:
 #: The kinds and the meanings of the metrics of roots and partitions, by name. The counters are of all processes, and
 #: only of partitions on a local disk.
 _LOG_METRICS: Mapping[str, tuple[Kind, str]] = {
-    "root_offline": ("gauge", "1 if the root did not answer at the last look"),
+    "root_offline": ("gauge", "1 if the root did not respond at the last scan"),
     "topics": ("gauge", "loaded topics"),
     "log_start_offset": ("gauge", "first readable offset"),
     "log_end_offset": ("gauge", "next offset to be assigned"),
@@ -291,7 +291,7 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
         values["root_offline"].append((root, float(directory.is_offline)))
         values["topics"].append((root, float(len(topics))))
         for topic_name, topic in topics.items():
-            # a topic that cannot be read is left out; the failed task reports it
+            # a topic that cannot be read is skipped; the failed task reports it
             with suppress(DistlogError, OSError):
                 for number, numbers in enumerate(list(_partition_numbers(topic))):
                     labels = {**root, "topic": topic_name, "partition": str(number)}
@@ -304,7 +304,7 @@ def _partition_numbers(topic: Topic) -> Iterator[dict[str, float]]:
     now_ms = topic.clock()
     for number, state in enumerate(topic.live_snapshot.partitions):
         is_late = False
-        # readers report a batch that cannot be read; it hides no other metric
+        # a batch that cannot be read must not hide the other metrics; readers report it
         with suppress(DistlogError):
             is_late = has_late_transaction(topic.reader, state, number, now_ms)
         numbers: dict[str, float] = {

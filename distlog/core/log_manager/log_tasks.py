@@ -37,7 +37,10 @@ from distlog.core.topic import Topic
 
 
 class LogTasks:
-    """The tasks of a root but compaction and merging, by Kafka's names and rules; several processes may run them."""
+    """The tasks of a root, except for compaction and merging, by Kafka's names and rules.
+
+    Several processes may run them at the same time.
+    """
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock
@@ -54,18 +57,18 @@ class LogTasks:
         """`delete-logs`: vacuum each topic when its `file.delete.delay.ms` has passed since the last time."""
         for topic in self._directory.topics_until_stop():
             with self._directory.failures_noted(run, topic):
-                self._vacuum(run, topic, topic.vacuum)
+                self._vacuum_if_due(run, topic, topic.vacuum)
         for dropped in self._directory.dropped.values():
             if self._directory.is_stopping():
                 return
             try:
-                self._vacuum(run, dropped, partial(vacuum, dropped.storage, dropped.log))
+                self._vacuum_if_due(run, dropped, partial(vacuum, dropped.storage, dropped.log))
             except Exception as error:
                 run.failed(dropped.storage.url, error)
 
-    def _vacuum(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
+    def _vacuum_if_due(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
-        # a clock that was set back must not delay it
+        # a negative time has passed if the clock was set back: that must not delay the vacuum
         if 0 <= now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
             return
         report = work()
@@ -77,7 +80,7 @@ class LogTasks:
         for topic in self._directory.topics_until_stop():
             with self._directory.failures_noted(run, topic):
                 for partition in topic.refresh().snapshot.active_partitions:
-                    with _log(topic, partition) as log:
+                    with _open_log(topic, partition) as log:
                         started_ms = monotonic_ms()
                         if log.flush_if_due():
                             run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
@@ -86,37 +89,39 @@ class LogTasks:
         """`recovery-point-offset-checkpoint`: write the durable end of each partition; at the stop, flush all."""
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
-            # after the file, since this may take longer than the manager waits
+            # only after a first file, since the flushes may take longer than the manager waits
             for topic in self._directory.topics.values():
                 with self._directory.failures_noted(run, topic):
-                    _end_cleanly(run, topic)
+                    _checkpoint_active(run, topic)
             self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
 
     def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
-        """`log-start-offset-checkpoint`: write the log start offsets that the first segments do not show."""
+        """`log-start-offset-checkpoint`: write the log start offsets within first segments."""
         self._checkpoint(run, LOG_START_OFFSETS, _log_start_offsets)
 
-    def _checkpoint(self, run: TaskRun, file: str, of_topic: Callable[[Topic], dict[int, int]]) -> None:
+    def _checkpoint(self, run: TaskRun, file: str, offsets_of: Callable[[Topic], dict[int, int]]) -> None:
         directory, offsets = self._directory, dict[PartitionName, int]()
         root = directory.storage.local_path("")
         if not os.path.isdir(root):
-            return  # the root does not exist yet
+            return
         names = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
         if META_PROPERTIES in names or any(map(parse_partition_folder, names)):
             # the root is a broker's log directory, whose files are for its own logs
             return
         for name, topic in directory.topics.items():
             with directory.failures_noted(run, topic):
-                of_partitions = of_topic(topic.refresh()).items()
-                offsets.update({PartitionName(name, partition): offset for partition, offset in of_partitions})
+                by_partition = offsets_of(topic.refresh())
+                offsets.update(
+                    {PartitionName(name, partition): by_partition[partition] for partition in by_partition}
+                )
         try:
             directory.storage.put(file, write_offsets(offsets))
         except Exception as error:
             run.failed(directory.url, error)
 
 
-#: The wait for the first load between checks if the manager is stopping.
-_PATIENCE_S = 0.5
+#: While a task waits for the first load, it checks this often if the manager is stopping.
+_STOP_CHECK_S = 0.5
 
 
 class FoundTopic(NamedTuple):
@@ -162,7 +167,8 @@ class LogDirectory:
             return dict(sorted(self._dropped.items()))
 
     def wait_until_loaded(self) -> bool:
-        while not self._loaded.wait(_PATIENCE_S):
+        """Wait for the first load; returns False if the manager stops before it."""
+        while not self._loaded.wait(_STOP_CHECK_S):
             if self.is_stopping():
                 return False
         return True
@@ -186,10 +192,10 @@ class LogDirectory:
         # links to topics are not loaded, since tasks delete files
         for link in self.storage.links() if self.storage.is_local else ():
             if os.path.isdir(self.storage.local_path(f"{link}/{paths.COMMITS_DIR}")):
-                text = "links to topics are not followed: give the folder that contains the topic as a root"
+                text = "links to topics are not followed: pass the folder that contains the topic as a root"
                 run.failed(f"{self.url}/{link}", text)
         if not names and not self.storage.exists():
-            run.failed(self.url, "nothing is here yet: check the address, or create a topic below it")
+            run.failed(self.url, "the root does not exist: check the address, or create a topic in it")
         topics = self.topics
         for name in (topics.keys() | self.dropped.keys()) - names:
             self._forget(name)
@@ -199,7 +205,7 @@ class LogDirectory:
         for name, text in copies_in(self.topics.values()).items():
             run.failed(f"{self.url}/{name}", text)
         if paths.COMMITS_DIR in folders and not self.topics:
-            run.failed(self.url, "this is a topic, not a folder of topics: give the folder that contains it")
+            run.failed(self.url, "the root is a topic, not a folder of topics: pass the folder that contains it")
 
     def topics_until_stop(self) -> Iterator[Topic]:
         """Yield the loaded topics; ends early when the manager stops."""
@@ -225,14 +231,14 @@ class LogDirectory:
     def _load(self, run: TaskRun, name: str) -> bool:
         storage, dropped = self.storage.child(name), self.dropped.get(name)
         try:
-            # the number of dropped topics grows: their commits are not read again at each scan
+            # the commits of a dropped topic are not read again at each scan, since there may be many dropped topics
             if dropped:
                 log = dropped.log
             else:
                 log = topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
             snapshot = log.load(include_dropped=True, cached=dropped.snapshot if dropped else None)
         except TopicNotFoundError:
-            self._forget(name)  # not a topic
+            self._forget(name)
         except Exception as error:
             run.failed(storage.url, error)
         else:
@@ -248,7 +254,7 @@ class LogDirectory:
         return False
 
     def _forget(self, name: str, topic: Topic | None = None) -> None:
-        """Forget the topic of this name; with `topic`, only if it is still this one."""
+        """Forget the topic of this name; with `topic`, only if the name still stands for that topic."""
         with self._lock:
             if topic is None or self._topics.get(name) is topic:
                 self._topics.pop(name, None)
@@ -271,13 +277,13 @@ class LogCleaner:
 
     def __init__(self, directory: LogDirectory, retry_ms: int) -> None:
         self._directory, self._retry_ms = directory, retry_ms
-        # by the topic's URL and the partition
+        #: By the topic's URL and the partition.
         self._paused: dict[tuple[str, int], _PausedPartition] = {}
 
     def clean_logs(self, run: TaskRun) -> None:
         """`log-cleaner`: compact logs by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`, in passes."""
         # forget expired pauses, also after a clock was set back, and topics that are no longer compacted
-        urls, now_ms = {topic.url for topic in self._compacted()}, self._directory.clock()
+        urls, now_ms = {topic.url for topic in self._compacted_topics()}, self._directory.clock()
         self._paused = {
             log: pause
             for log, pause in self._paused.items()
@@ -303,7 +309,7 @@ class LogCleaner:
                     run.add(merged_bytes=summary["bytes"])
 
     def _clean_pass(self, run: TaskRun) -> bool:
-        """Compact each due partition once; returns whether any is clean now."""
+        """Compact each due partition once; returns whether any was cleaned."""
         is_any_cleaned = False
         for log in self._dirtiest_first(run):
             if self._directory.is_stopping():
@@ -313,10 +319,10 @@ class LogCleaner:
 
     def _dirtiest_first(self, run: TaskRun) -> list[_DirtyLog]:
         due: list[_DirtyLog] = []
-        for topic in self._compacted():
+        for topic in self._compacted_topics():
             with self._directory.failures_noted(run, topic):
-                dirty = plan_compaction(topic.refresh().snapshot, self._directory.clock())
-                logs = (log for log in dirty if (topic.url, log.partition) not in self._paused)
+                dirty_logs = plan_compaction(topic.refresh().snapshot, self._directory.clock())
+                logs = (log for log in dirty_logs if (topic.url, log.partition) not in self._paused)
                 due += [_DirtyLog(log.dirty_ratio, topic, log.partition) for log in logs]
         return sorted(due, key=lambda log: -log.dirty_ratio)
 
@@ -325,21 +331,22 @@ class LogCleaner:
         with self._directory.failures_noted(partition_run, topic):
             report, after = compact(topic.handle, topic.snapshot, partitions=[log.partition])
             topic.advance(after)
-            is_cleaned = _note_cleaned(partition_run, topic, report)
+            is_cleaned = _add_report(partition_run, topic, report)
         run.counts += partition_run.counts
         for error in partition_run.errors.values():
             until_ms = self._directory.clock() + self._retry_ms
             self._paused[topic.url, log.partition] = _PausedPartition(until_ms, error)
         return is_cleaned
 
-    def _compacted(self) -> list[Topic]:
+    def _compacted_topics(self) -> list[Topic]:
         return [topic for topic in self._directory.topics.values() if "compact" in topic.config.cleanup_policy]
 
 
-def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
-    for failed in report.partitions:
-        if failed.error is not None:
-            run.failed(topic.url, f"cannot clean partition {failed.partition}: {failed.error}")
+def _add_report(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
+    """Add the counts and errors of a compaction to `run`; returns whether a partition was cleaned."""
+    for partition in report.partitions:
+        if partition.error is not None:
+            run.failed(topic.url, f"cannot clean partition {partition.partition}: {partition.error}")
     summary = report.to_dict()
     cleaned = [partition for partition in report.partitions if partition.rounds and partition.error is None]
     run.add(cleaned_partitions=len(cleaned))
@@ -349,17 +356,17 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     return bool(cleaned)
 
 
-def _log(topic: Topic, partition: int) -> closing[PartitionLog]:
+def _open_log(topic: Topic, partition: int) -> closing[PartitionLog]:
     return closing(PartitionLog(topic.handle, partition, topic.current))
 
 
-def _end_cleanly(run: TaskRun, topic: Topic) -> None:
+def _checkpoint_active(run: TaskRun, topic: Topic) -> None:
     for partition in topic.refresh().snapshot.active_partitions:
-        with _log(topic, partition) as log:
+        with _open_log(topic, partition) as log:
             try:
                 log.checkpoint()
             except StorageError as error:
-                # the other partitions may be on another disk
+                # continue: other partitions may be on another disk
                 run.failed(topic.url, error)
 
 
@@ -367,7 +374,7 @@ def _recovery_points(topic: Topic) -> dict[int, int]:
     # a sealed segment was synced before its commit
     points = {number: state.log_end_offset for number, state in enumerate(topic.snapshot.partitions)}
     for partition in topic.refresh().snapshot.active_partitions:
-        with _log(topic, partition) as log:
+        with _open_log(topic, partition) as log:
             points[partition] = log.end().flushed_offset
     return points
 
@@ -382,8 +389,8 @@ def _log_start_offsets(topic: Topic) -> dict[int, int]:
     return offsets
 
 
-#: The longest wait of a thread, within the limit of the system call.
-_LONGEST_WAIT_S = 3600.0
+#: The longest wait of a thread: the system call has a limit.
+_MAX_WAIT_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -392,7 +399,7 @@ class _Task:
     work: Callable[[], None]
     due_ms: int
     period_ms: int
-    at_stop: bool
+    runs_at_stop: bool
 
     def run(self, clock: Callable[[], int]) -> None:
         """Run the task; the next run is a period after this start, or at once if it took longer."""
@@ -427,6 +434,7 @@ class Scheduler:
             task.run(self._clock)
 
     def run(self, name: str) -> None:
+        """Run the tasks of this name, in parallel."""
         in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
 
     def run_all(self) -> None:
@@ -440,10 +448,11 @@ class Scheduler:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
+        """Stop the threads; returns False if a task still runs after `timeout_s`."""
         self._stopping.set()
-        end = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(max(end - time.monotonic(), 0))
+            thread.join(max(deadline_s - time.monotonic(), 0))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self, task: _Task) -> None:
@@ -452,8 +461,8 @@ class Scheduler:
             if wait_s <= 0:
                 task.run(self._clock)
             else:
-                self._stopping.wait(min(wait_s, _LONGEST_WAIT_S))
-        if task.at_stop:
+                self._stopping.wait(min(wait_s, _MAX_WAIT_S))
+        if task.runs_at_stop:
             task.run(self._clock)
 
 
@@ -474,7 +483,7 @@ class TaskRun:
 
     def failed(self, url: str, error: Exception | str) -> None:
         """Note the error at `url`, on one line."""
-        self.errors[url] = error if isinstance(error, str) else _reason(error)
+        self.errors[url] = error if isinstance(error, str) else _one_line(error)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count:,.6g}" for name, count in self.counts.items() if count)
@@ -492,6 +501,6 @@ class TaskRun:
         }
 
 
-def _reason(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, DistlogError) and text else f"{type(error).__name__}: {text}"

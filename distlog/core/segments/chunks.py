@@ -33,7 +33,7 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.format.record_decoder import BatchSelection, decode_parts
 from distlog.core.integers import MAX_LONG, MIN_LONG
-from distlog.core.segments.segment_parts import another_log
+from distlog.core.segments.segment_parts import another_log_error
 from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
@@ -343,9 +343,9 @@ class LogRange(NamedTuple):
         """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
         segment = self.slice.segment
         if self.position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
-            raise another_log(segment, self.file, self.file_position)
+            raise another_log_error(segment, self.file, self.file_position)
         if self.ends_log and segment.last_batch_crc not in (UNKNOWN, last_crc):
-            raise another_log(segment, self.file, self.origin + last_position)
+            raise another_log_error(segment, self.file, self.origin + last_position)
 
     def located(self, error: CorruptRecordError) -> CorruptRecordError:
         """`error` with the partition and the offset that readers see, instead of the stored one."""

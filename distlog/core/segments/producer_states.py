@@ -42,15 +42,15 @@ from distlog.core.times import NO_TIMESTAMP
 
 
 def any_first(batch: BatchFields) -> None:
-    """Let a producer that the log does not know begin with any batch, as Kafka does."""
+    """Allow any first batch of a producer that is not in the log, as Kafka does."""
 
 
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
-    A log that was cleaned, or cut at its beginning, lacks the batches of some producers. So the states may start with
-    a producer snapshot, taken at `offset`: `observe` then skips batches below it. States that start within a log
-    without a snapshot are not `is_complete`: end markers of unknown producers are skipped.
+    A log lacks the batches of some producers after compaction or retention. So the states may start with a producer
+    snapshot at `offset`: then `observe` skips batches below it. States that start within a log, without a snapshot,
+    are not complete: then `observe` skips end markers of unknown producers.
     """
 
     def __init__(
@@ -79,10 +79,11 @@ class ProducerStates:
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
+        """The first offset of each open transaction, by producer id."""
         return self._first_offsets
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """True if the producer has an open transaction of an epoch up to `epoch`: a marker with `epoch` ends it."""
+        """True if the producer has an open transaction of up to `epoch`, which a marker with `epoch` ends."""
         return producer_id in self._first_offsets and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
@@ -93,7 +94,7 @@ class ProducerStates:
         return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
-        """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; by default all."""
+        """Forget `producers`, by default all, that were silent for `after_ms` and have no open transaction."""
         for producer in list(self._states if producers is None else producers):
             state = self._states.get(producer)
             if state is not None and state.has_expired(now_ms, after_ms):
@@ -104,13 +105,13 @@ class ProducerStates:
 
         `heard_ms` is the time now, for batches that were just appended; batches read later have only their own times.
         """
-        # one batch, the usual append, is not filtered: `producer_batches` leaves it out if it has no producer
+        # a single batch, as of most appends, is not filtered: `producer_batches` skips it if it has no producer
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
             producer = batch.producer_id
             if not self._is_complete and batch.is_marker and producer not in self._states:
-                # a marker has no sequence number of its producer
+                # a marker does not have the producer's sequence number
                 continue
             state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
             self._states[producer] = state
@@ -120,38 +121,38 @@ class ProducerStates:
                 self._first_offsets.pop(producer, None)
 
     def add_earlier_batches(self, earlier: ProducerStates) -> None:
-        """Add batches of `earlier`, the states at an earlier offset; a snapshot has only a producer's last one."""
+        """Add batches of `earlier`, the states at an earlier offset: a snapshot has one batch of a producer."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None:
                 self._states[producer] = state.with_earlier(former)
 
     def update_heard_times(self, earlier: ProducerStates) -> None:
-        """Use the times of `earlier`: logs and snapshots have only the times of records."""
+        """Take `heard_ms` from `earlier`, the states before: logs and snapshots have only the times of records."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None and former.heard_ms > state.heard_ms:
                 self._states[producer] = replace(state, heard_ms=former.heard_ms)
 
     def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check batches that are to be appended together; returns the last one's known copy if they are a retry.
+        """Check batches that are to be appended together; if they are a retry, returns the earlier last batch.
 
-        `first` checks the first batch of a producer that the log does not know.
+        `first` checks the first batch of a producer that is not in the log.
         """
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
         if state and (duplicate := state.find_batch(last.producer_epoch, last.base_sequence, last_sequence)):
             return duplicate
-        scratch: dict[int, ProducerState] = {}
+        new_states: dict[int, ProducerState] = {}
         for batch in batches:
             producer = batch.producer_id
             if producer < 0:
                 continue
-            state = scratch.get(producer) or self._states.get(producer) or ProducerState()
+            state = new_states.get(producer) or self._states.get(producer) or ProducerState()
             if batch.producer_epoch < state.epoch:
                 raise ProducerFencedError(
-                    "a newer producer with this id has written: end this one",
+                    "a newer producer with this id has fenced this one: close this one",
                     producer_id=producer,
                     producer_epoch=batch.producer_epoch,
                     current_epoch=state.epoch,
@@ -159,8 +160,7 @@ class ProducerStates:
             if not batch.attributes & CONTROL:
                 _check_next(state, batch, first)
                 if batch is not last:
-                    # for the next batches
-                    scratch[producer] = state.after(_producer_batch(batch, *_data_of(batch), NONE))
+                    new_states[producer] = state.after(_producer_batch(batch, *_kind_and_sequence(batch), NONE))
         return None
 
 
@@ -182,16 +182,16 @@ def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Itera
                 continue
             coordinator = coordinator_epoch(data, rows[number])
         else:
-            kind, sequence = _data_of(batch)
+            kind, sequence = _kind_and_sequence(batch)
         yield _producer_batch(batch, kind, sequence, coordinator, shift)
 
 
-def _data_of(batch: BatchFields) -> tuple[int, int]:
-    # a batch that compaction emptied was of a transaction that is decided; its marker may be gone
+def _kind_and_sequence(batch: BatchFields) -> tuple[int, int]:
+    # the transaction of a batch that compaction emptied has ended; its marker may have been dropped
     kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
-    # the coordinator of consumer groups does not number its records
-    first = batch.base_sequence
-    return kind, NONE if first < 0 else increment_sequence(first, batch.last_offset_delta)
+    # the group coordinator does not number its records
+    has_sequence = batch.base_sequence >= 0
+    return kind, increment_sequence(batch.base_sequence, batch.last_offset_delta) if has_sequence else NONE
 
 
 def _producer_batch(batch: BatchFields, kind: int, sequence: int, coordinator: int, shift: int = 0) -> ProducerBatch:
@@ -221,14 +221,14 @@ def state_of(entry: Any) -> ProducerState:
 
 
 def batches_of(entry: Any) -> Iterator[ProducerBatch]:
-    """Yield batches that lead to the state of a snapshot's entry; the log itself may have others."""
+    """Yield made-up batches that give the state of a snapshot's entry."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
     begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
     if first != NONE and (last < 0 or first < begin):
-        # there is no batch: the entry has no number
+        # without a sequence number: the entry has none for the transaction's first batch
         yield ProducerBatch(producer, epoch, NONE, first, 0, time, TRANSACTIONAL_DATA, NONE)
     if last >= 0:
         kind = DATA if first == NONE else TRANSACTIONAL_DATA
@@ -304,7 +304,7 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
 
 #: How often all producers are checked (Kafka's producer.id.expiration.check.interval.ms).
 EXPIRATION_CHECK_MS = 600_000
-#: Raises an error for a batch that must not be the first one of a producer that the log does not know.
+#: Raises an error for a batch that must not be the first one of a producer that is not in the log.
 FirstBatch = Callable[[BatchFields], None]
 
 
@@ -313,10 +313,10 @@ def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> 
     if state.transaction_first_offset != NONE and not batch.attributes & TRANSACTIONAL:
         raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
     if sequence == NONE and batch.attributes & TRANSACTIONAL:
-        # the coordinator of groups appends it for the producer, and does not number it
+        # the group coordinator appends this batch for the producer, without a sequence number
         return
     if state.epoch == NONE:
-        # of a producer that is not known any more, or not yet, any number may come
+        # the producer is new, or its state expired: its sequence may begin with any number
         first(batch)
         return
     expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
@@ -332,21 +332,21 @@ def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> 
 
 
 def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Leave out non-transactional data batches that KEPT_BATCHES later ones of the producer replace in its state."""
+    """Leave out non-transactional data batches that do not stay in a state: KEPT_BATCHES later ones replace them."""
     if len(rows) <= KEPT_BATCHES:
         return rows
     data = np.flatnonzero(rows["attributes"] & CONTROL == 0)
     order = data[np.argsort(rows["producer_id"][data], kind="stable")]
     producers = rows["producer_id"][order]
-    following = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
+    later_batches = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
     is_needed = rows["attributes"] & (CONTROL | TRANSACTIONAL) != 0
-    is_needed[order[following < KEPT_BATCHES]] = True
+    is_needed[order[later_batches < KEPT_BATCHES]] = True
     sufficient: npt.NDArray[Any] = rows[is_needed]
     return sufficient
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
-    """The first offset of the earliest open transaction, or the log end offset; reads logs if no metadata has it."""
+    """The first offset of the earliest open transaction, or the log end offset; reads logs if metadata lacks it."""
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = _known_unstable_offset(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
     if first == NOT_LOOKED:
@@ -357,7 +357,7 @@ def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
 def _known_unstable_offset(segment: SegmentInfo, state: PartitionState) -> int:
     """The first unstable offset of the last segment with transactions; NOT_LOOKED if it is unknown."""
     first = segment.first_unstable_offset
-    # a clean segment has no open transactions: compaction dropped the end marker with the last data
+    # below the first dirty offset no transaction is open: compaction dropped its end marker after its data
     return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
 
 
@@ -392,13 +392,13 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # its end was found by a walk, and the index may have less: then the log is read
+        # the segment's end was found in its log, and the index may lack the last transactions: read the log
         transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
         return [transaction for listed in transactions for transaction in listed.aborted]
 
 
 class SegmentTransactions(NamedTuple):
-    """The aborted transactions that end in `segment`; the first offset that is open at its end, or NO_OFFSET."""
+    """The aborted transactions that end in `segment`; the first unstable offset at its end, or NO_OFFSET."""
 
     segment: SegmentInfo
     aborted: list[AbortedTransaction]
@@ -406,6 +406,7 @@ class SegmentTransactions(NamedTuple):
 
 
 def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[SegmentTransactions]:
+    """Read the logs of the segments with transactions."""
     transactions = OpenTransactions()
     for segment in transactional_segments(state):
         aborted = list[AbortedTransaction]()
@@ -445,7 +446,6 @@ class OpenTransactions:
             elif (kind := control_type(data, batch)) in _MARKER_KINDS and producer in self._first_offsets:
                 first = self._first_offsets.pop(producer)
                 if kind == ABORT:
-                    # the earliest of the other transactions
                     stable = min(self._first_offsets.values(), default=offset + 1)
                     aborted.append(AbortedTransaction(producer, first, offset, stable))
         return aborted

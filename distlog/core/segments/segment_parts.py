@@ -44,9 +44,9 @@ from distlog.core.storage.storage import Storage
 
 _log = logging.getLogger("distlog")
 
-#: The first bytes of a log, up to where the checksum of its first batch ends, whose position depends on the format.
+#: The first bytes of a log, which have the checksum of its first batch at a position that depends on the format.
 HEAD_BYTES, _MAGIC_AT, _LEGACY_CRC_AT = CRC_START, 16, 12
-#: The number of logs that stay known to belong to their segments: some 100 bytes each.
+#: The number of identified logs that are remembered, in some 100 bytes each.
 REMEMBERED = 4096
 #: The number of indexes that stay open; each costs a mapping of its file.
 OPEN_INDEXES = 64
@@ -55,8 +55,9 @@ OPEN_LOGS = 16
 #: The largest GET, in bytes, of a remote file that is read from end to end; and the number of GETs that run ahead of
 #: the reader, which bounds the memory.
 WINDOW_BYTES, DEPTH = 8 << 20, 3
-#: The bytes of an active log that are read from a position on: for small batches, two of a writer, the largest usual.
-_PARTS_BYTES = (32 << 10, 512 << 10, 2 << 20)
+#: The sizes of reads of an active log, each tried if smaller ones are too short: for small batches, two of a writer,
+#: the largest usual one.
+_READ_BYTES = (32 << 10, 512 << 10, 2 << 20)
 
 T = TypeVar("T")
 IndexT = TypeVar("IndexT", OffsetIndex, TimeIndex)
@@ -77,7 +78,7 @@ INDEX_FIELDS = {
     ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c", None),
     ".keyindex": IndexFields("key_index_bytes", "key_index_crc32c", "key_index_position"),
 }
-#: The indexes that are read whole, and so copied from a store; a search of a key index reads a few blocks.
+#: The indexes that are copied from a store, since they are read whole; a search of a key index reads a few blocks.
 _CACHED = (".index", ".timeindex", ".txnindex")
 
 
@@ -117,7 +118,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int)
 
 
 def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
-    """The part with a segment's log (an active one may have grown), or with its index, a file once it was rebuilt."""
+    """The part with a segment's log, which may be longer if it is active, or with its index."""
     if suffix == ".log":
         size, position = segment.log_bytes, segment.log_position
     else:
@@ -128,12 +129,12 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
     return Part(paths.segment_file(topic, segment.partition, segment.stem, suffix), 0, size, True)
 
 
-# Similar segments have their batches at the same positions and offsets: only the checksum fields of the first and the
-# last batch, which the metadata has, distinguish their logs. A read that begins after the first batch checks that.
+# Similar segments have their batches at the same positions and offsets. Only the checksums of their first and last
+# batch, which the metadata has, distinguish their logs. So a read that begins later checks the first checksum, too.
 
 
 class IdentifiedLogs:
-    """The logs of a topic that belong to their segments by a check; for many threads, and picklable."""
+    """The logs of a topic that were found to be their segments' own; for many threads, and picklable."""
 
     def __init__(self) -> None:
         self._keys_seen: set[tuple[int, str, int]] = set()
@@ -158,7 +159,7 @@ class IdentifiedLogs:
         crc_position = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
         if int.from_bytes(head[crc_position : crc_position + 4], "big") != segment.first_batch_crc:
             self._keys_seen.discard(_key(segment))
-            raise another_log(segment, log.name, log.begin)
+            raise another_log_error(segment, log.name, log.begin)
         self.add(segment)
 
 
@@ -166,9 +167,9 @@ def _key(segment: SegmentInfo) -> tuple[int, str, int]:
     return segment.partition, segment.stem, segment.first_batch_crc
 
 
-def another_log(segment: SegmentInfo, file: str, position: int) -> CorruptRecordError:
+def another_log_error(segment: SegmentInfo, file: str, position: int) -> CorruptRecordError:
     return CorruptRecordError(
-        "this is the log of another segment, or it is damaged: verify, then restore it from a copy",
+        "the file is the log of another segment, or damaged: verify, then restore it from a copy",
         file=file,
         position=position,
         partition=segment.partition,
@@ -185,7 +186,7 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
     if is_short and segment.is_active:
         raise SnapshotTooOldError(
             "the end of an active segment was cut off: refresh the topic, since a recovery cuts records that were "
-            "not durable; if that does not help, it was cut otherwise: verify",
+            "not durable; if that does not help, verify",
             file=log.name,
             partition=segment.partition,
         )
@@ -200,8 +201,8 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
 
 def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
     return SnapshotTooOldError(
-        "a file of this version is missing: refresh the topic and read again: vacuum deletes what newer versions "
-        "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
+        "a file of this version is missing: refresh the topic and read again, since vacuum deletes files that newer "
+        "versions do not have; if that does not help, verify, then restore the file from a copy",
         file=name,
         partition=partition,
     )
@@ -266,7 +267,7 @@ class SegmentIndexes:
         if not index_size(segment, suffix):
             return None
         key = _index_key(segment, suffix)
-        # not for a remote index: asking the cache for its copy marks that as used
+        # a remote index goes through the cache each time, which marks its copy as used
         cached: IndexT | None = self._open.cached(key) if self._storage.is_local else None
         if cached is not None:
             return cached
@@ -307,7 +308,7 @@ class SegmentIndexes:
     def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
         part = self._part(segment, suffix)
         if not part.is_file and not self._storage.is_local:
-            # a lookup of a time needs both
+            # both indexes in one request, since a lookup of a time needs both
             self.fetch([segment])
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
@@ -336,18 +337,18 @@ class SegmentIndexes:
 
 
 def _index_key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
-    """The key of an index: no other index of the topic has it, in any version."""
+    """The key of an index among the open ones: unique in the topic, in all versions."""
     size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
     return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
 
 
 def _tag(segment: SegmentInfo, suffix: str) -> str:
-    """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
+    """The tag of a cached copy: it differs for an index of the same name of another log, or a rebuilt one."""
     return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
 
 
 class LogFile:
-    """The bytes of one log, read forward to `end`, or sometimes past it.
+    """The bytes of one log, read forward, mostly up to `end`.
 
     The first read of a remote file is one request, since it may be the only one. After a second read, windows are
     fetched ahead, each twice as large as the one before. With `mapped`, a sealed file on a local disk is mapped, as a
@@ -358,6 +359,7 @@ class LogFile:
         self._storage, self._log, self._end = storage, log, end
         folder = os.path.dirname(storage.local_path(log.name)) if storage.is_local else ""
         self._is_mapped = mapped and storage.is_local and known_local_disk(folder)
+        # the bytes from `_position` on that were fetched ahead
         self._held = memoryview(b"")
         self._position = 0
         self._windows: Iterator[memoryview] | None = None
@@ -418,8 +420,8 @@ _Identity = tuple[int, int, int]
 class OpenFiles(Generic[T]):
     """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
 
-    Files are replaced or damaged, so each use compares the file's identity: inode, size and, with `timed`,
-    modification time, which in a cache is the last use.
+    Files may be replaced or damaged, so each use compares the file's identity: inode, size and, with `timed`,
+    modification time. Copies in a cache are not `timed`: a use sets their modification time.
     """
 
     def __init__(self, limit: int, *, timed: bool) -> None:
@@ -447,11 +449,11 @@ class OpenFiles(Generic[T]):
         handle = self.cached(key)
         if handle is not None:
             return handle
-        # identified before it is opened: if the file is replaced in between, the next use sees that
+        # first the identity: if the file is replaced before it is opened, the next use notices the difference
         identity, handle = self._identity(path), open_file()
         with self._lock:
             self._open[key] = path, identity, handle
-            # not closed, since another thread may be using it; its memory is freed with the last reference
+            # files are not closed, since another thread may use one; memory is freed with the last reference
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return handle
@@ -474,6 +476,8 @@ class OpenFiles(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
+    """The bytes of a log from position `start` on, as a memoryview and as an array."""
+
     view: memoryview
     data: npt.NDArray[np.uint8]
     start: int = 0
@@ -500,12 +504,12 @@ class OpenLogs:
         return log
 
     def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
-        """The log, as `get` returns it; of an active one parts from `position` on, each larger."""
+        """Yield the log, as `get` returns it; or of an active log, larger and larger parts from `position` on."""
         if not segment.is_active:
             yield self.get(segment)
             return
         log = part_of(self._topic, segment)
-        for size in _PARTS_BYTES:
+        for size in _READ_BYTES:
             end = min(position + size, segment.log_bytes)
             read = self._storage.read_joined([log.range(0, HEAD_BYTES), log.range(position, end)])
             self._identified.check_head(segment, log, read[:HEAD_BYTES])

@@ -1,4 +1,4 @@
-"""The state of a segment after its batches so far, which its next append, its readers and its seal need."""
+"""The state of a segment after its batches so far: its next append, its readers and its seal need it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _crc_or_unknown = partial(_between, UNKNOWN, _MAX_CRC, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The state of a segment (times in ms, -1: none), in the order of the numbers in `kernels/segments.py`."""
+    """The state of a segment (times in ms, -1: none). Kernels use the fields as an array, in this order."""
 
     stem: str
     # For index entries: the log bytes since the last offset entry, the largest timestamp, and the last offset of the
@@ -145,22 +145,22 @@ class SegmentState:
         state.check()
         return state
 
-    def flushed(self, since_ms: int) -> SegmentState:
-        """Return this state after a sync of everything in it that began at `since_ms`."""
+    def flushed(self, sync_started_ms: int) -> SegmentState:
+        """Return this state after a sync of all its files that began at `sync_started_ms`."""
         return dataclasses.replace(
-            self, flushed_offset=self.next_offset, flushed_position=self.position, flushed_ms=since_ms
+            self, flushed_offset=self.next_offset, flushed_position=self.position, flushed_ms=sync_started_ms
         )
 
     def check(self) -> None:
         for name, (low, high) in _BOUNDS.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} of a segment's state must be between {low} and {high}")
-        steps = (
+        index_entries = (
             ("offset_index_bytes", OFFSET_ENTRY),
             ("time_index_bytes", TIME_ENTRY),
             ("txn_index_bytes", TXN_ENTRY),
         )
-        if any(getattr(self, name) % entry.itemsize for name, entry in steps):
+        if any(getattr(self, name) % entry.itemsize for name, entry in index_entries):
             raise ValueError("an index in a segment's state ends inside an entry")
         if not self.base_offset <= self.flushed_offset <= self.next_offset <= self.base_offset + MAX_INT + 1:
             raise ValueError("the offsets of a segment's state are out of order")
@@ -188,11 +188,11 @@ class SegmentState:
             compression=",".join(sorted(self.codec_names - {UNKNOWN_CODEC})) or CODEC_NAMES[0],
             has_transactions=self.has_transactions,
             has_producers=bool(self.producer_bits & PRODUCERS),
-            **{name: getattr(self, name) for name in _OF_SEGMENT},
+            **{name: getattr(self, name) for name in _INFO_FIELDS},
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
-        """The active segment as readers see it; its files may already be longer than this says, and grow."""
+        """The active segment for readers; its files may already be longer, and grow."""
         return dataclasses.replace(
             self.segment_info(partition), is_active=True, created_ms=self.latest_write_ms(now_ms)
         )
@@ -206,7 +206,7 @@ class SegmentState:
 # reads no byte of the log, and a recovery, a rebuild and a check get the writer's state, and the same indexes byte
 # for byte.
 
-#: A segment's numbers: the fields of SegmentState after `stem`, in their order.
+#: The fields of a SegmentState after `stem` as an array, in their order.
 Numbers = npt.NDArray[np.int64]
 
 #: The longest stem; a shorter one is followed by zero bytes.
@@ -218,8 +218,8 @@ UNKNOWN_CODEC = "?"
 
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]
-#: The numbers that a SegmentInfo has too.
-_OF_SEGMENT = tuple(spec.name for spec in dataclasses.fields(SegmentInfo) if spec.name in NAMES)
+#: The fields that a SegmentInfo has, too.
+_INFO_FIELDS = tuple(spec.name for spec in dataclasses.fields(SegmentInfo) if spec.name in NAMES)
 _BOUNDS = {spec.name: spec.metadata["bounds"] for spec in dataclasses.fields(SegmentState)[1:]}
 _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
 #: The size of a state as bytes.
@@ -235,7 +235,7 @@ def pack_state(stem: str, numbers: Numbers) -> bytes:
 
 
 def packed_position(packed: bytes) -> int:
-    """The log bytes that a packed state counts; 0 if all bytes are zero, as in a slot that was never written."""
+    """The size of the log in a packed state; 0 if all bytes are zero, as in a slot that was never written."""
     position: int = _POSITION.unpack_from(packed, _POSITION_AT)[0]
     return position
 
@@ -258,15 +258,15 @@ def field_numbers(names: Iterable[str]) -> tuple[int, ...]:
 
 def emptied(stem: str, numbers: Numbers) -> Numbers:
     """The numbers that the segment `stem` had before its first batch."""
-    return SegmentState.new(stem, *numbers[list(_UNCHANGED_FIELDS)].tolist()).numbers()
+    return SegmentState.new(stem, *numbers[list(_INITIAL_FIELDS)].tolist()).numbers()
 
 
-_UNCHANGED_FIELDS = field_numbers(("base_offset", "created_ms", "first_unstable_offset"))
+_INITIAL_FIELDS = field_numbers(("base_offset", "created_ms", "first_unstable_offset"))
 
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
 
-#: Passed instead of values that the caller does not have: the fold takes them from headers, or -1 if they lack them.
+#: Stands for values that the caller does not have: a fold takes them from headers, or -1 if headers lack them.
 FROM_HEADERS: Longs = np.empty(0, np.int64)
 
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
@@ -284,7 +284,7 @@ class Folded(NamedTuple):
 
 
 _NO_ENTRIES = (b"", b"", b"")
-_COMPLAINTS = {
+_FAULTS = {
     NOT_WHOLE: "the batches do not fill their bytes without gaps",
     NOT_NEXT: "are not above the last offset in the segment",
     BAD_OFFSET: f"are not in the {MAX_INT} above the segment's base offset: roll it",
@@ -333,7 +333,7 @@ def fold(
     )
     if status != OK:
         bad_row = offset_count
-        raise _refused(status, batches, bad_row)
+        raise _unfit_error(status, batches, bad_row)
     if not (offset_count or time_count or aborted):
         return Folded(after, _NO_ENTRIES)
     entries = (
@@ -381,7 +381,7 @@ def fold_all(
     )
     fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
     if row < 0 and (fields["codecs"] >> len(CODEC_NAMES)).any():
-        # which batch has the unknown codec is not looked up
+        # the row of any batch will do
         row = 0
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
@@ -438,9 +438,9 @@ def fold_seal(numbers: Numbers) -> Folded:
 
 def room(numbers: Numbers, batches: Batches, interval_bytes: int, index_bytes: int) -> int:
     """The number of next `batches` that fit before an index has `index_bytes`; a first batch always fits."""
-    # one slot of the time index is for the last entry
-    most = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
-    slots = most - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
+    # one slot of the time index is reserved for the entry of the seal
+    max_entries = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
+    slots = max_entries - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
     if slots.min() >= len(batches):
         return len(batches)
     return count_until_full(
@@ -455,45 +455,45 @@ def room(numbers: Numbers, batches: Batches, interval_bytes: int, index_bytes: i
 def _with_entries(numbers: Numbers, entries: IndexEntries) -> Folded:
     for field, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
         if data:
-            # the checksum of an index follows its size
+            # the field after an index's size is its checksum
             numbers[field + 1] = crc32c(data, int(numbers[field + 1]))
             numbers[field] += len(data)
     return Folded(numbers, entries)
 
 
-def _refused(status: int, batches: Batches, row: int) -> UnfitBatchError:
+def _unfit_error(status: int, batches: Batches, row: int) -> UnfitBatchError:
     if status == NOT_WHOLE:
-        return UnfitBatchError(_COMPLAINTS[status], row)
+        return UnfitBatchError(_FAULTS[status], row)
     first = int(batches["base_offset"][row])
     last = first + int(batches["last_offset_delta"][row])
-    return UnfitBatchError(f"offsets {first} to {last} {_COMPLAINTS[status]}", row)
+    return UnfitBatchError(f"offsets {first} to {last} {_FAULTS[status]}", row)
 
 
 class RollTime:
-    """Finds the batches that come too late for the open segment; times in ms."""
+    """Finds the batches whose records are too late for the open segment, which spans `span_ms`; times in ms."""
 
     def __init__(self, span_ms: int) -> None:
         self.span_ms = span_ms
-        self._begin = NO_TIMESTAMP
+        self._first_ms = NO_TIMESTAMP
         self._opened_ms = 0
 
     def open(self, batch: npt.NDArray[Any], min_timestamp: int, now_ms: int) -> None:
         first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
         is_in_order = 0 <= first == min_timestamp and largest - first <= self.span_ms
-        self._begin = first if is_in_order else largest
+        self._first_ms = first if is_in_order else largest
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
         """The number of next `batches` that may join; without record times, none if the clock is past the span."""
-        if self._begin < 0:
+        if self._first_ms < 0:
             return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
-        late = batches["max_timestamp"] - self._begin > self.span_ms
-        return int(np.argmax(late)) if late.any() else len(batches)
+        is_late = batches["max_timestamp"] - self._first_ms > self.span_ms
+        return int(np.argmax(is_late)) if is_late.any() else len(batches)
 
 
 @dataclass(slots=True)
 class RecordStats:
-    """The number of the records so far, and their timestamps, by decoded records: headers count control records too.
+    """The number of decoded records and their timestamps; headers also count control records.
 
     `offset_of_newest` is the offset of the first record with the largest timestamp.
     """
@@ -529,7 +529,7 @@ class RecordStats:
 
 
 class LogDescription:
-    """The state of a segment whose file begins at `base_offset`, and its offset and time index."""
+    """Folds the batches of a log from `base_offset` on: its state, and its indexes."""
 
     def __init__(
         self,
@@ -570,13 +570,15 @@ class LogDescription:
     ) -> None:
         """Add the next batches (BATCH rows), which are all of `data`; raises as `fold`."""
         position = self.size
-        self._use(fold(self._numbers, data, batches, self._interval_bytes, offsets_of_max_timestamp, min_timestamps))
+        self._add_folded(
+            fold(self._numbers, data, batches, self._interval_bytes, offsets_of_max_timestamp, min_timestamps)
+        )
         if self._keys is not None:
             self._keys.add(data, batches, position)
 
     def finish(self) -> dict[str, bytes]:
         """End the log; returns its index files by suffix, with no bytes for an index without entries."""
-        self._use(fold_seal(self._numbers))
+        self._add_folded(fold_seal(self._numbers))
         files = {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
         if self._keys is not None and self.size > LEAST_LOG_BYTES:
             files[".keyindex"], self.key_count = self._keys.finish()
@@ -599,7 +601,7 @@ class LogDescription:
             info = dataclasses.replace(info, key_count=self.key_count, **fields)
         return info, files
 
-    def _use(self, folded: Folded) -> None:
+    def _add_folded(self, folded: Folded) -> None:
         self._numbers = folded.numbers
         self._offset_index += folded.entries[0]
         self._time_index += folded.entries[1]

@@ -43,9 +43,9 @@ from distlog.core.segments.segment_reader import TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription, RollTime
 from distlog.core.storage.storage import ObjectWriter, Storage
 
-# A bundle is an object with the small segments of many partitions, one per task of an append, since each file costs a
-# request or a sync. It has the logs, by partition, and then their indexes, with the bytes of the files. On a disk
-# each log begins at a page. A bundle has one segment of a partition, and all have its stem. The next segments of an
+# A bundle is one object with the small segments of many partitions, since each file costs a request or a sync. It has
+# the logs, by partition, and then their indexes, with the same bytes as files of their own. On a disk each log begins
+# at a page. A bundle has at most one segment of a partition; all its segments have its stem. The next segments of an
 # append go to the next bundle, so that retention can delete a long load in parts.
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class SegmentWriter:
         self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
         self._config, self._clock, self._new_id, self._bundles = config, clock, new_id, bundles
         form = batch_format(config, codec, clock, random)
-        self._encoder, self._time = RecordEncoder(form, gather_bytes=gather_bytes), RollTime(form.window_ms)
+        self._encoder, self._roll_time = RecordEncoder(form, gather_bytes=gather_bytes), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
         self._is_aborted = False
@@ -93,11 +93,11 @@ class SegmentWriter:
 
     @property
     def is_uploading(self) -> bool:
-        """True if the open segment is too large to be held, so that to close it takes requests."""
+        """True if the open segment is too large to be held in memory: then `close` sends requests."""
         return self._segment is not None and self._segment.is_uploading
 
     def close(self) -> list[SegmentInfo]:
-        """Make all durable; returns the segments, each from offset 0 on. The commit sets times of LogAppendTime."""
+        """Make all durable; returns the segments, each from offset 0 on. The commit sets append times."""
         if self._is_aborted:
             raise StorageError("cannot close: the segment was aborted", partition=self._partition)
         with self._rows_of_partition():
@@ -124,23 +124,24 @@ class SegmentWriter:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans
-        # relative to their batches, since every segment counts its own offsets
-        newest, oldest = encoded.offsets_of_max_timestamp - batches["base_offset"], encoded.min_timestamps
+        # relative to their batches, since each segment has offsets from 0 on
+        deltas_of_max = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
         while first < len(batches):
             segment = self._segment = self._segment or self._open()
             if segment.is_due:
                 self._seal()
                 continue
-            moved = bases[first:] - bases[first] + segment.next_offset
-            end = first + self._room(segment, batches[first:], moved, oldest[first:])
+            base_offsets = bases[first:] - bases[first] + segment.next_offset
+            end = first + self._room(segment, batches[first:], base_offsets, encoded.min_timestamps[first:])
             if end > first:
                 rows = batches[first:end].copy()
                 start = int(rows["position"][0])
                 rows["position"] -= start
                 part = data[start : start + int(rows["size"].sum())]
-                moved = moved[: end - first]
-                segment.write(part, rows, moved, newest[first:end] + moved, oldest[first:end])
+                base_offsets = base_offsets[: end - first]
+                offsets_of_max = deltas_of_max[first:end] + base_offsets
+                segment.write(part, rows, base_offsets, offsets_of_max, encoded.min_timestamps[first:end])
                 first = end
                 self._encoder.file_position = segment.size
             else:
@@ -151,12 +152,12 @@ class SegmentWriter:
         segment: SegmentFile,
         batches: npt.NDArray[Any],
         base_offsets: npt.NDArray[np.int64],
-        smallest: npt.NDArray[np.int64],
+        min_timestamps: npt.NDArray[np.int64],
     ) -> int:
         now_ms = self._clock()
         if segment.size == 0:
-            self._time.open(batches[0], int(smallest[0]), now_ms)
-        return min(segment.room(batches, base_offsets), self._time.room(batches, now_ms))
+            self._roll_time.open(batches[0], int(min_timestamps[0]), now_ms)
+        return min(segment.room(batches, base_offsets), self._roll_time.room(batches, now_ms))
 
     def _open(self) -> SegmentFile:
         stem = paths.new_stem(self._read_version, self._new_id())
@@ -169,11 +170,11 @@ class SegmentWriter:
 
 
 Longs = npt.NDArray[np.int64]
-#: A larger log gets files of its own: it is worth its requests, and need not be held in memory.
+#: The largest log in a bundle. A larger one gets files of its own: it is worth the requests, and need not be held.
 LARGEST_PART = 8 << 20
 #: About the size of the largest bundle. All parts are held until it is written, so it bounds the memory of an append.
 LARGEST_BUNDLE = 128 << 20
-#: A larger bundle is streamed: past the page cache of a disk, or as a multipart upload of 8 MiB a request.
+#: The largest object of a single put. A larger one is streamed: past a disk's page cache, or as an upload in parts.
 _PUT_BYTES = 16 << 20
 
 #: The fields of SegmentInfo with the position of a part, by the suffix that its file would have.
@@ -199,18 +200,19 @@ class Bundles:
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
-        self._makes_more = held_bytes is not None and not storage.is_local
-        #: Counts how often segments took in `held_bytes`: a segment started at a lower count ends at its next write.
+        self._has_several = held_bytes is not None and not storage.is_local
+        #: Increases whenever segments took in `held_bytes`; segments of earlier generations end at their next write.
         self.generation = 0
         self._generation_bytes = 0
         self._partitions: set[int] = set()
-        self._waiting: list[_Bundle] = []
-        self._held = self._sealed = 0
-        self._placed: dict[tuple[int, str], dict[str, Any]] = {}
+        self._unwritten: list[_Bundle] = []
+        self._open_bytes = self._sealed_bytes = 0
+        #: By partition and stem: the fields of the segment with the positions of its parts.
+        self._positions: dict[tuple[int, str], dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def join(self, partition: int) -> None:
-        """Note that the append has records of this partition; one of a single partition makes no bundle."""
+        """Note that the append has records of this partition; an append to a single partition makes no bundle."""
         self._partitions.add(partition)
 
     @property
@@ -219,57 +221,58 @@ class Bundles:
 
     def has_room_for(self, log_bytes: int) -> bool:
         """True if a segment of `log_bytes` that is still being written may be held for a bundle."""
-        has_memory = self._makes_more or self._held <= self._held_bytes
+        has_memory = self._has_several or self._open_bytes <= self._held_bytes
         return self.is_shared and log_bytes <= LARGEST_PART and has_memory
 
-    def hold(self, change: int) -> None:
-        """Add `change` to the bytes that segments being written hold."""
+    def count_held(self, change: int) -> None:
+        """Add `change` to the bytes that open segments hold."""
         with self._lock:
-            self._held += change
+            self._open_bytes += change
             self._generation_bytes += max(change, 0)
-            if self._makes_more and self.is_shared and self._generation_bytes > self._held_bytes:
+            if self._has_several and self.is_shared and self._generation_bytes > self._held_bytes:
                 self.generation, self._generation_bytes = self.generation + 1, 0
 
     def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
         """Add the buffers of a segment's log, and its indexes by suffix, to write later; returns its stem."""
         parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
         with self._lock:
-            bundle = next((bundle for bundle in self._waiting if partition not in bundle.segments), None)
+            bundle = next((bundle for bundle in self._unwritten if partition not in bundle.segments), None)
             if bundle is None:
                 bundle = _Bundle(self._new_stem())
-                self._waiting.append(bundle)
+                self._unwritten.append(bundle)
             bundle.segments[partition] = parts
-            self._sealed += sum(map(_size, parts.values()))
-            # while segments of one generation end, the next generation is held: each may have half of the memory
-            if self._sealed > self._held_bytes // (2 if self._makes_more else 1):
-                self._write_waiting()
+            self._sealed_bytes += sum(map(_size, parts.values()))
+            # sealed segments, and the open ones of the next generation, may each have half of the memory
+            if self._sealed_bytes > self._held_bytes // (2 if self._has_several else 1):
+                self._write_bundles()
             return bundle.stem
 
     def close(self) -> None:
         """Write the remaining segments durably; raises StorageError."""
         with self._lock:
-            self._write_waiting()
+            self._write_bundles()
 
-    def placed(self, segment: SegmentInfo) -> SegmentInfo:
-        return dataclasses.replace(segment, **self._placed.get((segment.partition, segment.stem), {}))
+    def with_positions(self, segment: SegmentInfo) -> SegmentInfo:
+        """Return a segment of a written bundle with the positions of its parts."""
+        return dataclasses.replace(segment, **self._positions.get((segment.partition, segment.stem), {}))
 
-    def _write_waiting(self) -> None:
-        waiting, self._waiting, self._sealed = self._waiting, [], 0
-        # a put joins the buffers, and a copy is memory too
+    def _write_bundles(self) -> None:
+        bundles, self._unwritten, self._sealed_bytes = self._unwritten, [], 0
+        # a put takes more memory, since it joins the buffers to a copy
         put_bytes = min(_PUT_BYTES, self._held_bytes // 4) if self._storage.is_local else _PUT_BYTES
-        for bundle in waiting:
+        for bundle in bundles:
             buffers = list(self._parts_of(bundle))
             bundle.segments.clear()
             _write(self._storage, paths.bundle_file(bundle.stem), buffers, put_bytes=put_bytes)
 
     def _parts_of(self, bundle: _Bundle) -> Iterator[Buffer]:
-        """The bytes of a bundle; notes the position of each part."""
+        """Yield the bytes of a bundle; notes the position of each part."""
         page, position, segments = PAGE_BYTES if self._storage.is_local else 1, 0, sorted(bundle.segments.items())
         logs = [(number, ".log", parts[".log"]) for number, parts in segments]
         indexes = [(number, *part) for number, parts in segments for part in parts.items() if part[0] != ".log"]
         for partition, suffix, buffers in logs + indexes:
             gap = -position % page if suffix == ".log" else 0
-            positions = self._placed.setdefault((partition, bundle.stem), {})
+            positions = self._positions.setdefault((partition, bundle.stem), {})
             positions[_POSITION_FIELDS[suffix]] = position + gap
             position += gap + _size(buffers)
             yield bytes(gap)
@@ -289,7 +292,7 @@ def _write(
 ) -> None:
     if _size(buffers) <= put_bytes:
         joined = io.BytesIO()
-        # each is released when it is copied, so that no byte is held twice
+        # each buffer is released when it was copied, so that memory has no byte twice
         buffers.reverse()
         while buffers:
             joined.write(buffers.pop())
@@ -349,8 +352,8 @@ def with_aborted(
 ) -> SegmentInfo:
     """The segment with a durable index file of the transactions `aborted` in it, or without one if there are none.
 
-    The transactions are at the offsets that readers see, of which the segment's log begins at `base_offset`, and in
-    the order of their last offsets.
+    The transactions are in the order of their last offsets, and have the offsets that readers get, where the segment
+    begins at `base_offset`.
     """
     data = encode_transactions(transaction.moved(segment.stored_base_offset - base_offset) for transaction in aborted)
     if data:
@@ -380,7 +383,7 @@ def with_key_index(handle: TopicHandle, segment: SegmentInfo) -> SegmentInfo:
 # the first batch is not in the order of time, its time is its largest timestamp, as in Kafka.
 
 
-#: A log file up to this size is held in memory, and put with its index files; a larger one is streamed.
+#: A log without a bundle up to this size is held in memory, and put with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
 #: A buffer from this size on is held for a bundle without a copy. A smaller one is copied, since it may be a view
 #: that keeps far more memory.
@@ -431,7 +434,7 @@ class SegmentFile:
         return self._log.next_offset
 
     def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
-        """The number of `batches`, at `base_offsets`, that still fit into the segment and its indexes."""
+        """The number of next `batches`, at `base_offsets`, for which the segment and its indexes have room."""
         sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
         room = int(fits.argmin() if not fits.all() else len(fits))
@@ -447,13 +450,13 @@ class SegmentFile:
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
-        They ascend, with gaps, and overwrite the base offsets in `data`, which must not change until the next call
+        `base_offsets` ascend, with gaps, and overwrite those in `data`. `data` must not change until the next call
         returns; with bundles, never. `offsets_of_max_timestamp` and `min_timestamps` are as in `fold`.
         """
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
-        moved = batches.copy()
-        moved["base_offset"] = base_offsets
-        self._log.add(data, moved, offsets_of_max_timestamp, min_timestamps)
+        stored_batches = batches.copy()
+        stored_batches["base_offset"] = base_offsets
+        self._log.add(data, stored_batches, offsets_of_max_timestamp, min_timestamps)
         self._store(data.data)
 
     def _store(self, data: memoryview) -> None:
@@ -469,18 +472,18 @@ class SegmentFile:
             self._stream.write_behind(data)
             return
         if self._bundles:
-            self._bundles.hold(len(data))
+            self._bundles.count_held(len(data))
         is_kept = self._bundles is not None and len(data) >= KEPT_BYTES
         self._held.append(data if is_kept else bytes(data))
 
     def _release_held(self) -> list[Buffer]:
         held, self._held = self._held, []
         if self._bundles:
-            self._bundles.hold(-_size(held))
+            self._bundles.count_held(-_size(held))
         return held
 
     def seal(self, now_ms: int) -> SegmentInfo:
-        """Make the files durable and describe them; a part of a bundle is not durable before that is."""
+        """Make the files durable and describe them; parts of a bundle become durable with the bundle."""
         described, files = self._log.describe(self._partition, self._stem, now_ms)
         if self._stream is None and self._bundles and self._bundles.is_shared:
             stem = self._bundles.add(self._partition, self._release_held(), files)
@@ -505,13 +508,13 @@ class SegmentFile:
         return paths.segment_file(self._topic, self._partition, self._stem, suffix)
 
 
-#: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow, and a batch beyond its records.
+#: Roughly the most bytes that a record in a batch has beyond its bytes in Arrow, and a batch beyond its records.
 _RECORD_SPARE, _BATCH_SPARE = 32, 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SmallSegments:
-    """The batches of many partitions, one of each, in memory; `partitions` ascend. Without a writer for each."""
+    """The segments of many partitions, of one batch each, in memory; `partitions` ascend. They need no writers."""
 
     partitions: npt.NDArray[np.int64]
     encoded: EncodedBatches
@@ -579,7 +582,7 @@ Parts = Mapping[int, Sequence[ValidBatch]]
 
 
 class WrittenSegment(NamedTuple):
-    """A segment without a commit, and its batches; valid only if it aborts these transactions."""
+    """A segment before its commit, and its batches. It is valid only where its markers abort just `aborted`."""
 
     info: SegmentInfo
     batches: Sequence[ValidBatch]
@@ -602,9 +605,9 @@ def write_batches(
         for segment in _segments(handle, snapshot, partition, parts, bundles)
     ]
     bundles.close()
-    placed = [segment._replace(info=bundles.placed(segment.info)) for segment in sealed]
+    positioned = [segment._replace(info=bundles.with_positions(segment.info)) for segment in sealed]
     ends = {number: snapshot.partitions[number].log_end_offset for number in batches}
-    return list(_with_aborted(handle, placed, ends, open_transactions))
+    return list(_with_aborted(handle, positioned, ends, open_transactions))
 
 
 def effect(

@@ -53,9 +53,10 @@ from distlog.core.storage.storage import Storage
 #: The most chunks that a segment may have.
 MAX_CHUNKS = 1 << 22
 _NUMBER, _SIZE = Integer(0, MAX_INT), Integer(1, MAX_INT)
-#: The most bytes of a size in `transformedChunks`.
+#: The most bytes that one size has in `transformedChunks`.
 _MAX_WIDTH = 4
-#: The size of the cache of chunks in which reads started or ended, for adjacent reads; and the fewest chunks in it.
+#: The size of the cache of chunks, and the fewest chunks in it. It has chunks in which reads began or ended: the next
+#: read may need their other part.
 CACHE_BYTES, CACHE_CHUNKS = 32 << 20, 2
 #: A chunk: the name of the object, and its number there.
 Key = tuple[str, int]
@@ -70,7 +71,7 @@ _TIMESTAMP = Integer(-1, MAX_LONG)
 #: A uuid as Kafka writes it.
 UUID_PATTERN = "[A-Za-z0-9_-]{22}"
 _TOPIC_ID = re.compile(UUID_PATTERN)
-#: The objects of a segment: its chunks in a row, its index files in a row, and untrusted JSON, which is put last.
+#: The objects of a segment: its chunks back to back, its index files back to back, and JSON, which is written last.
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
 _NAME = re.compile(r".*-(?P<partition>\d+)/(?P<stem>[0-9]{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z]+)", re.DOTALL)
 
@@ -223,6 +224,8 @@ def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedRange:
+    """Bytes [start, end) of a compressed log in the object `name`."""
+
     name: str
     chunks: ChunkIndex
     start: int
@@ -232,9 +235,10 @@ class ChunkedRange:
     def keys(self) -> list[Key]:
         return [(self.name, number) for number in self.chunks.numbers(self.start, self.end)]
 
-    def cut(self, key: Key, data: memoryview) -> memoryview:
-        begin = self.chunks.start(key[1])
-        return data[max(self.start - begin, 0) : self.end - begin]
+    def part_in(self, key: Key, data: memoryview) -> memoryview:
+        """Return the bytes of the range in the chunk `key` with the content `data`."""
+        chunk_start = self.chunks.start(key[1])
+        return data[max(self.start - chunk_start, 0) : self.end - chunk_start]
 
 
 class ChunkReader:
@@ -248,31 +252,32 @@ class ChunkReader:
     def read(self, ranges: Sequence[ChunkedRange]) -> list[memoryview]:
         """Read ranges; fetches missing chunks together. Raises CorruptRecordError for a bad chunk."""
         requested = {key: chunked for chunked in ranges for key in chunked.keys}
-        chunks, tasks, mine = self._start_fetch(requested)
+        chunks, tasks, own_keys = self._start_fetch(requested)
         try:
             for task in tasks:
                 chunks |= task.wait()
         finally:
-            self._finish_fetch(ranges, chunks, mine)
-        return [_joined([chunked.cut(key, chunks[key]) for key in chunked.keys]) for chunked in ranges]
+            self._finish_fetch(ranges, chunks, own_keys)
+        return [_joined([chunked.part_in(key, chunks[key]) for key in chunked.keys]) for chunked in ranges]
 
     def _start_fetch(self, requested: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
+        """Return cached chunks, the fetches of the missing ones, and the keys that this thread fetches."""
         with self._lock:
             if self._process != os.getpid():
-                # the fetches of the parent's threads do not finish in this process
+                # after a fork: fetches of the parent's threads never finish in this process
                 self._process, self._fetches = os.getpid(), {}
             chunks = {key: self._cache[key] for key in requested if key in self._cache}
             tasks = {id(task): task for key in requested if (task := self._fetches.get(key))}
-            mine = [key for key in requested if key not in chunks and key not in self._fetches]
-            if mine:
-                task = Task(partial(self._fetch, [(key, requested[key].chunks) for key in mine]))
-                self._fetches |= dict.fromkeys(mine, task)
+            own_keys = [key for key in requested if key not in chunks and key not in self._fetches]
+            if own_keys:
+                task = Task(partial(self._fetch, [(key, requested[key].chunks) for key in own_keys]))
+                self._fetches |= dict.fromkeys(own_keys, task)
                 tasks[id(task)] = task
-            return chunks, list(tasks.values()), mine
+            return chunks, list(tasks.values()), own_keys
 
-    def _finish_fetch(self, ranges: Iterable[ChunkedRange], chunks: Chunks, mine: Iterable[Key]) -> None:
+    def _finish_fetch(self, ranges: Iterable[ChunkedRange], chunks: Chunks, own_keys: Iterable[Key]) -> None:
         with self._lock:
-            for key in mine:
+            for key in own_keys:
                 self._fetches.pop(key, None)
             for chunked in ranges:
                 for key in (*chunked.keys[:1], *chunked.keys[-1:]):
@@ -347,7 +352,7 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
         if size:
             ranges[suffix] = start, start + size
     if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(ranges.values()))):
-        # bytes of one index would be read as another, and a transaction index hides records
+        # bytes of one index would be read as another index, and a wrong transaction index would hide records
         raise ValueError("segmentIndexes has ranges that overlap")
     return ranges
 
@@ -375,8 +380,8 @@ class TieredFiles:
         for number, (path, start, end) in enumerate(ranges):
             segment, suffix = self._segment_of(path)
             if suffix == LOG and segment.chunks.ends is not None:
-                cut = min(end, segment.chunks.log_bytes)
-                chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, cut)
+                log_end = min(end, segment.chunks.log_bytes)
+                chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, log_end)
             else:
                 stored[number] = self._stored_range(segment, suffix, start, end)
         try:
@@ -384,7 +389,7 @@ class TieredFiles:
             results |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
         except FileNotFoundError as error:
             if not any(path.endswith(LOG) for path, _, _ in ranges):
-                # without an index the log is read from its start
+                # the reader continues without the index
                 raise
             text = "a remote segment was deleted, as by the broker's retention: refresh the topic and read again"
             raise SnapshotTooOldError(text, file=error.filename or str(error)) from None
@@ -419,16 +424,18 @@ class TieredFiles:
         return segment
 
     def replied_ms(self) -> int:
-        """Return 0: there are no commits here."""
+        """Return 0 for an unknown time: only commits need the store's time."""
         return 0
 
     def _list_nothing(self, *_: object) -> Any:
-        """Only the bucket is listed."""
+        """List no file, since only the bucket is listed."""
         return ()
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Refuse to write, also to learn the store's time; and to read the time of a file, which has none here."""
-        raise ReadOnlyTopicError("Kafka's tiered storage is only read here", url=self._prefix.rstrip("/"))
+        """Refuse to write, which the store's time also needs, and to read the time of a file, which has none here."""
+        raise ReadOnlyTopicError(
+            "a topic in Kafka's tiered storage is read-only: write to it by its brokers", url=self._prefix.rstrip("/")
+        )
 
     entries = files_after = uploads = _list_nothing
     put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse
@@ -452,9 +459,7 @@ def find_topic(
         ids = ", ".join(remote.topic_id for remote in candidates)
         raise InvalidConfigError(f"the bucket has several topics of this name: use a topic_id of {ids}", topic=topic)
     if not candidates:
-        text = (
-            "the topic is not in Kafka's tiered storage here: check the bucket, the key prefix and the topic's name"
-        )
+        text = "the bucket has no tiered topic of this name: check the bucket, the key prefix and the topic's name"
         raise TopicNotFoundError(text, url=Storage(url, storage_options).url, topic=topic, topic_id=topic_id)
     return candidates[0]
 
@@ -554,14 +559,14 @@ def read_manifests(topic: RemoteTopic, listed: Iterable[ListedSegment]) -> list[
 
 def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> None:
     ends = [end for _, end in segment.indexes.values()]
-    for suffix, least in ((LOG, segment.chunks.stored_bytes), (INDEXES, max(ends, default=0))):
+    for suffix, expected in ((LOG, segment.chunks.stored_bytes), (INDEXES, max(ends, default=0))):
         size = sizes.get(suffix, 0)
-        if size < least or (suffix == LOG and size != least):
+        if size < expected or (suffix == LOG and size != expected):
             raise CorruptMetadataError(
                 "an object of a remote segment does not have the size in its manifest: restore it from a copy",
                 file=topic.file(segment.partition, segment.stem, suffix),
                 size=size,
-                expected=least,
+                expected=expected,
             )
 
 
@@ -602,13 +607,13 @@ def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[Log
 def partition_state(reader: SegmentReader, parts: Sequence[LogPart], unstable: int) -> PartitionState:
     """Return the state of a partition of `parts`, whose first open transaction starts at `unstable`."""
     infos = [segment_info(part.segment, NO_OFFSET) for part in parts[:-1]]
-    infos = [_cut(reader, info, part.end_offset) for info, part in zip(infos, parts[:-1], strict=True)]
+    infos = [_cut_at(reader, info, part.end_offset) for info, part in zip(infos, parts[:-1], strict=True)]
     infos.append(segment_info(parts[-1].segment, unstable))
     start, end = infos[0].base_offset, infos[-1].next_offset
     return PartitionState(log_start_offset=start, log_end_offset=end, segments=SegmentTable.of(infos))
 
 
-def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
+def _cut_at(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
     """Cut the segment at the offset `end`. Raises CorruptMetadataError if a batch spans it."""
     if end == segment.next_offset:
         return segment
@@ -618,9 +623,9 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:
             break
         if len(rows):
             position = chunk.ranges[0].origin + int(chunk.batches["position"][rows[0]])
-            # without its indexes, which have later entries
+            # the indexes have entries past the cut: without them
             return replace(segment, next_offset=end, log_bytes=position, offset_index_bytes=0, time_index_bytes=0)
-    text = "two uploaded segments overlap, and no batch ends at the start of the second"
+    text = "two uploaded segments overlap, and no batch of the first ends where the second begins: restore the bucket"
     raise CorruptMetadataError(text, file=reader.name(segment), partition=segment.partition, offset=end)
 
 
@@ -649,9 +654,9 @@ def segment_info(segment: RemoteSegment, unstable: int) -> SegmentInfo:
     )
 
 
-def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]) -> list[int]:
-    """Return the start of the earliest transaction that each of the `last` segments leaves open, or NO_OFFSET."""
-    with_producers = [segment for segment in last if segment.index_bytes(SNAPSHOT)]
+def first_unstable_offsets(storage: TieredStorage, last_segments: Sequence[RemoteSegment]) -> list[int]:
+    """Return the start of the earliest open transaction at the end of each segment, or NO_OFFSET."""
+    with_producers = [segment for segment in last_segments if segment.index_bytes(SNAPSHOT)]
     ranges = [
         (f"{storage.topic.name}-{segment.partition}/{segment.stem}{SNAPSHOT}", 0, segment.index_bytes(SNAPSHOT))
         for segment in with_producers
@@ -661,4 +666,4 @@ def first_unstable_offsets(storage: TieredStorage, last: Sequence[RemoteSegment]
         offsets = read_producer_snapshot(bytes(data), file=name)["transaction_first_offset"]
         if (offsets >= 0).any():
             unstable[segment.partition] = int(offsets[offsets >= 0].min())
-    return [unstable.get(segment.partition, NO_OFFSET) for segment in last]
+    return [unstable.get(segment.partition, NO_OFFSET) for segment in last_segments]

@@ -251,7 +251,7 @@ class Appender:
                     closers.put(task.run)
             segments = [segment for task in tasks for segment in task.wait()]
             self._bundles.close()
-            return [self._bundles.placed(segment) for segment in segments]
+            return [self._bundles.with_positions(segment) for segment in segments]
         except BaseException:
             for queue, task in zip(queues, tasks, strict=True):
                 # a callback, since a wait for the closing thread could be interrupted: then the queue would stay open
