@@ -45,8 +45,8 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
-#: Columns of one value with this many rows share memory, for the last _CONSTANTS values.
-_CONSTANT_ROWS, _CONSTANTS = range(1 << 14, 1 << 17), 8
+#: Columns of one value share memory if they have this many rows, for the last few values.
+_SHARED_ROWS, _SHARED_VALUES = range(1 << 14, 1 << 17), 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class RecordFields:
 
 
 def headers_to_arrow(
-    data: np.ndarray, header_positions: HeaderPositions, count: int, header_count: int, room: int
+    data: np.ndarray, positions: HeaderPositions, count: int, header_count: int, section_bytes: int
 ) -> pa.Array:
-    """The headers of the first `count` records, at most `header_count`; the sections have `room` bytes."""
+    """The headers of the first `count` records, at most `header_count`, in sections of `section_bytes`."""
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
     offsets = new_array(count + 1, np.int32)
-    key, value = _allocate(header_count, room), _allocate(header_count, room)
-    locate_headers(data, header_positions, count, offsets, key, value)
+    key, value = _allocate(header_count, section_bytes), _allocate(header_count, section_bytes)
+    locate_headers(data, positions, count, offsets, key, value)
     header_count = int(offsets[count])
     children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
     pairs = pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
@@ -110,8 +110,8 @@ def struct_of(columns: tuple[str, ...]) -> pa.DataType:
 
 
 def _repeated(value: int, count: int) -> pa.Buffer:
-    if count in _CONSTANT_ROWS:
-        return _shared(value, _CONSTANT_ROWS.stop).slice(0, 4 * count)
+    if count in _SHARED_ROWS:
+        return _shared(value, _SHARED_ROWS.stop).slice(0, 4 * count)
     return _filled(value, count)
 
 
@@ -121,7 +121,7 @@ def _filled(value: int, count: int) -> pa.Buffer:
     return pa.py_buffer(values)
 
 
-_shared = lru_cache(_CONSTANTS)(_filled)
+_shared = lru_cache(_SHARED_VALUES)(_filled)
 
 
 def _allocate(size: int, copied_bytes: int) -> Slices:
@@ -151,7 +151,8 @@ def _text(slices: Slices, count: int) -> pa.Array:
     return text
 
 
-_FIRST_GUESS = 4
+#: The expansion that is assumed before records are decompressed.
+_ASSUMED_RATIO = 4
 
 #: The most bytes of records that are opened at once, since Arrow's `binary` has 32-bit offsets.
 MAX_DECODED_BYTES = MAX_INT
@@ -159,7 +160,11 @@ MAX_DECODED_BYTES = MAX_INT
 
 @dataclass(frozen=True, slots=True)
 class BatchSelection:
-    """Batches of a buffer, and bounds of records, one or per batch; excludes `end_offset`, includes `newest`."""
+    """Batches of a buffer, and which of their records to read, by offset and by time.
+
+    The fields from `shift` to `end_offset`, `oldest` and `newest` have one value, or one per batch. `end_offset` is
+    excluded, `newest` included. With `unchecked`, checksums are still to be compared.
+    """
 
     data: np.ndarray
     batches: np.ndarray
@@ -173,7 +178,8 @@ class BatchSelection:
     unchecked: bool = False
 
     @property
-    def of_any_time(self) -> bool:
+    def has_any_time(self) -> bool:
+        """True if records of all times are to be read."""
         bounds = self.oldest, self.newest
         return all(isinstance(bound, int) for bound in bounds) and bounds == (MIN_LONG, MAX_LONG)
 
@@ -186,7 +192,7 @@ class BatchSelection:
         return self.source.corrupt(message, row, self.batches[row], **details)
 
 
-def checked_by_scan(batches: np.ndarray) -> np.ndarray:
+def is_checked_by_scan(batches: np.ndarray) -> np.ndarray:
     """Flag the batches whose checksums the scan compares: short, of format 2, if all are uncompressed."""
     if (batches["attributes"] & CODEC_MASK).any():
         return np.zeros(batches.size, np.bool_)
@@ -194,48 +200,53 @@ def checked_by_scan(batches: np.ndarray) -> np.ndarray:
     return is_checked
 
 
-def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
-    """A buffer with the records of the first batches, all of one format, up to `enough` bytes; and SECTION rows."""
+def open_sections(selection: BatchSelection, max_bytes: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
+    """Decompress the first batches, all of one format, until about `max_bytes`; returns a buffer and SECTION rows.
+
+    A section has the records of one batch in the buffer.
+    """
     sections = _stored_sections(selection)
     data = selection.data
     if (selection.batches["attributes"] & CODEC_MASK).any():
-        data, count = _expand_sections(selection, sections, enough)
+        data, count = _expand_sections(selection, sections, max_bytes)
         sections = sections[:count]
     smallest = SMALLEST_RECORD if selection.batches["magic"][0] == 2 else LEGACY_ENTRY_SIZES[0]
-    room = sections["end"] - sections["start"]
-    too_many = sections["record_count"] * smallest > room
-    if too_many.any():
-        raise selection.corrupt("a batch is too short for its number of records", int(np.argmax(too_many)))
-    if room.sum() > MAX_DECODED_BYTES:
+    section_bytes = sections["end"] - sections["start"]
+    is_too_short = sections["record_count"] * smallest > section_bytes
+    if is_too_short.any():
+        raise selection.corrupt("a batch is too short for its number of records", int(np.argmax(is_too_short)))
+    if section_bytes.sum() > MAX_DECODED_BYTES:
         raise CorruptRecordError("batches have more than 2 GiB of records together: read fewer at a time")
     return data, sections
 
 
 def _stored_sections(selection: BatchSelection) -> np.ndarray:
-    # a legacy section is the whole entry, and stores an offset instead of a delta
+    # a section of an old format is the whole entry, which has an offset and no delta
     batches = selection.batches
-    current = batches["magic"][0] == 2
+    is_current = batches["magic"][0] == 2
     sections = np.zeros(batches.size, SECTION)
-    sections["start"] = batches["position"] + (HEADER_SIZE if current else 0)
+    sections["start"] = batches["position"] + (HEADER_SIZE if is_current else 0)
     sections["end"] = batches["position"] + batches["size"]
     sections["record_count"] = batches["record_count"]
-    sections["base_offset"] = batches["base_offset"] + selection.shift if current else selection.shift
+    sections["base_offset"] = batches["base_offset"] + selection.shift if is_current else selection.shift
     sections["last_offset_delta"] = batches["last_offset_delta"]
     sections["base_timestamp"] = batches["base_timestamp"]
-    by_append_time = batches["attributes"] & APPEND_TIME != 0
-    sections["append_time"] = np.where(by_append_time, batches["max_timestamp"], NOT_APPEND_TIME)
+    has_append_time = batches["attributes"] & APPEND_TIME != 0
+    sections["append_time"] = np.where(has_append_time, batches["max_timestamp"], NOT_APPEND_TIME)
     sections["crc"] = batches["crc"]
-    sections["crc"][~(selection.unchecked & checked_by_scan(batches))] = CHECKED
+    sections["crc"][~(selection.unchecked & is_checked_by_scan(batches))] = CHECKED
     sections["start_offset"] = selection.start_offset
     sections["end_offset"] = selection.end_offset
     return sections
 
 
-def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: int) -> tuple[np.ndarray, int]:
-    """The bytes of the first sections, up to about `enough`, and the number of sections."""
-    expander = Expander(min(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()), enough + enough // 4))
+def _expand_sections(selection: BatchSelection, sections: np.ndarray, max_bytes: int) -> tuple[np.ndarray, int]:
+    """The bytes of the first sections, up to about `max_bytes`, and the number of sections."""
+    expander = Expander(
+        min(_ASSUMED_RATIO * int((sections["end"] - sections["start"]).sum()), max_bytes + max_bytes // 4)
+    )
     for row, section in enumerate(sections):
-        if expander.size >= enough:
+        if expander.size >= max_bytes:
             return byte_array(expander.array), row
         start, limit = expander.size, MAX_DECODED_BYTES - expander.size
         batch = selection.batches[row]
@@ -259,7 +270,7 @@ class OffsetsOutOfOrderError(CorruptRecordError):
     """The offset deltas of a batch's records do not increase, or exceed the batch's last one."""
 
 
-_COMPLAINTS = {
+_FAULTS = {
     record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
     record_scan.BAD_KEY: "a record's key is longer than the record",
     record_scan.BAD_VALUE: "a record's value is longer than the record",
@@ -297,7 +308,7 @@ def decode(
 def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the result of `decode` in parts of about `part_bytes`, or one batch.
 
-    Checks all `unchecked` batches: some at the start, some before their part is yielded.
+    If the batches are unchecked, compares their checksums: some at the start, some before their part is yielded.
     """
     names = tuple(columns)
     for run in _runs_of_one_format(selection):
@@ -310,18 +321,18 @@ def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: 
 
 
 def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
-    # at least one run, so that without records there is an empty batch of the right schema
+    # at least one run, to yield an empty batch of the right schema if there are no records
     rows = _selected_rows(selection)
     if selection.unchecked:
         # the checksums that the scan of `rows` does not compare
         is_unscanned = np.ones(selection.batches.size, np.bool_)
-        is_unscanned[rows] = ~checked_by_scan(selection.batches[rows])
+        is_unscanned[rows] = ~is_checked_by_scan(selection.batches[rows])
         unscanned = np.flatnonzero(is_unscanned)
         bad = first_bad_crc(selection.data, selection.batches[unscanned])
         if bad >= 0:
             raise wrong_crc(selection.source, int(unscanned[bad]), selection.batches[unscanned[bad]])
-    current = selection.batches["magic"][rows] == 2
-    changes = np.flatnonzero(current[1:] != current[:-1]) + 1
+    is_current = selection.batches["magic"][rows] == 2
+    changes = np.flatnonzero(is_current[1:] != is_current[:-1]) + 1
     if changes.size:
         return [selection.of_rows(part) for part in np.split(rows, changes)]
     return [selection if rows.size == selection.batches.size else selection.of_rows(rows)]
@@ -331,37 +342,37 @@ def _selected_rows(selection: BatchSelection) -> np.ndarray:
     batches = selection.batches
     ends = batches["position"] + batches["size"]
     if batches.size and (batches["position"].min() < 0 or ends.max() > selection.data.size):
-        raise ValueError("these batches are not of this data")
+        raise ValueError("the batches are outside of the data")
     first = batches["base_offset"] + selection.shift
     last = first + batches["last_offset_delta"]
     is_out_of_range = (first < 0) | (last < first)
     if is_out_of_range.any():
         raise selection.corrupt("the shifted offsets of a batch are out of range", int(np.argmax(is_out_of_range)))
-    overlapping = (last >= selection.start_offset) & (first < selection.end_offset)
-    holding_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
-    return np.flatnonzero(overlapping & holding_data & _may_be_in_time(selection))
+    overlaps = (last >= selection.start_offset) & (first < selection.end_offset)
+    has_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
+    return np.flatnonzero(overlaps & has_data & _may_be_in_time(selection))
 
 
 def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
     """Flag the batches that may have a record in the time range, by the largest time in their headers."""
-    if selection.of_any_time:
+    if selection.has_any_time:
         return True
     largest = selection.batches["max_timestamp"]
-    of_one_time = (selection.batches["attributes"] & APPEND_TIME != 0) | (selection.batches["record_count"] == 1)
-    may_be: np.ndarray = (largest >= selection.oldest) & ((largest <= selection.newest) | ~of_one_time)
+    has_one_time = (selection.batches["attributes"] & APPEND_TIME != 0) | (selection.batches["record_count"] == 1)
+    may_be: np.ndarray = (largest >= selection.oldest) & ((largest <= selection.newest) | ~has_one_time)
     return may_be
 
 
-def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
+def _decode_run(selection: BatchSelection, names: tuple[str, ...], max_bytes: int) -> tuple[int, pa.RecordBatch]:
     """Return the number of decoded batches, and their records."""
     kind = struct_of(names)
     if not selection.batches.size:
         return 0, pa.RecordBatch.from_struct_array(pa.nulls(0, kind))
-    data, sections = open_sections(selection, enough)
+    data, sections = open_sections(selection, max_bytes)
     if sections.size < selection.batches.size:
         selection = selection.of_rows(np.arange(sections.size))
-    room = int((sections["end"] - sections["start"]).sum())
-    fields = RecordFields.allocate(int(sections["record_count"].sum()), names, room)
+    section_bytes = int((sections["end"] - sections["start"]).sum())
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), names, section_bytes)
     count = scan_sections(selection, data, sections, fields)
     arrays = []
     for name in names:
@@ -370,14 +381,13 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) 
         elif name == "timestamp_type":
             arrays.append(_repeated_column(name, _timestamp_types(selection.batches), sections, count))
         elif name == "headers":
-            arrays.append(
-                headers_to_arrow(data, fields.header_positions, count, int(sections["header_count"].sum()), room)
-            )
+            header_count = int(sections["header_count"].sum())
+            arrays.append(headers_to_arrow(data, fields.header_positions, count, header_count, section_bytes))
         else:
             arrays.append(fields.to_arrow(name, count))
     # through a struct, which keeps the number of records of a batch without columns
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
-    if not selection.of_any_time:
+    if not selection.has_any_time:
         records = records_in_time(selection, sections["emitted"], fields.timestamps[:count], records)
     return sections.size, pa.RecordBatch.from_struct_array(records)
 
@@ -385,12 +395,13 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) 
 def records_in_time(
     selection: BatchSelection, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
 ) -> pa.StructArray:
+    """The `records` in the time range of the selection; each batch has the next `counts` records."""
     oldest, newest = (
         bound if isinstance(bound, int) else np.repeat(bound, counts)
         for bound in (selection.oldest, selection.newest)
     )
-    in_time = (timestamps >= oldest) & (timestamps <= newest)
-    return records if in_time.all() else records.filter(booleans(in_time))
+    is_in_time = (timestamps >= oldest) & (timestamps <= newest)
+    return records if is_in_time.all() else records.filter(booleans(is_in_time))
 
 
 def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
@@ -403,7 +414,7 @@ def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndar
     if status == record_scan.BAD_CRC:
         raise wrong_crc(selection.source, row, selection.batches[row])
     if status != record_scan.OK:
-        error = selection.corrupt(_COMPLAINTS[status], row, record=number)
+        error = selection.corrupt(_FAULTS[status], row, record=number)
         if status == record_scan.BAD_OFFSET:
             raise OffsetsOutOfOrderError(error.message, **error.details)
         raise error

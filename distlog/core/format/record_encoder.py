@@ -43,7 +43,8 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.integers import MAX_LONG
 
-_FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
+#: The bytes, and the drafts of batches, that an encoder has room for at first.
+_FIRST_BYTES, _FIRST_DRAFTS = 1 << 16, 64
 
 
 class RecordEncoder:
@@ -52,33 +53,33 @@ class RecordEncoder:
     Holds about `gather_bytes`, or four batches if these are larger, and starts with room for `room` bytes. The same
     records make the same batches, however they are split into calls. Don't use it again after an error.
 
-    If the caller sets `file_position`, the position of the next batches in their file, after each step, `new_pages`
-    aligns uncompressed batches in memory, so that they can be written without a copy.
+    A caller may set `file_position`, the position of the next batches in their file, after each step. Then
+    uncompressed batches are aligned in memory, and are written without a copy.
     """
 
     def __init__(
-        self, form: BatchFormat, base_offset: int = 0, gather_bytes: int = BLOCK_BYTES, room: int = _FIRST_ROOM
+        self, form: BatchFormat, base_offset: int = 0, gather_bytes: int = BLOCK_BYTES, room: int = _FIRST_BYTES
     ) -> None:
         self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
-        self._limits = BatchLimits(form.limit, form.largest, form.window_ms)
+        self._limits = BatchLimits(form.usual_record_bytes, form.max_record_bytes, form.window_ms)
         self._data, self._drafts = new_array(room, np.uint8), np.zeros(_FIRST_DRAFTS, DRAFT)
         self._last = self.file_position = 0
-        self._until = record_write.NOT_STARTED
+        self._window_end_ms = record_write.NOT_STARTED
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
         """Append the `rows` of `source`; yields full batches. `row` in an error counts from the first record."""
         first, columns = 0, source.columns()
         while True:
-            status, first, self._last, end, self._until = append_records(
-                self._data, self._drafts, self._last, first, rows, columns, self._limits, self._until
+            status, first, self._last, end, self._window_end_ms = append_records(
+                self._data, self._drafts, self._last, first, rows, columns, self._limits, self._window_end_ms
             )
             if status == record_write.OK:
                 return
             if status != record_write.FULL:
-                raise self._refused(status, end)
-            full = int(self._drafts["position"][self._last])
-            if 2 * full >= max(self._data.size, self._gather_bytes):
-                yield self._encoded(self._drafts[: self._last])
+                raise self._refusal(status, end)
+            full_bytes = int(self._drafts["position"][self._last])
+            if 2 * full_bytes >= max(self._data.size, self._gather_bytes):
+                yield self._encode(self._drafts[: self._last])
                 self._move_open_batch()
             else:
                 self._grow(end)
@@ -94,22 +95,22 @@ class RecordEncoder:
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
             return None
         try:
-            return self._encoded(drafts[:-1])
+            return self._encode(drafts[:-1])
         except InvalidRecordError:
             return None
 
     def finish(self) -> EncodedBatches:
         """Return the remaining batches."""
         drafts = self._drafts[: self._last + 1]
-        encoded = self._encoded(drafts[drafts["record_count"] > 0])
+        encoded = self._encode(drafts[drafts["record_count"] > 0])
         self._data, self._drafts, self._last = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
         return encoded
 
-    def _refused(self, status: int, end: int) -> InvalidRecordError:
+    def _refusal(self, status: int, end: int) -> InvalidRecordError:
         draft = self._drafts[self._last]
         row = int(draft["first_record"] + draft["record_count"])
         if status != record_write.OVERSIZED:
-            return InvalidRecordError(_COMPLAINTS[status], row=row)
+            return InvalidRecordError(_FAULTS[status], row=row)
         size = end - int(draft["position"])
         if self._form.codec == compression.NONE:
             return InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=self._form.max_batch_bytes)
@@ -136,7 +137,7 @@ class RecordEncoder:
         grown[: self._data.size] = self._data
         self._data = grown
 
-    def _encoded(self, drafts: np.ndarray) -> EncodedBatches:
+    def _encode(self, drafts: np.ndarray) -> EncodedBatches:
         form, append_time = self._form, self._form.append_time
         batches = form.headers(drafts.size)
         batches["base_offset"] = self._base_offset + drafts["first_record"]
@@ -153,13 +154,13 @@ class RecordEncoder:
             row, size = int(drafts["first_record"][batch]), int(sizes[batch])
             raise InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=form.max_batch_bytes)
         write_headers(data.data, batches)
-        newest = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
-        newest = np.where(batches["max_timestamp"] < 0, -1, newest)
-        oldest = (drafts["min_timestamp"] if append_time is None else batches["max_timestamp"]).copy()
-        return EncodedBatches(data.data, batches, newest, oldest)
+        offsets_of_max = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
+        offsets_of_max = np.where(batches["max_timestamp"] < 0, -1, offsets_of_max)
+        min_timestamps = (drafts["min_timestamp"] if append_time is None else batches["max_timestamp"]).copy()
+        return EncodedBatches(data.data, batches, offsets_of_max, min_timestamps)
 
     def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
-        """The bytes of all batches without headers; sets position and size in `batches`."""
+        """Return the bytes of all batches, with room for headers; sets position and size in `batches`."""
         form = self._form
         starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
         if form.codec == compression.NONE:
@@ -184,7 +185,7 @@ class BatchFormat:
 
     A batch ends before its uncompressed records would exceed `batch_bytes`, but has at least one record, and before a
     record that is more than `window_ms` newer than the record that started the window. With `append_time`, which
-    returns the time in ms, the batches are LogAppendTime.
+    returns the time in ms, the timestamps are of the type LogAppendTime.
     """
 
     codec: int = compression.NONE
@@ -212,14 +213,14 @@ class BatchFormat:
             raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
 
     @property
-    def largest(self) -> int:
-        """The most bytes of uncompressed records in any batch."""
+    def max_record_bytes(self) -> int:
+        """The most bytes of uncompressed records in a batch, if need be of one record."""
         if self.codec == compression.NONE:
             return self.max_batch_bytes - HEADER_SIZE
         return compression.MAX_RECORDS_BYTES
 
     @property
-    def limit(self) -> int:
+    def usual_record_bytes(self) -> int:
         """The most bytes of uncompressed records in a batch of several records."""
         room = self.max_batch_bytes - HEADER_SIZE
         if self.codec != compression.NONE:
@@ -272,7 +273,7 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
-    """The number of bytes of uncompressed records that a batch of several records has at most."""
+    """The most bytes of uncompressed records in a batch of several records."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 
@@ -281,7 +282,7 @@ def largest_batch(config: TopicConfig) -> int:
 
 
 def codec_of(config: TopicConfig, producer_codec: str | None) -> str:
-    """The codec of new batches: the topic's own, or `producer_codec` if the topic leaves it to producers."""
+    """The codec of new batches: the topic's own, or `producer_codec` if `compression.type` is producer."""
     names = compression.CODEC_NAMES
     if producer_codec not in (None, _UNCOMPRESSED, *names):
         raise InvalidConfigError(f"compression must be one of {', '.join(names)}", value=producer_codec)
@@ -303,6 +304,8 @@ _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary()
 
 @dataclass(frozen=True, slots=True)
 class RecordInput:
+    """The columns of records, as kernels read them."""
+
     timestamps: np.ndarray
     key: ByteColumn
     value: ByteColumn
@@ -320,16 +323,16 @@ class RecordInput:
             raise InvalidRecordError("records lack a column", column=", ".join(sorted(missing)))
         try:
             return cls(
-                _timestamps(_sized(records, "timestamp")),
-                *_alike(*(_byte_column(_sized(records, name), name) for name in ("key", "value"))),
-                _header_column(_sized(records, "headers")) if "headers" in names else None,
+                _timestamps(_valid_column(records, "timestamp")),
+                *_with_one_width(*(_byte_column(_valid_column(records, name), name) for name in ("key", "value"))),
+                _header_column(_valid_column(records, "headers")) if "headers" in names else None,
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
 
 
-def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
-    """A column whose buffers are long enough."""
+def _valid_column(records: pa.RecordBatch, name: str) -> pa.Array:
+    """Return the column; InvalidRecordError if its buffers are too short."""
     column = records.column(name)
     try:
         column.validate()
@@ -354,7 +357,7 @@ def _byte_column(array: pa.Array, name: str) -> ByteColumn:
     return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
 
 
-def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
+def _with_one_width(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
     """Both columns with offsets of the wider type."""
     kind = np.result_type(key.offsets, value.offsets)
     key, value = (
@@ -375,8 +378,8 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
         ends = _frozen(np.where(_valid(array), ends, firsts))
     keys = _byte_column(pairs.field(0), "headers")
     if pairs.null_count:
-        present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
-        keys = keys._replace(valid=_frozen(present))
+        has_key = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
+        keys = keys._replace(valid=_frozen(has_key))
     return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
 
 
@@ -418,11 +421,11 @@ _NO_DATA = _frozen(np.empty(0, np.uint8))
 _NO_NULLS = _frozen(np.empty(0, np.bool_))
 
 
-#: About the most bytes of a record in a batch in addition to its bytes in Arrow.
+#: About the most bytes that a record has in a batch beyond its bytes in Arrow.
 _RECORD_SPARE = 8
 
 _ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
-_COMPLAINTS = {
+_FAULTS = {
     record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
     record_write.NULL_HEADER_KEY: "the key of a header is null",
     record_write.TOO_LARGE: "a record is larger than 2 GiB",
@@ -435,8 +438,8 @@ _CRC = struct.Struct(">I")
 class EncodedBatches:
     """Batches back to back in `data`, which is writable, and their BATCH rows.
 
-    `offsets_of_max_timestamp` are of each first record with the largest timestamp, -1 without timestamps;
-    `min_timestamps` is -1 if a record has none.
+    `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest timestamp, -1
+    without timestamps; `min_timestamps` its smallest timestamp, -1 if a record has none.
     """
 
     data: memoryview
@@ -449,7 +452,7 @@ class ValidBatch(NamedTuple):
     """A checked batch at offset 0, and its BATCH row.
 
     `offset_of_max_timestamp` is the offset of the first record with the largest timestamp, -1 without a timestamp;
-    `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.
+    `min_timestamp` is the smallest. Times are the producer's; under its lock, the log sets LogAppendTime.
     """
 
     data: npt.NDArray[np.uint8]
@@ -470,7 +473,7 @@ class ValidBatch(NamedTuple):
 def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:
     """Encode all `records` in batches; `settings` are the fields of BatchFormat."""
     source = RecordInput.from_arrow(records)
-    form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_ROOM
+    form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_BYTES
     encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)
     # one step takes all rows, since `gather_bytes` has no limit here
     next(encoder.append(source, np.arange(records.num_rows)), None)

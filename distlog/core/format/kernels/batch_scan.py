@@ -23,15 +23,13 @@ from distlog.core.format.kernels.native import (
 )
 from distlog.core.integers import MAX_LONG
 
-LOG_OVERHEAD = 12
-HEADER_SIZE = 61
-#: Where the bytes start that the checksum of a batch of format 2 covers.
+#: The bytes of offset and length, which the length does not count; the header of a batch of format 2.
+LOG_OVERHEAD, HEADER_SIZE = 12, 61
+#: The position in a batch of format 2 from which its checksum counts.
 CRC_START = 21
-SMALLEST_PREFIX = 17
-SMALLEST_LENGTH = 14
-LEGACY_ENTRY_SIZES = (26, 34)
-CODEC_MASK = 0x07
-LEGACY_ATTRIBUTES = 0x0F
+#: The bytes up to the magic in all formats; the smallest valid length; the smallest entries of formats 0 and 1.
+SMALLEST_PREFIX, SMALLEST_LENGTH, LEGACY_ENTRY_SIZES = 17, 14, (26, 34)
+CODEC_MASK, LEGACY_ATTRIBUTES = 0x07, 0x0F
 #: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
 APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
@@ -66,7 +64,10 @@ def _smallest(magic: int) -> int:
 
 @fill_kernel
 def count_batches(data: np.ndarray, start: int, end: int, takes_any_format: bool) -> tuple[int, int, int]:
-    """Walk the complete batches in [start, end): (status, position of the end or the bad batch, earlier batches)."""
+    """Count the complete batches in [start, end), up to the first bad one.
+
+    Returns (status, position of the end or of the bad batch, number of batches before it).
+    """
     position = start
     count = 0
     while end - position >= SMALLEST_PREFIX:
@@ -87,7 +88,7 @@ def count_batches(data: np.ndarray, start: int, end: int, takes_any_format: bool
 
 @fill_kernel
 def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int, int]:
-    """Fill `batches` (BATCH rows), as many as `count_batches` counted: (status, index of the first bad batch)."""
+    """Fill `batches` (BATCH rows), as many as `count_batches` returned; returns (status, first bad row)."""
     position = start
     status = OK
     first_bad = batches.size
@@ -95,7 +96,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
         row = batches[index]
         read_row(data, position, row)
         position += row["size"]
-        # without the compiler, the fields of a row keep their width
+        # int64, since without the compiler a sum of fields has their width, and could overflow
         base_offset, last_offset_delta = np.int64(row["base_offset"]), np.int64(row["last_offset_delta"])
         fault = OK
         if row["record_count"] < (0 if row["magic"] == 2 else -1):
@@ -150,41 +151,44 @@ RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", 
 @fill_kernel
 def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
     """Return the first misplaced row of `batches` (BATCH), or -1; `owner` has the row in `runs` of each batch."""
-    # in a run batches follow each other, without a gap where the segment is dense, and nothing follows its end
+    # the batches of a run ascend, without a gap if the segment is dense, and none is past the segment's end
     last = -1
     for row in range(batches.size):
         run = runs[owner[row]]
-        opens = row == 0 or owner[row] != owner[row - 1]
-        closes = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
+        begins_run = row == 0 or owner[row] != owner[row - 1]
+        ends_file = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
         # compare offsets minus one: adding one could overflow
-        expected, end = run["first_offset"] - 1 if opens else last, run["end_offset"] - 1
+        expected, end = run["first_offset"] - 1 if begins_run else last, run["end_offset"] - 1
         actual = batches[row]["base_offset"] - 1
         last = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
-        exact = run["dense"] and expected >= -1
-        if actual < expected or (exact and actual != expected):
+        has_no_gap = run["dense"] and expected >= -1
+        if actual < expected or (has_no_gap and actual != expected):
             return row
-        if last > end or (not closes and last == end):
+        if last > end or (not ends_file and last == end):
             return row
-        if closes and run["dense"] and last != end:
+        if ends_file and run["dense"] and last != end:
             return row
     return -1
 
 
 @fill_kernel
 def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarray) -> int:
-    """Cut batches into runs of at most `limit` bytes, or of one batch; returns how many, and fills `firsts`."""
+    """Cut batches into runs of at most `limit` bytes, or of one batch; a batch that `joins` may follow in a run.
+
+    Fills `firsts` with the first batch of each run, and returns the number of runs.
+    """
     count = 0
-    held = 0
+    run_bytes = 0
     for row in range(sizes.size):
-        held += sizes[row]
-        if row == 0 or not joins[row] or held > limit:
+        run_bytes += sizes[row]
+        if row == 0 or not joins[row] or run_bytes > limit:
             firsts[count] = row
             count += 1
-            held = sizes[row]
+            run_bytes = sizes[row]
     return count
 
 
-#: The bytes of one read from a header: it holds several headers of small batches.
+#: The bytes of one read from a header on, which has several headers if batches are small.
 WINDOW_BYTES = 4096
 _NONE = -1, -1, -1
 
@@ -434,18 +438,18 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
 
 
 @inlined
-def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from: int, joined_from: int) -> int:
+def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from: int, combined_from: int) -> int:
     """Return the checksum after `batch` (a BATCH row within `data`), from the checksum `initial` before it.
 
-    For a batch of format 2 and at least `joined_from` bytes, reads only the first `checked_from` bytes and joins them
-    with the batch's own checksum, which must be right, as in zlib's `crc32_combine`.
+    For a batch of format 2 and at least `combined_from` bytes, reads only the first `checked_from` bytes and combines
+    their checksum with the batch's own one, which must be right, as in zlib's `crc32_combine`.
     """
     start = batch["position"]
-    if batch["magic"] != 2 or batch["size"] < joined_from:
+    if batch["magic"] != 2 or batch["size"] < combined_from:
         return crc32c_of(initial, data, start, start + batch["size"])
     crc = crc32c_of(initial, data, start, start + checked_from)
-    joined: int = _with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"]
-    return joined
+    combined: int = _with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"]
+    return combined
 
 
 _CRC32_TABLES = crc_tables(0xEDB88320)
@@ -458,7 +462,7 @@ def _crc32(data: np.ndarray, start: int, end: int) -> int:
 
 @fill_kernel
 def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_from: int, valid: np.ndarray) -> None:
-    """Set for each of `batches` (all within `data`) whether its checksum is right."""
+    """Set `valid` for each of `batches` (all within `data`): whether its checksum is right."""
     for row in range(batches.size):
         batch = batches[row]
         start = batch["position"]
