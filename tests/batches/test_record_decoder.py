@@ -40,7 +40,7 @@ def test_a_record_has_every_column_of_the_schema() -> None:
 
 @pytest.mark.parametrize("size", [6, 7, 8, 9])
 def test_columns_of_one_value_may_have_any_number_of_rows(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_decoder, "_CONSTANT_ROWS", range(7, 9))
+    monkeypatch.setattr(record_decoder, "_SHARED_ROWS", range(7, 9))
     contents = b"".join(record(number, 0, None, None) for number in range(size))
     data = batch([], count=size, last_delta=size - 1, section=contents)
     decoded = decode(data, read_headers(data), partition=3, columns=("partition", "timestamp_type", "headers"))

@@ -329,7 +329,7 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
     is_bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
     if is_bad.any():
         raise CorruptIndexError(
-            "the transaction index has a transaction that ends before its segment: rebuild the index",
+            "the transaction index has offsets that its segment cannot have: rebuild the index",
             file=file,
             position=int(is_bad.argmax()) * size,
         )
