@@ -167,10 +167,10 @@ def test_an_offset_moved_out_of_range_is_refused() -> None:
 def test_rows_outside_the_data_raise_value_error() -> None:
     data = batch([record()])
     headers = read_headers(data)
-    with pytest.raises(ValueError, match="not of this data"):
+    with pytest.raises(ValueError, match="outside of the data"):
         decode(data[:-1], headers)
     headers["position"] = -5
-    with pytest.raises(ValueError, match="not of this data"):
+    with pytest.raises(ValueError, match="outside of the data"):
         decode(data, headers)
 
 
