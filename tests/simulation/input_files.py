@@ -115,7 +115,7 @@ def _read(folder: str, options: Mapping[str, Any], random: Random) -> tuple[list
     files = reader.files([folder])
     reader.check_first_files(files)
     # blocks of a few lines
-    with mock.patch.multiple(file_reader, _SMALL_BYTES=50, _BLOCK_BYTES=100, _TAIL_BYTES=10):
+    with mock.patch.multiple(file_reader, _SMALL_BYTES=50, _BLOCK_BYTES=100, _FIRST_TAIL_READ=10):
         runs = pack(reader.splits(files, random.choice((None, 20, 100))), random.choice((1, 3)))
         readings = [reader.read(run) for run in runs]
         tables = [[part.records for part in reading] for reading in readings]

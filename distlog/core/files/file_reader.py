@@ -33,10 +33,10 @@ from distlog.core.files.input_files import (
     InputFile,
     ReadOptions,
     check_decompressed,
+    deleted_error,
     list_files,
     read_range,
-    shorter,
-    vanished,
+    shortened_error,
 )
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
 from distlog.core.files.record_times import TimeReader
@@ -53,16 +53,16 @@ OPEN_BYTES = 128 << 10
 #: A longer line fails, which bounds the memory of a reader.
 LONGEST_LINE = 64 << 20
 #: The first read of lines past the end of a split; each further read is twice as large, up to CHUNK_BYTES.
-_TAIL_BYTES = 64 << 10
-#: Files of lines of at most this size are read together, up to a block.
+_FIRST_TAIL_READ = 64 << 10
+#: Files of lines up to the first size are read together, in blocks of the second size.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
 _READS_AHEAD = 16
 #: The most bytes that are read to count the number of a bad line for its error.
-_COUNTED_BYTES = 1 << 30
+_MAX_COUNTED_BYTES = 1 << 30
 #: The most bytes of a batch of one record in addition to its key and value, without headers.
-_OVERHEAD = 128
+_BATCH_OVERHEAD = 128
 #: How many files a warning names.
-_NAMED = 3
+_NAMES_IN_WARNING = 3
 _SKIP_HINT = "--bad-lines skip leaves bad lines out"
 
 
@@ -83,7 +83,7 @@ class FileReader:
         large = [file for file in files if split_bytes is not None and file.size > split_bytes]
         parquet = [file for file in large if file.kind.format == PARQUET]
         groups = dict(zip(parquet, in_parallel(partial(row_groups, self.storage), parquet), strict=True))
-        return [split for file in files for split in _splits_of(file, split_bytes, groups.get(file))]
+        return [split for file in files for split in _file_splits(file, split_bytes, groups.get(file))]
 
     def check_first_files(self, files: Sequence[InputFile]) -> None:
         """Check the columns and options for the first file of each format that has bytes."""
@@ -119,7 +119,7 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of the bytes of a block from `offset` on: `file` (None: a stream) from `position` on."""
+    """Where the bytes of a block from `offset` on come from: from `position` on in `file`, or in a stream if None."""
 
     offset: int
     file: InputFile | None
@@ -131,7 +131,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records in order; their `size` as stored bytes; the number of bad lines that were `skipped`."""
+    """Records in order, the stored bytes that they take (`size`), and the number of `skipped` bad lines."""
 
     records: pa.Table
     size: int
@@ -151,11 +151,11 @@ class Part:
         return location_at(self.text, self.origins, int(starts[row]))
 
     def located(self, error: DistlogError) -> DistlogError:
-        """Return an error of an append of `records` with the file and line instead of the row, if they are known."""
+        """Return the error of an append of `records` with the file and line in place of the row, where known."""
         row = error.details.pop("row", None)
         # the encoder reports the limit that a record exceeds, but not always the record's row
         if row is None and isinstance(error.details.get("limit"), int):
-            row = self._largest(error.details["limit"])
+            row = self._row_of_largest(error.details["limit"])
         if row is not None:
             error.details.pop("row_of_partition", None)
             error.details |= self.location(row)
@@ -163,14 +163,14 @@ class Part:
             error.details["file"] = self.location(0)["file"]
         return error
 
-    def _largest(self, limit: int) -> int | None:
+    def _row_of_largest(self, limit: int) -> int | None:
         """Return the row of the largest record; None if a batch of `limit` bytes could hold the record."""
         sizes = pc.binary_length(self.records["value"]).cast(pa.int64())
         if "key" in self.records.schema.names and not pa.types.is_null(self.records["key"].type):
             lengths = pc.binary_length(self.records["key"]).cast(pa.int64())
             sizes = pc.add(pc.fill_null(sizes, integers([0])[0]), pc.fill_null(lengths, integers([0])[0]))
         largest = pc.max(sizes).as_py()
-        return None if largest is None or largest + _OVERHEAD < limit else int(pc.index(sizes, largest).as_py())
+        return None if largest is None or largest + _BATCH_OVERHEAD < limit else int(pc.index(sizes, largest).as_py())
 
 
 def location_at(text: bytes, origins: Sequence[Origin], position: int) -> dict[str, Any]:
@@ -194,11 +194,12 @@ class SplitReport:
 
 @dataclass(slots=True)
 class RunReport:
-    """The splits of a run."""
+    """The splits of a run, and the fields of its objects."""
 
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
-    #: The error of a bad line in a later split of CSV; it applies if that split began at a row (`runs_to_repeat`).
+    #: The error of a bad line in a split of CSV within a file. It may be wrong: `runs_to_repeat` raises it, unless
+    #: the split began within a row.
     error: InvalidRecordError | None = None
 
     @property
@@ -214,7 +215,7 @@ class RunReading:
         self.report = RunReport(seen_fields)
 
     def __iter__(self) -> Iterator[Part]:
-        for group in _groups(self._run):
+        for group in _read_groups(self._run):
             if len(group) > 1:
                 yield from self._small(group)
                 continue
@@ -240,7 +241,7 @@ class RunReading:
                     raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **location)
                 table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
             origin = Origin(0, split.file, first_row, None)
-            yield Part(_with_options(table, reader.options), unreported_bytes, len(faults), b"", None, [origin])
+            yield Part(_with_added_columns(table, reader.options), unreported_bytes, len(faults), b"", None, [origin])
             records, skipped, unreported_bytes = records + table.num_rows, skipped + len(faults), 0
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
@@ -288,7 +289,7 @@ class RunReading:
         self.report.splits.append(report)
 
 
-def _groups(run: Run) -> Iterator[list[FileSplit]]:
+def _read_groups(run: Run) -> Iterator[list[FileSplit]]:
     group, size = list[FileSplit](), 0
     for split in run:
         kind = split.file.kind
@@ -313,7 +314,7 @@ class LineReading:
         self._reader, self._form, self._seen_fields, self._file = reader, form, seen_fields, file
         self._parser = None if form == CSV else reader.parser(form, seen_fields)
         #: The bytes of an unfinished row, and the source of the next bytes to parse.
-        self._carried, self._origin = b"", Origin(0, file, 0, 0)
+        self._unfinished, self._origin = b"", Origin(0, file, 0, 0)
         self._consumed = 0
         self.start: int | None = None
         self.end = 0
@@ -332,7 +333,7 @@ class LineReading:
         for block in split_blocks(self._reader.storage, split):
             yield from self.block(block)
         is_end = split.end >= split.file.size or split.file.kind.compression is not None
-        position = self.end + len(self._carried)
+        position = self.end + len(self._unfinished)
         yield from self.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
 
     def block(self, block: Block) -> Iterator[Part]:
@@ -340,7 +341,7 @@ class LineReading:
         text = block.text
         if self.start is None:
             self.start = block.position
-            # only at the beginning of a file the number of lines before is known
+            # the number of earlier lines is only known at the beginning of a file
             self._origin = Origin(0, self._file, block.position, 0 if block.position <= len(UTF8_MARK) else None)
         if self._parser is None:
             line, newline, text = text.partition(b"\n")
@@ -351,19 +352,19 @@ class LineReading:
                 nothing = pa.table({"value": pa.nulls(0, pa.binary())})
                 yield Part(nothing, 0, 0, b"", None, [Origin(0, self._file, 0, 0)])
                 return
-        yield from self.parts(self._carried + text, [self._origin])
+        yield from self.parts(self._unfinished + text, [self._origin])
 
     def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
-        """Yield the records of the carried lines, an unfinished row of CSV, whose end `blocks` may have."""
-        limit = len(self._carried)
+        """Yield the records of unfinished lines, a row of CSV whose end may be in `blocks`."""
+        limit = len(self._unfinished)
         for block in blocks if limit else ():
-            yield from self.parts(self._carried + block.text, [self._origin], limit)
+            yield from self.parts(self._unfinished + block.text, [self._origin], limit)
             if self._consumed >= limit:
-                # all carried bytes are parsed: their last row ended in `block`
+                # all unfinished bytes are parsed: their last row ended in `block`
                 return
             limit -= self._consumed
         if limit:
-            yield from self.parts(self._carried.removesuffix(b"\n"), [self._origin], limit, is_last=True)
+            yield from self.parts(self._unfinished.removesuffix(b"\n"), [self._origin], limit, is_last=True)
 
     def parts(
         self, text: bytes, origins: Sequence[Origin], limit: int | None = None, *, is_last: bool = False
@@ -376,16 +377,16 @@ class LineReading:
         except InvalidRecordError as error:
             error.details.setdefault("file", origin.file.name if origin.file else None)
             raise
-        # if all rows ended, `consumed` includes the block's last newline, which `text` lacks
+        # if all rows ended, `consumed` counts the block's last newline, which `text` lacks
         self._consumed = parsed.consumed
-        self._carried = (text + b"\n")[parsed.consumed :] if parsed.consumed <= len(text) else b""
+        self._unfinished = (text + b"\n")[parsed.consumed :] if parsed.consumed <= len(text) else b""
         if len(origins) == 1:
             self.end = origin.position + parsed.consumed
             lines = None if origin.lines is None else origin.lines + line_at(text + b"\n", parsed.consumed)
             self._origin = Origin(0, origin.file, self.end, lines)
         options = self._reader.options
         bad = None if options.skips_bad_lines else next(iter(parsed.bad), None)
-        records = _with_options(
+        records = _with_added_columns(
             parsed.records if bad is None else parsed.records.slice(0, bad.records_before), options
         )
         skipped = len(parsed.bad) if bad is None else 0
@@ -395,13 +396,13 @@ class LineReading:
 
     def _error(self, bad: BadLine, text: bytes, origins: Sequence[Origin]) -> InvalidRecordError:
         location = location_at(text, origins, bad.position)
-        if self._file is not None and "position" in location and location["position"] <= _COUNTED_BYTES:
+        if self._file is not None and "position" in location and location["position"] <= _MAX_COUNTED_BYTES:
             chunks = self._reader.storage.chunks(self._file.url, 0, location["position"])
             location = {"file": location["file"], "line": sum(chunk.count(b"\n") for chunk in chunks) + 1}
         return InvalidRecordError(f"{bad.reason} ({_SKIP_HINT})", **location)
 
 
-def _with_options(records: pa.Table, options: ReadOptions) -> pa.Table:
+def _with_added_columns(records: pa.Table, options: ReadOptions) -> pa.Table:
     if options.headers and records.num_rows:
         added = [{"key": name, "value": value.encode()} for name, value in options.headers]
         if (index := records.schema.get_field_index("headers")) < 0:
@@ -427,7 +428,7 @@ class Repeat:
 
 
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
-    """Return the runs to read again, since a split of CSV began in a quoted field. Raises errors of other runs."""
+    """Return the runs to read again, since a split of CSV began in a quoted field. Raises other runs' errors."""
     # a split assumes that its first line begins a row, which is right if the previous split's last row ended there;
     # if not, its file is read again as one split
     urls_to_repeat = set[str]()
@@ -441,20 +442,20 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             expected = split.file.url, split_report.end
         if report.error is not None and run[len(report.splits) - 1].file.url not in urls_to_repeat:
             raise report.error
-    touched = [any(split.file.url in urls_to_repeat for split in run) for run in runs]
+    must_repeat = [any(split.file.url in urls_to_repeat for split in run) for run in runs]
     repeats, end = list[Repeat](), 0
-    for is_touched, group in itertools.groupby(touched):
+    for is_repeated, group in itertools.groupby(must_repeat):
         first, end = end, end + len(list(group))
         splits = (split for run in runs[first:end] for split in run)
         first_splits = (split for split in splits if split.file.url not in urls_to_repeat or split.start == 0)
-        if is_touched:
+        if is_repeated:
             run = [whole_file(split.file) if split.file.url in urls_to_repeat else split for split in first_splits]
             repeats.append(Repeat(first, end, run))
     return repeats
 
 
 def check_fields(reports: Sequence[RunReport]) -> None:
-    """Raise InvalidRecordError for a named field that no line of JSON of the whole input has."""
+    """Raise InvalidRecordError if no line of JSON in the whole input has a field that the options name."""
     if not reports:
         return
     seen_fields = SeenFields(reports[0].seen_fields.fields)
@@ -474,8 +475,8 @@ def files_without_records(run: Run, report: RunReport) -> list[str]:
 
 
 def warning_of_no_records(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > _NAMED else ""
-    return f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMED])}{more}"
+    more = ", ..." if len(names) > _NAMES_IN_WARNING else ""
+    return f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMES_IN_WARNING])}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,9 +507,9 @@ def whole_file(file: InputFile) -> FileSplit:
 Run = Sequence[FileSplit]
 
 
-def _splits_of(file: InputFile, split_bytes: int | None, groups: Sequence[int] | None) -> Iterator[FileSplit]:
+def _file_splits(file: InputFile, split_bytes: int | None, groups: Sequence[int] | None) -> Iterator[FileSplit]:
     if groups is not None and split_bytes is not None:
-        yield from _splits_of_groups(file, split_bytes, groups)
+        yield from _row_group_splits(file, split_bytes, groups)
     elif split_bytes is None or file.kind.compression or file.kind.format == PARQUET or file.size <= split_bytes:
         yield whole_file(file)
     else:
@@ -518,7 +519,7 @@ def _splits_of(file: InputFile, split_bytes: int | None, groups: Sequence[int] |
             yield FileSplit(file, start, end)
 
 
-def _splits_of_groups(file: InputFile, split_bytes: int, sizes: Sequence[int]) -> Iterator[FileSplit]:
+def _row_group_splits(file: InputFile, split_bytes: int, sizes: Sequence[int]) -> Iterator[FileSplit]:
     """Yield splits of consecutive row groups; their sizes add up to the file's size."""
     first, start, position = 0, 0, 0
     for number, size in enumerate(sizes, 1):
@@ -590,7 +591,7 @@ def _stored_bytes(storage: InputStorage, file: InputFile, start: int, end: int) 
             yield chunk
             position, last = position + len(chunk), chunk[-1:]
         if position < end:
-            raise shorter(file, position)
+            raise shortened_error(file, position)
         if end == file.size or last == b"\n":
             return
         for chunk in _growing_chunks(storage, file, end):
@@ -599,12 +600,12 @@ def _stored_bytes(storage: InputStorage, file: InputFile, start: int, end: int) 
             if newline >= 0:
                 return
     except FileNotFoundError:
-        raise vanished(file.url) from None
+        raise deleted_error(file.url) from None
 
 
 def _growing_chunks(storage: InputStorage, file: InputFile, position: int) -> Iterator[bytes]:
     """Yield the bytes from `position` on, in chunks that grow from a small one, since most lines are short."""
-    size = _TAIL_BYTES
+    size = _FIRST_TAIL_READ
     while position < file.size:
         end = min(position + size, file.size)
         yield read_range(storage, file, position, end)

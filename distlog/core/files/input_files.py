@@ -15,7 +15,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import InputStorage, shown
 from distlog.core.times import check_unit
 
-_MAGIC = re.compile(r"[*?\[{]")
+_WILDCARDS = re.compile(r"[*?\[{]")
 #: Names that folders and patterns skip, as Hadoop and Spark do: logs and unfinished files.
 _HIDDEN = ("_", ".")
 #: The first bytes of this many local files are read by one thread: a thread costs more than a read.
@@ -64,7 +64,7 @@ REFUSED: Mapping[bytes, str] = {
     b"PARE": "encrypted Parquet",
     b"SQLite format 3\x00": "SQLite",
 }
-#: Endings of files without typical first bytes, or that would be misread as lines; --format decides.
+#: Unsupported formats that first bytes don't show, by the ending of the name; --format overrides the ending.
 REFUSED_ENDINGS: Mapping[str, str] = {
     ".snappy": "snappy",
     ".deflate": "deflate",
@@ -78,7 +78,7 @@ REFUSED_ENDINGS: Mapping[str, str] = {
     ".xls": "Excel",
     ".xlsx": "Excel",
 }
-_TAR_MARK, _TAR_MARK_AT = b"ustar", 257
+_TAR_MAGIC, _TAR_MAGIC_POSITION = b"ustar", 257
 _BYTE_ORDER_MARKS = {
     b"\xff\xfe\x00\x00": "UTF-32",
     b"\x00\x00\xfe\xff": "UTF-32",
@@ -88,12 +88,12 @@ _BYTE_ORDER_MARKS = {
 #: Which of four bytes of ASCII text are not zero, by encoding.
 _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-16BE": (1, 3)}
 UTF8_MARK = b"\xef\xbb\xbf"
-#: How many bytes must look like UTF-16 or UTF-32 without a mark.
-_WIDE_BYTES = 8
+#: The number of bytes that must look like UTF-16 or UTF-32 if the file has no byte order mark.
+_MIN_WIDE_BYTES = 8
 FAIL, SKIP = "fail", "skip"
 NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
 #: The groups of a pattern that make a record.
-GROUPS = ("key", "value", "timestamp")
+PATTERN_GROUPS = ("key", "value", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +132,28 @@ def _describe(
         try:
             head = storage.read(url, 0, min(HEAD_BYTES, size)) if size else b""
         except FileNotFoundError:
-            raise vanished(url) from None
+            raise deleted_error(url) from None
         described.append(InputFile(url, size, kind_of(shown(url), head, requested_format)))
     return described
 
 
-def vanished(url: str) -> InvalidRecordError:
-    return InvalidRecordError("the file was deleted after it was listed", file=shown(url))
+def deleted_error(url: str) -> InvalidRecordError:
+    return InvalidRecordError("the file was deleted after it was listed: run again", file=shown(url))
 
 
-def shorter(file: InputFile, size: int) -> InvalidRecordError:
-    return InvalidRecordError(
-        "the file is shorter than when it was listed", file=file.name, listed=file.size, size=size
-    )
+def shortened_error(file: InputFile, size: int) -> InvalidRecordError:
+    text = "the file became shorter after it was listed: read it again when no process writes to it"
+    return InvalidRecordError(text, file=file.name, listed_size=file.size, size=size)
 
 
 def read_range(storage: InputStorage, file: InputFile, start: int, end: int) -> bytes:
-    """Return the bytes [start, end). Raises InvalidRecordError if the file was deleted, or is shorter now."""
+    """Return the bytes [start, end). Raises InvalidRecordError if the file was deleted, or became shorter."""
     try:
         data = storage.read(file.url, start, end) if start < end else b""
     except FileNotFoundError:
-        raise vanished(file.url) from None
+        raise deleted_error(file.url) from None
     if len(data) < end - start:
-        raise shorter(file, start + len(data))
+        raise shortened_error(file, start + len(data))
     return data
 
 
@@ -163,9 +162,9 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
         return [(address, storage.size(address))]
     entries, (folder, _, name) = storage.entries(address), address.rpartition("/")
     if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
-        files = sorted(_files_below(storage, address, entries))
-    elif _MAGIC.search(address):
-        matches = {match for pattern in _alternatives(address) for match in _matches(storage, pattern)}
+        files = sorted(_files_in_folder(storage, address, entries))
+    elif _WILDCARDS.search(address):
+        matches = {match for pattern in _brace_alternatives(address) for match in _matches(storage, pattern)}
         files = sorted(matches)
     else:
         raise StorageError("the file or folder does not exist", file=shown(address))
@@ -174,7 +173,9 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
     return files
 
 
-def _files_below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]) -> Iterator[tuple[str, int]]:
+def _files_in_folder(
+    storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]
+) -> Iterator[tuple[str, int]]:
     for entry in entries:
         name = entry.name if isinstance(entry, FileInfo) else entry
         if name.startswith(_HIDDEN):
@@ -183,25 +184,25 @@ def _files_below(storage: InputStorage, folder: str, entries: Sequence[FileInfo 
         if isinstance(entry, FileInfo):
             yield path, entry.size
         else:
-            yield from _files_below(storage, path, storage.entries(path))
+            yield from _files_in_folder(storage, path, storage.entries(path))
 
 
 def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
     """Yield the files that a pattern without braces matches, and the files in folders that the pattern matches."""
     segments = pattern.split("/")
-    first = next(number for number, segment in enumerate([*segments, "*"]) if _MAGIC.search(segment))
+    first = next(number for number, segment in enumerate([*segments, "*"]) if _WILDCARDS.search(segment))
     if first == len(segments):
         # braces alone
         try:
             yield pattern, storage.size(pattern)
         except FileNotFoundError:
-            yield from _files_below(storage, pattern, storage.entries(pattern))
+            yield from _files_in_folder(storage, pattern, storage.entries(pattern))
         return
     folders = ["/".join(segments[:first])]
     for number, segment in enumerate(segments[first:], first):
         is_last = number == len(segments) - 1
         if segment == "**":
-            folders = [path for folder in folders for path in _folders_below(storage, folder)]
+            folders = [path for folder in folders for path in _folders_in_folder(storage, folder)]
             if not is_last:
                 continue
             segment = "*"
@@ -218,22 +219,26 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
                     yield f"{folder}/{name}", entry.size
         folders = next_folders
     for folder in folders:
-        yield from _files_below(storage, folder, storage.entries(folder))
+        yield from _files_in_folder(storage, folder, storage.entries(folder))
 
 
-def _folders_below(storage: InputStorage, folder: str) -> Iterator[str]:
+def _folders_in_folder(storage: InputStorage, folder: str) -> Iterator[str]:
     yield folder
     for entry in storage.entries(folder or "/"):
         if isinstance(entry, str) and not entry.startswith(_HIDDEN):
-            yield from _folders_below(storage, f"{folder}/{entry}")
+            yield from _folders_in_folder(storage, f"{folder}/{entry}")
 
 
-def _alternatives(pattern: str) -> list[str]:
+def _brace_alternatives(pattern: str) -> list[str]:
     braces = re.search(r"\{([^{}]*)\}", pattern)
     if braces is None:
         return [pattern]
     prefix, suffix = pattern[: braces.start()], pattern[braces.end() :]
-    return [alternative for choice in braces[1].split(",") for alternative in _alternatives(prefix + choice + suffix)]
+    return [
+        alternative
+        for choice in braces[1].split(",")
+        for alternative in _brace_alternatives(prefix + choice + suffix)
+    ]
 
 
 def _matcher(segment: str) -> re.Pattern[str]:
@@ -256,16 +261,16 @@ def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
     """Return the kind of the file `name` that begins with `head`. Raises InvalidRecordError."""
     compression = compression_of(head)
     if compression is not None:
-        return Kind(_by_name(name, requested_format), compression)
+        return Kind(_format_by_name(name, requested_format), compression)
     check_content(name, head)
     if head.startswith(_PARQUET_MAGIC):
         if requested_format not in (None, PARQUET, RECORDS):
             raise InvalidRecordError(f"the file is Parquet, not {requested_format}: leave out --format", file=name)
         return Kind(PARQUET)
-    by_name = _by_name(name, requested_format)
-    if by_name == PARQUET and head:
+    name_format = _format_by_name(name, requested_format)
+    if name_format == PARQUET and head:
         raise InvalidRecordError("this is not a Parquet file: give its format with --format", file=name)
-    return Kind(by_name)
+    return Kind(name_format)
 
 
 def compression_of(head: bytes) -> str | None:
@@ -278,7 +283,7 @@ def compression_of(head: bytes) -> str | None:
 def check_content(name: str | None, head: bytes) -> None:
     """Raise InvalidRecordError if the first bytes, plain or decompressed, are of an unsupported format."""
     unsupported = next((kind for magic, kind in REFUSED.items() if head.startswith(magic)), None)
-    if head.startswith(_TAR_MARK, _TAR_MARK_AT):
+    if head.startswith(_TAR_MAGIC, _TAR_MAGIC_POSITION):
         unsupported = "tar"
     if unsupported:
         raise InvalidRecordError(f"{unsupported} files are not supported: {_remedy(unsupported)}", file=name)
@@ -320,7 +325,7 @@ def _wide_encoding(head: bytes) -> str | None:
             return encoding
     # without a mark: ASCII text has zeros in all but one byte of a character
     head = head[: len(head) // 4 * 4]
-    if len(head) < _WIDE_BYTES:
+    if len(head) < _MIN_WIDE_BYTES:
         return None
     zeros = [set(head[index::4]) == {0} for index in range(4)]
     has_bytes = [0 not in head[index::4] for index in range(4)]
@@ -330,7 +335,7 @@ def _wide_encoding(head: bytes) -> str | None:
     return None
 
 
-def _by_name(name: str, requested_format: str | None) -> str:
+def _format_by_name(name: str, requested_format: str | None) -> str:
     if requested_format is not None:
         return requested_format
     base = _OUTER_ENDINGS.sub("", name.rpartition("/")[2].lower())
@@ -383,7 +388,7 @@ class ReadOptions:
                 groups = re.compile(self.pattern).groupindex
             except (re.error, RecursionError, OverflowError) as error:
                 raise InvalidConfigError(f"the pattern is not a regular expression: {error}") from None
-            if not groups.keys() & set(GROUPS):
+            if not groups.keys() & set(PATTERN_GROUPS):
                 text = "the pattern needs a group named key, value or timestamp, as in (?P<key>[^ ]+)"
                 raise InvalidConfigError(text)
         if self.format == TEXT and self.fields:

@@ -26,19 +26,19 @@ from distlog.core.write.rows import ACCEPTED_COLUMNS, IGNORED_COLUMNS
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-_FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
+_FIELD_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
 #: How many names of fields the error of a wrong name shows.
-_NAMES_SEEN = 20
-_HINT = "; each line must be one object: `jq -c '.[]' FILE` splits an array"
-_SCHEMA = pa.schema({"partition": pa.int32(), **_FIELDS_TYPES, "headers": HEADERS_TYPE})
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+_MAX_NAMES = 20
+_ARRAY_HINT = "; each line must be one object: `jq -c '.[]' FILE` splits an array"
+_SCHEMA = pa.schema({"partition": pa.int32(), **_FIELD_TYPES, "headers": HEADERS_TYPE})
+_HEADERS_JSON_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 #: The usual types of the fields that an object may have.
-_FIELDS = {
+_USUAL_TYPES = {
     "partition": pa.int64(),
     "timestamp": pa.int64(),
     "key": pa.string(),
     "value": pa.string(),
-    "headers": _HEADERS,
+    "headers": _HEADERS_JSON_TYPE,
     **dict.fromkeys(IGNORED_COLUMNS, pa.int64()),
     "topic": pa.string(),
 }
@@ -59,21 +59,21 @@ class SeenFields:
 
     def note_names(self, text: bytes) -> None:
         """Note names in the first lines of a block, unless enough are known."""
-        if len(self.names) >= _NAMES_SEEN:
+        if len(self.names) >= _MAX_NAMES:
             return
-        for line in text.split(b"\n", _NAMES_SEEN)[:_NAMES_SEEN]:
-            self.names |= dict.fromkeys(list(first_object(line))[:_NAMES_SEEN])
+        for line in text.split(b"\n", _MAX_NAMES)[:_MAX_NAMES]:
+            self.names |= dict.fromkeys(list(first_object(line))[:_MAX_NAMES])
 
     def add(self, other: SeenFields) -> None:
         self.present |= other.present
         self.names |= other.names
 
     def error(self) -> InvalidRecordError | None:
-        """Return the error of a field that no object has; None if each was seen, or no object was."""
+        """Return the error of a field that no object had; None if each field was seen, or no object was read."""
         missed = {*self.fields.values()} - self.present
         if not missed or not self.names:
             return None
-        names_text = ", ".join([*self.names][:_NAMES_SEEN])
+        names_text = ", ".join([*self.names][:_MAX_NAMES])
         return InvalidRecordError(f"no line has a field {min(missed)}; the lines have {names_text}")
 
 
@@ -84,28 +84,28 @@ class JsonFields:
     The default value is the line. A field that is not a text is its JSON as it was written; a missing field is null.
     """
 
-    # a kernel finds the fields; Python's `json` reads a line that the kernel refuses, or with escapes in a field
+    # a kernel finds the fields; Python's `json` reads lines that the kernel refuses, or that escape a field
     fields: Mapping[str, str]
     times: TimeReader
     seen_fields: SeenFields
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         """Parse all of `text`; `limit` and `is_last` do not matter, since no object spans lines (`LineParser`)."""
-        scanned = _Scanned.of(text, list(dict.fromkeys(self.fields.values())))
+        scanned = _ScannedLines.of(text, list(dict.fromkeys(self.fields.values())))
         rows = np.flatnonzero(scanned.states != BLANK)
         starts, sizes = scanned.lines[rows], scanned.line_sizes[rows]
-        slow, bad = dict[int, dict[str, bytes | None]](), dict[int, str]()
+        fields_by_python, bad = dict[int, dict[str, bytes | None]](), dict[int, str]()
         for row in np.flatnonzero(scanned.states[rows] == UNSURE).tolist():
             line = text[starts[row] : starts[row] + sizes[row]]
             try:
-                slow[row] = written_fields(line.decode(), scanned.names)
+                fields_by_python[row] = fields_as_written(line.decode(), scanned.names)
             except (ValueError, RecursionError) as error:
-                hint = _HINT if line.strip() in (b"[", b"]", b"{", b"}") else ""
+                hint = _ARRAY_HINT if line.strip() in (b"[", b"]", b"{", b"}") else ""
                 bad[row] = f"not a record: {error}{hint}"
-        self._note(text, scanned, slow.values())
+        self._note_fields(text, scanned, fields_by_python.values())
         columns = dict[str, pa.Array]()
         for role, name in self.fields.items():
-            python_values = {row: line_fields.get(name) for row, line_fields in slow.items()}
+            python_values = {row: line_fields.get(name) for row, line_fields in fields_by_python.items()}
             columns[role] = scanned.column(scanned.names.index(name), rows, python_values)
         if "value" not in columns:
             columns["value"] = _gather_column(scanned.data, starts, sizes, valid=None)
@@ -113,13 +113,13 @@ class JsonFields:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
             bad |= {row: f"not a record: {fault}" for row, fault in times.faults.items()}
-        columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELDS_TYPES.items()}
+        columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELD_TYPES.items()}
         if not bad:
             is_dense = len(rows) == len(scanned.states)
             return Parsed(pa.table(columns), bad=(), consumed=len(text) + 1, starts=None if is_dense else starts)
         return without_bad_rows(pa.table(columns), starts, bad, len(text) + 1)
 
-    def _note(self, text: bytes, scanned: _Scanned, parsed_lines: Iterable[Mapping[str, Any]]) -> None:
+    def _note_fields(self, text: bytes, scanned: _ScannedLines, parsed_lines: Iterable[Mapping[str, Any]]) -> None:
         if self.seen_fields.is_complete:
             return
         self.seen_fields.present |= {
@@ -140,10 +140,10 @@ class JsonRecords:
     times: TimeReader
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        records = self._in_bulk(text)
-        return self._by_line(text) if records is None else Parsed(records, (), len(text) + 1)
+        records = self._read_in_bulk(text)
+        return self._read_by_line(text) if records is None else Parsed(records, (), len(text) + 1)
 
-    def _by_line(self, text: bytes) -> Parsed:
+    def _read_by_line(self, text: bytes) -> Parsed:
         rows, bad, starts = list[dict[str, Any]](), list[BadLine](), list[int]()
         # `json.loads` with hooks makes a decoder for each line
         decoder, position = json.JSONDecoder(object_pairs_hook=_object_of), 0
@@ -157,15 +157,15 @@ class JsonRecords:
             position += len(line) + 1
         return Parsed(table_of_rows(rows, _SCHEMA), bad, len(text) + 1, np.array(starts, np.int64))
 
-    def _in_bulk(self, text: bytes) -> pa.Table | None:
+    def _read_in_bulk(self, text: bytes) -> pa.Table | None:
         """Return the records of a block that Arrow can read at once, as for most blocks; else None."""
-        fields = _fields_in_bulk(text)
-        if fields is None or not _are_plain(fields):
+        fields = _read_fields_in_bulk(text)
+        if fields is None or not _are_valid(fields):
             return None
         times = self.times.of_column(fields["timestamp"])
         if times.faults:
             return None
-        headers = pc.coalesce(fields["headers"], scalar_of([], _HEADERS)).cast(HEADERS_TYPE)
+        headers = pc.coalesce(fields["headers"], scalar_of([], _HEADERS_JSON_TYPE)).cast(HEADERS_TYPE)
         columns = {name: fields[name].cast(_SCHEMA.field(name).type) for name in ("partition", "key", "value")}
         table = pa.table({**columns, "timestamp": times.column, "headers": headers})
         return table.select(_SCHEMA.names).cast(_SCHEMA)
@@ -185,7 +185,7 @@ class JsonRecords:
         }
 
 
-def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
+def fields_as_written(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
     """Return the fields among `names` as text or JSON. Raises ValueError for a line that is not an object."""
     value = json.loads(line)
     if not isinstance(value, dict):
@@ -209,7 +209,7 @@ def _after_spaces(line: str, position: int, mark: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scanned:
+class _ScannedLines:
     """The lines of a block and their fields, as `scan_objects` finds them."""
 
     data: Bytes
@@ -223,7 +223,7 @@ class _Scanned:
     sizes: Longs
 
     @classmethod
-    def of(cls, text: bytes, names: Sequence[str]) -> _Scanned:
+    def of(cls, text: bytes, names: Sequence[str]) -> _ScannedLines:
         encoded = [name.encode() for name in names]
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         shape = count, _ = text.count(b"\n") + 1, len(names)
@@ -259,7 +259,7 @@ def _gather_column(data: Bytes, starts: Longs, sizes: Longs, valid: Flags | None
     return pa.Array.from_buffers(pa.binary(), len(sizes), [bits, pa.py_buffer(ends), pa.py_buffer(out)])
 
 
-def _fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
+def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
     """Return the fields of a block of records, read by Arrow; None if it cannot read them."""
     lines = split_lines(block)
     # Arrow's reader crashes at a null ahead of the first object
@@ -267,7 +267,7 @@ def _fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
     if len(block) >= MAX_INT or not pc.all(delimited).as_py():
         return None
     time_type = pa.string() if isinstance(first_object(block).get("timestamp"), str) else pa.int64()
-    schema = pa.schema({**_FIELDS, "timestamp": time_type})
+    schema = pa.schema({**_USUAL_TYPES, "timestamp": time_type})
     try:
         lines.cast(pa.string())  # Arrow does not check that the other fields are UTF-8
         table = pyarrow.json.read_json(
@@ -294,7 +294,7 @@ def first_object(block: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _are_plain(fields: pa.RecordBatch) -> bool:
+def _are_valid(fields: pa.RecordBatch) -> bool:
     """Return whether partitions are in their range, and each header has a name and a value."""
     low, high = (bound.as_py() for bound in pc.min_max(fields["partition"]).values())
     headers = pc.list_flatten(fields["headers"])

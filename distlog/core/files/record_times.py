@@ -29,7 +29,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.t
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds since 1970 (int64, null where there is no time), and the faults of values that are not times."""
+    """Milliseconds since 1970 (int64, null for no time or a fault), and the faults of values, by row."""
 
     column: pa.Array
     faults: dict[int, str]
@@ -41,7 +41,7 @@ class TimeReader:
 
     unit: str = "ms"
     time_format: str | None = None
-    #: A time without a year is in the latest year that does not put it more than a day after this time.
+    #: A time without a year gets the latest year that makes it at most a day later than this time.
     now_ms: int = 0
 
     def check(self) -> None:
@@ -60,7 +60,7 @@ class TimeReader:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if any(is_text(column.type) for is_text in _TEXTS):
-            return self._of_texts(column)
+            return self._read_texts(column)
         if pa.types.is_date(column.type):
             column = column.cast(pa.timestamp("ms"))
         if pa.types.is_timestamp(column.type):
@@ -73,7 +73,7 @@ class TimeReader:
         times = times_of(column, self.unit)
         if times is not None:
             return Times(times, {})
-        return self._by_value(column.to_pylist())
+        return self._read_values(column.to_pylist())
 
     def of_value(self, value: Any) -> int | None:
         """Return the time of a value. Raises ValueError with the reason."""
@@ -81,9 +81,9 @@ class TimeReader:
             return time_of(value, self.unit)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"not a time in the format {self.time_format}: {value!r}")
-        return self._formatted(str(value))
+        return self._parse_formatted(str(value))
 
-    def _of_texts(self, column: pa.Array) -> Times:
+    def _read_texts(self, column: pa.Array) -> Times:
         if self.time_format is None:
             try:
                 texts = column.cast(pa.string())
@@ -97,9 +97,11 @@ class TimeReader:
             times := fixed.read(column.cast(pa.binary()))
         ) is not None:
             return Times(times, {})
-        # a log has many records per second
+        # many records have the same time, so read each distinct text once
         encoded = column.cast(pa.binary()).dictionary_encode()
-        distinct_times = self._by_value([value.decode(errors="replace") for value in encoded.dictionary.to_pylist()])
+        distinct_times = self._read_values(
+            [value.decode(errors="replace") for value in encoded.dictionary.to_pylist()]
+        )
         times = distinct_times.column.take(encoded.indices)
         if not distinct_times.faults:
             return Times(times, {})
@@ -107,7 +109,7 @@ class TimeReader:
         rows = np.flatnonzero(flags_of(pc.fill_null(bad, False))).tolist()
         return Times(times, {row: distinct_times.faults[encoded.indices[row].as_py()] for row in rows})
 
-    def _by_value(self, values: Sequence[Any]) -> Times:
+    def _read_values(self, values: Sequence[Any]) -> Times:
         times, faults = list[int | None](), dict[int, str]()
         for row, value in enumerate(values):
             try:
@@ -117,11 +119,11 @@ class TimeReader:
                 faults[row] = f"not a time: {error}"
         return Times(column_of(times, pa.int64()), faults)
 
-    def _formatted(self, text: str) -> int:
+    def _parse_formatted(self, text: str) -> int:
         form = self.time_format or ""
         try:
             if any(directive in "YyGcx" for directive in re.findall(r"%(.)", form, re.DOTALL)):
-                return _checked(datetime.strptime(text, form), text)
+                return _ms_since_1970(datetime.strptime(text, form), text)
             return self._in_latest_year(text, form)
         except OverflowError as error:
             raise ValueError(str(error)) from None
@@ -138,11 +140,11 @@ class TimeReader:
                     raise
                 continue
             if (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) <= latest:
-                return _checked(time, text)
+                return _ms_since_1970(time, text)
         raise ValueError(f"no year fits {text!r}")
 
 
-def _checked(time: datetime, text: str) -> int:
+def _ms_since_1970(time: datetime, text: str) -> int:
     ms = to_ms(time)
     if ms < 0:
         raise ValueError(f"the time is before 1970: {text!r}")
@@ -184,9 +186,16 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     raise ValueError(f"{WHOLE_TIME} (--timestamp-unit), from 0 on, -1 for none, or null, not {value!r}")
 
 
-#: The digits of a directive, and its least and largest value. `%f` has the remaining digits.
-_NUMBERS = {"Y": (4, 1970, 9999), "m": (2, 1, 12), "d": (2, 1, 31), "H": (2, 0, 23), "M": (2, 0, 59), "S": (2, 0, 59)}
-_WIDTHS = {name: width for name, (width, _, _) in _NUMBERS.items()} | {"b": 3, "z": 5}
+#: By directive of `strptime`: the number of digits, the smallest and the largest value. `%f` has the remaining digits.
+_DIRECTIVES = {
+    "Y": (4, 1970, 9999),
+    "m": (2, 1, 12),
+    "d": (2, 1, 31),
+    "H": (2, 0, 23),
+    "M": (2, 0, 59),
+    "S": (2, 0, 59),
+}
+_WIDTHS = {name: width for name, (width, _, _) in _DIRECTIVES.items()} | {"b": 3, "z": 5}
 _MINUTE_MS, _DAY_MS = 60_000, 86_400_000
 _ZERO = ord("0")
 
@@ -200,7 +209,7 @@ class FixedTimes:
     @classmethod
     @lru_cache
     def of(cls, form: str) -> FixedTimes | None:
-        """Return the format; None if only `strptime` reads it."""
+        """Return the format, or None if its directives vary in width or are unknown here: `strptime` reads it."""
         parts = re.findall(r"%.|[^%]", form, re.DOTALL)
         names = [part[1] for part in parts if len(part) == 2]
         is_known = form.isascii() and {*names} <= {*_WIDTHS, "f"} and len({*names}) == len(names)
@@ -216,52 +225,52 @@ class FixedTimes:
             return None
         ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + count + 1]
         size = int(ends[1] - ends[0])
-        fraction = size - sum(_WIDTHS.get(part[1:], 0) if len(part) == 2 else 1 for part in self.parts)
-        has_its_width = 1 <= fraction <= 6 if "%f" in self.parts else fraction == 0
+        fraction_digits = size - sum(_WIDTHS.get(part[1:], 0) if len(part) == 2 else 1 for part in self.parts)
+        has_its_width = 1 <= fraction_digits <= 6 if "%f" in self.parts else fraction_digits == 0
         if not has_its_width or (np.diff(ends) != size).any():
             return None
         data = np.frombuffer(texts.buffers()[2], np.uint8)[ends[0] : ends[-1]].reshape(count, size)
-        moments, good = self._moments(data, fraction)
-        return integers(moments) if good.all() else None
+        moments, is_valid = self._moments(data, fraction_digits)
+        return integers(moments) if is_valid.all() else None
 
-    def _moments(self, data: Bytes, fraction: int) -> tuple[Longs, Flags]:
-        digits_by_part, good, position = dict[str, Longs](), np.ones(len(data), np.bool_), 0
+    def _moments(self, data: Bytes, fraction_digits: int) -> tuple[Longs, Flags]:
+        digits_by_part, is_valid, position = dict[str, Longs](), np.ones(len(data), np.bool_), 0
         for part in self.parts:
             name = part[1:]
-            width = 1 if len(part) == 1 else fraction if name == "f" else _WIDTHS[name]
+            width = 1 if len(part) == 1 else fraction_digits if name == "f" else _WIDTHS[name]
             column = data[:, position : position + width]
             position += width
             if len(part) == 1:
-                good &= column[:, 0] == ord(part)
+                is_valid &= column[:, 0] == ord(part)
             elif name == "b":
                 digits_by_part["m"] = _months(column)
-                good &= digits_by_part["m"] > 0
+                is_valid &= digits_by_part["m"] > 0
             elif name == "z":
-                hours, minutes = _number(column[:, 1:3], good), _number(column[:, 3:], good)
-                good &= np.isin(column[:, 0], (ord("+"), ord("-"))) & (hours < 24) & (minutes < 60)
+                hours, minutes = _number(column[:, 1:3], is_valid), _number(column[:, 3:], is_valid)
+                is_valid &= np.isin(column[:, 0], (ord("+"), ord("-"))) & (hours < 24) & (minutes < 60)
                 digits_by_part["z"] = np.where(column[:, 0] == ord("-"), -1, 1) * (hours * 60 + minutes)
             else:
-                digits_by_part[name] = _number(column, good)
-                _, least, largest = _NUMBERS.get(name, (0, 0, 10**6))
-                good &= (digits_by_part[name] >= least) & (digits_by_part[name] <= largest)
+                digits_by_part[name] = _number(column, is_valid)
+                _, least, largest = _DIRECTIVES.get(name, (0, 0, 10**6))
+                is_valid &= (digits_by_part[name] >= least) & (digits_by_part[name] <= largest)
         # scalars stand for parts that the format lacks
         values: dict[str, Any] = {**dict.fromkeys("HMSfz", np.int64(0)), "m": np.int64(1), "d": np.int64(1)}
         values |= digits_by_part
-        months = (np.where(good, values["Y"], 1970) - 1970) * 12 + np.where(good, values["m"], 1) - 1
+        months = (np.where(is_valid, values["Y"], 1970) - 1970) * 12 + np.where(is_valid, values["m"], 1) - 1
         days = months.astype("datetime64[M]").astype("datetime64[D]") + (values["d"] - 1)
-        good &= days.astype("datetime64[M]").astype(np.int64) == months
+        is_valid &= days.astype("datetime64[M]").astype(np.int64) == months
         minutes = values["H"] * 60 + values["M"] - values["z"]
-        ms = values["S"] * 1000 + values["f"] * 1000 // 10**fraction
+        ms = values["S"] * 1000 + values["f"] * 1000 // 10**fraction_digits
         moments = days.astype(np.int64) * _DAY_MS + minutes * _MINUTE_MS + ms
-        return moments, good & (moments >= 0)
+        return moments, is_valid & (moments >= 0)
 
 
-def _number(digits: Bytes, good: Flags) -> Longs:
-    """Return the number of each row of digits; `good` becomes False for rows with other characters."""
+def _number(digits: Bytes, is_valid: Flags) -> Longs:
+    """Return the number of each row of digits; `is_valid` becomes False for rows with other characters."""
     number = np.zeros(len(digits), np.int64)
     for column in digits.T:
         digit = column.astype(np.int64) - _ZERO
-        good &= (digit >= 0) & (digit <= 9)
+        is_valid &= (digit >= 0) & (digit <= 9)
         number = number * 10 + digit
     return number
 

@@ -26,7 +26,7 @@ import pyarrow.csv
 
 from distlog.core.arrays import byte_array, flags_of, integers, numbers_of
 from distlog.core.errors import InvalidRecordError
-from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, read_range, vanished
+from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, deleted_error, read_range
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import BadLine, Parsed
 from distlog.core.read.row_lines import joined, joined_items, json_labels, json_texts, or_else
@@ -39,17 +39,17 @@ _BLANK = rb"[ \t\v\f\r]*\n"
 _ROW = re.compile(rb"(?!%b)%b\r?\n" % (_BLANK, _CELLS))
 _BLANK_LINE = re.compile(rb"^%b" % _BLANK, re.MULTILINE)
 _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
-_OPEN = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
-_GOOD = re.compile(_CELLS)
-_MASK = bytes(min(byte, 127) for byte in range(256))
-#: A quoted field with more lines has hardly one: the quote before it is a stray one.
-_MOST_LINES = 1000
+_OPEN_QUOTED_FIELD = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
+_VALID_CELLS = re.compile(_CELLS)
+_ASCII_MASK = bytes(min(byte, 127) for byte in range(256))
+#: A quoted field hardly ever has more lines than this: its first quote is a stray quote.
+_MAX_FIELD_LINES = 1000
 #: Rows of one table at most, and the bytes that they should have.
-_MOST_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
-#: The columns of a row group of an object are fetched together if they have at most this many bytes. Larger ones, and
-#: columns of a local file, are read in buffers.
-_TOGETHER_BYTES, _LOCAL_BUFFER, _OBJECT_BUFFER = 32 << 20, 1 << 20, 4 << 20
-_BYTES = (
+_MAX_TABLE_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
+#: The columns of a row group of an object are fetched together if they have at most this many bytes. Larger columns,
+#: and columns of a local file, are read through buffers.
+_MAX_GROUP_FETCH, _LOCAL_BUFFER_BYTES, _OBJECT_BUFFER_BYTES = 32 << 20, 1 << 20, 4 << 20
+_BYTES_KINDS = (
     pa.types.is_string,
     pa.types.is_large_string,
     pa.types.is_binary,
@@ -58,7 +58,7 @@ _BYTES = (
     pa.types.is_string_view,
     pa.types.is_binary_view,
 )
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+_LIST_KINDS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class CsvRows:
         end = len(text) if is_whole else limit
         table = _all_rows(text, self.names) if is_whole else None
         if table is not None:
-            columns, bad_times = self._columns(table)
+            columns, bad_times = self._record_columns(table)
             if not bad_times:
                 return Parsed(columns, (), len(text))
         spans, bad, position = list[tuple[int, int]](), dict[int, str](), 0
@@ -90,8 +90,8 @@ class CsvRows:
             if blanks := _BLANKS.match(text, position):
                 position = blanks.end()
             elif position < end:
-                is_open = _OPEN.match(text, position) is not None
-                if is_open and not is_last and text.count(b"\n", position) <= _MOST_LINES:
+                is_open = _OPEN_QUOTED_FIELD.match(text, position) is not None
+                if is_open and not is_last and text.count(b"\n", position) <= _MAX_FIELD_LINES:
                     break
                 bad[position] = _fault(text, position, is_open=is_open)
                 position = text.index(b"\n", position) + 1
@@ -101,15 +101,15 @@ class CsvRows:
         """Return the records of the rows in `spans` of a text, and the bad lines."""
         good = b"".join(text[start:end] for start, end in spans)
         try:
-            table, refused = _read_rows(good, self.names), dict[int, str]()
+            table, bad_row_reasons = _read_rows(good, self.names), dict[int, str]()
         except pa.ArrowInvalid:
-            refused = _find_bad_rows(good, self.names)
-            rows = [row[0] for number, row in enumerate(_ROW.finditer(good)) if number not in refused]
+            bad_row_reasons = _find_bad_rows(good, self.names)
+            rows = [row[0] for number, row in enumerate(_ROW.finditer(good)) if number not in bad_row_reasons]
             table = _read_rows(b"".join(rows), self.names)
-        columns, bad_times = self._columns(table)
+        columns, bad_times = self._record_columns(table)
         starts = np.array([row.start() for span in spans for row in _ROW.finditer(text, *span)], np.int64)
-        bad |= {int(starts[row]): reason for row, reason in refused.items()}
-        starts = np.delete(starts, [*refused])
+        bad |= {int(starts[row]): reason for row, reason in bad_row_reasons.items()}
+        starts = np.delete(starts, [*bad_row_reasons])
         if bad_times:
             bad |= {int(starts[row]): reason for row, reason in bad_times.items()}
             columns = columns.take(integers(np.delete(np.arange(len(starts)), [*bad_times])))
@@ -121,7 +121,7 @@ class CsvRows:
         ]
         return Parsed(columns, lines, consumed, starts)
 
-    def _columns(self, table: pa.Table) -> tuple[pa.Table, Mapping[int, str]]:
+    def _record_columns(self, table: pa.Table) -> tuple[pa.Table, Mapping[int, str]]:
         """Return the columns of the records, and the faults of bad times, by row."""
         columns = {role: table[name] for role, name in self.fields.items() if role != "timestamp"}
         if "value" not in self.fields:
@@ -142,8 +142,8 @@ def check_names(fields: Mapping[str, str], names: Sequence[str]) -> None:
 
 def _fault(text: bytes, position: int, *, is_open: bool) -> str:
     if is_open:
-        return f"the quoted field does not end, at least not within {_MOST_LINES} lines"
-    good = _GOOD.match(text, position)
+        return f"the quoted field does not end, at least not within {_MAX_FIELD_LINES} lines"
+    good = _VALID_CELLS.match(text, position)
     if good and text.startswith(b"\r", good.end()):
         return "a carriage return must end its line"
     return "there is text after the end of a quoted field: a quote inside of one is doubled"
@@ -196,7 +196,7 @@ def _find_bad_rows(rows: bytes, names: Sequence[str]) -> dict[int, str]:
         return "skip"
 
     # Arrow decodes the bytes of a row for its message
-    _read_rows(rows.translate(_MASK), names, refuse)
+    _read_rows(rows.translate(_ASCII_MASK), names, refuse)
     return bad_rows
 
 
@@ -251,11 +251,11 @@ def _open(storage: InputStorage, file: InputFile) -> Iterator[Any]:
     source = file.url if is_local else StoredFile(storage, file)
     try:
         with pq.ParquetFile(
-            source, pre_buffer=False, buffer_size=_LOCAL_BUFFER if is_local else _OBJECT_BUFFER
+            source, pre_buffer=False, buffer_size=_LOCAL_BUFFER_BYTES if is_local else _OBJECT_BUFFER_BYTES
         ) as parquet:
             yield parquet
     except FileNotFoundError:
-        raise vanished(file.url) from None
+        raise deleted_error(file.url) from None
     except InvalidRecordError as error:
         error.details.setdefault("file", file.name)
         raise
@@ -266,7 +266,7 @@ def _open(storage: InputStorage, file: InputFile) -> Iterator[Any]:
 def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) -> None:
     """Raise InvalidRecordError for a file without a column that the options name, or that cannot be read."""
     with _open(storage, file) as parquet:
-        _columns(parquet.schema_arrow.names, options)
+        _record_columns(parquet.schema_arrow.names, options)
 
 
 class ParquetRecords(NamedTuple):
@@ -284,16 +284,16 @@ def parquet_records(
     import pyarrow.parquet as pq
 
     with _open(storage, file) as parquet:
-        columns = _columns(parquet.schema_arrow.names, options)
+        columns = _record_columns(parquet.schema_arrow.names, options)
         rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
-        batch_rows = max(1024, min(_MOST_ROWS, _TABLE_BYTES * rows // (4 * size)))
+        batch_rows = max(1024, min(_MAX_TABLE_ROWS, _TABLE_BYTES * rows // (4 * size)))
         column_names = None if columns is None else sorted({*columns.values()})
         numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
         first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(numbers.start))
         is_local = storage.is_local(file.url)
         for number in numbers:
             reading = parquet
-            if not is_local and _stored_bytes(parquet.metadata.row_group(number), column_names) <= _TOGETHER_BYTES:
+            if not is_local and _stored_bytes(parquet.metadata.row_group(number), column_names) <= _MAX_GROUP_FETCH:
                 # the columns of the row group are fetched together
                 reading = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
             # one group at a time, since Arrow fetches all given groups at once
@@ -313,7 +313,7 @@ def _stored_bytes(group: Any, column_names: Sequence[str] | None) -> int:
     )
 
 
-def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
+def _record_columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
     """Return the columns that are parts of the records, by role; None if each row is a value."""
     check_names(options.fields, names)
     if options.format == RECORDS:
@@ -335,7 +335,7 @@ def _records(
             moments = times.of_column(column)
             arrays[role], faults = moments.column, moments.faults
         elif role in ("key", "value"):
-            arrays[role] = _bytes(column)
+            arrays[role] = _as_bytes(column)
         else:
             arrays[role] = column
     if "value" not in fields:
@@ -343,7 +343,7 @@ def _records(
     return pa.table(arrays), faults
 
 
-def _bytes(column: pa.Array) -> pa.Array:
+def _as_bytes(column: pa.Array) -> pa.Array:
     """Return a column as bytes: texts and bytes unchanged, numbers and times without quotes, other values as JSON."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -352,13 +352,13 @@ def _bytes(column: pa.Array) -> pa.Array:
         return json_values(column)
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
-    if any(is_bytes(kind) for is_bytes in _BYTES):
+    if any(is_bytes(kind) for is_bytes in _BYTES_KINDS):
         return column.cast(pa.large_binary())
     return pc.utf8_trim(json_values(column).cast(pa.large_string()), '"').cast(pa.large_binary())
 
 
 def json_rows(batch: pa.RecordBatch) -> pa.Array:
-    return _objects(batch.schema.names, batch.columns, batch.num_rows)
+    return _as_json_objects(batch.schema.names, batch.columns, batch.num_rows)
 
 
 def json_values(column: pa.Array) -> pa.Array:
@@ -369,22 +369,22 @@ def json_values(column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         return json_values(column.storage)
     if pa.types.is_struct(kind):
-        texts = _objects([field.name for field in kind], column.flatten(), len(column))
+        texts = _as_json_objects([field.name for field in kind], column.flatten(), len(column))
     elif pa.types.is_map(kind):
         texts = joined(["{", joined_items(_entries(column), _lengths(column), ", "), "}"], len(column))
-    elif any(is_list(kind) for is_list in _LISTS):
+    elif any(is_list(kind) for is_list in _LIST_KINDS):
         if not pa.types.is_list(kind) and not pa.types.is_large_list(kind):
             column = column.cast(pa.list_(kind.value_type))
         items = or_else(json_values(column.flatten()), "null")
         texts = joined(["[", joined_items(items, _lengths(column), ", "), "]"], len(column))
-    elif any(is_bytes(kind) for is_bytes in _BYTES):
+    elif any(is_bytes(kind) for is_bytes in _BYTES_KINDS):
         texts = json_texts(column)
     else:
-        texts = _plain(column)
+        texts = _scalars_as_json(column)
     return pc.if_else(column.is_valid(), texts, pa.nulls(1, texts.type)[0]) if column.null_count else texts
 
 
-def _objects(names: list[str], columns: list[pa.Array], count: int) -> pa.Array:
+def _as_json_objects(names: list[str], columns: list[pa.Array], count: int) -> pa.Array:
     if not columns:
         return joined(["{}"], count)
     texts = (or_else(json_values(column), "null") for column in columns)
@@ -398,7 +398,7 @@ def _entries(column: pa.Array) -> pa.Array:
     keys, items = column.keys, column.items
     if len(keys) != ends - firsts:
         keys, items = keys.slice(firsts, ends - firsts), items.slice(firsts, ends - firsts)
-    if not any(is_bytes(keys.type) for is_bytes in _BYTES):
+    if not any(is_bytes(keys.type) for is_bytes in _BYTES_KINDS):
         keys = json_values(keys)
     return joined([json_texts(keys), ": ", or_else(json_values(items), "null")], len(keys))
 
@@ -409,7 +409,7 @@ def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
     return numbers_of(pc.fill_null(pc.cast(pc.list_value_length(column), pa.int64()), integers([0])[0]))
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _scalars_as_json(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.large_binary())

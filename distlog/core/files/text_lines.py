@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import byte_array, column_of, flags_of, integers, scalar_of
-from distlog.core.files.input_files import GROUPS
+from distlog.core.files.input_files import PATTERN_GROUPS
 from distlog.core.files.record_times import TimeReader
 
 if sys.version_info >= (3, 11):
@@ -33,11 +33,11 @@ else:
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
 #: How many bytes of a bad line an error shows.
-_SHOWN = 200
+_SHOWN_BYTES = 200
 _ASCII = 128
 #: RE2 refuses larger counts of a repeat.
-_MOST_REPEATS = 1000
-#: Flags that the parser has applied already, or that make no difference for ASCII.
+_MAX_REPEATS = 1000
+#: Flags that the parser has already applied, or that change nothing for ASCII.
 _HARMLESS_FLAGS = re.UNICODE | re.VERBOSE | re.ASCII
 _CATEGORIES = {
     op.CATEGORY_DIGIT: r"\d",
@@ -79,7 +79,7 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class TextLines:
-    """Parses lines as values, or as keys and values: then a line without the separator is bad."""
+    """Parses lines as values, or with `key_separator` as keys and values; a line without it is bad."""
 
     key_separator: str | None = None
 
@@ -114,7 +114,7 @@ class PatternLines:
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         lines = split_lines(text)
-        groups = _groups_of(lines, self.pattern, is_ascii=text.isascii())
+        groups = _line_groups(lines, self.pattern, is_ascii=text.isascii())
         is_bad = ~groups.matches
         columns: dict[str, pa.Array] = {"value": lines, **groups.columns}
         reasons = dict[int, str]()
@@ -125,7 +125,7 @@ class PatternLines:
             key = columns["key"]
             columns["key"] = pc.if_else(pc.equal(pc.binary_length(key), 0), pa.nulls(1, key.type)[0], key)
         for row in np.flatnonzero(is_bad).tolist():
-            shown = lines[row].as_py()[:_SHOWN].decode(errors="replace")
+            shown = lines[row].as_py()[:_SHOWN_BYTES].decode(errors="replace")
             reasons[row] = f"the pattern does not match: {shown}"
         if not reasons:
             return Parsed(pa.table(columns), (), len(text) + 1)
@@ -143,47 +143,48 @@ def without_bad_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Groups:
+class _LineGroups:
     """The named groups of lines as bytes, and which lines match; an unused group is empty."""
 
     columns: Mapping[str, pa.Array]
     matches: np.ndarray
 
 
-def _groups_of(lines: pa.Array, pattern: str, *, is_ascii: bool) -> _Groups:
-    fast = re2_pattern(pattern)
-    if fast is None:
+def _line_groups(lines: pa.Array, pattern: str, *, is_ascii: bool) -> _LineGroups:
+    rewritten_pattern = re2_pattern(pattern)
+    if rewritten_pattern is None:
         return _by_python(lines, pattern)
     if is_ascii:
-        return _by_re2(lines, fast)
+        return _by_re2(lines, rewritten_pattern)
     flags = flags_of(pc.string_is_ascii(lines.view(pa.string())))
     if not flags.any():
         return _by_python(lines, pattern)
-    plain, remaining = np.flatnonzero(flags), np.flatnonzero(~flags)
-    parts = _by_re2(lines.take(integers(plain)), fast), _by_python(lines.take(integers(remaining)), pattern)
-    back = np.argsort(np.concatenate([plain, remaining]))
+    ascii_rows, other_rows = np.flatnonzero(flags), np.flatnonzero(~flags)
+    by_re2 = _by_re2(lines.take(integers(ascii_rows)), rewritten_pattern)
+    parts = by_re2, _by_python(lines.take(integers(other_rows)), pattern)
+    original_order = np.argsort(np.concatenate([ascii_rows, other_rows]))
     columns = {
-        name: pa.concat_arrays([part.columns[name] for part in parts]).take(integers(back))
-        for name in parts[0].columns
+        name: pa.concat_arrays([part.columns[name] for part in parts]).take(integers(original_order))
+        for name in by_re2.columns
     }
-    return _Groups(columns, np.concatenate([part.matches for part in parts])[back])
+    return _LineGroups(columns, np.concatenate([part.matches for part in parts])[original_order])
 
 
-def _by_re2(lines: pa.Array, pattern: str) -> _Groups:
+def _by_re2(lines: pa.Array, pattern: str) -> _LineGroups:
     matches = pc.extract_regex(lines.view(pa.string()), pattern)
     names = [field.name for field in matches.type]
     columns = {name: matches.field(number).cast(pa.binary()) for number, name in enumerate(names)}
-    return _Groups(columns, flags_of(matches.is_valid()))
+    return _LineGroups(columns, flags_of(matches.is_valid()))
 
 
-def _by_python(lines: pa.Array, pattern: str) -> _Groups:
+def _by_python(lines: pa.Array, pattern: str) -> _LineGroups:
     compiled = re.compile(pattern)
-    names = [name for name in GROUPS if name in compiled.groupindex]
+    names = [name for name in PATTERN_GROUPS if name in compiled.groupindex]
     # bytes that are not UTF-8 come back as they were
     texts = (line.decode(errors="surrogateescape") for line in lines.to_pylist())
     matches = [compiled.search(text) for text in texts]
     columns = {name: column_of([_group(match, name) for match in matches], pa.binary()) for name in names}
-    return _Groups(columns, np.array([match is not None for match in matches], np.bool_))
+    return _LineGroups(columns, np.array([match is not None for match in matches], np.bool_))
 
 
 def _group(match: re.Match[str] | None, name: str) -> bytes:
@@ -197,19 +198,19 @@ def re2_pattern(pattern: str) -> str | None:
         tree = _parser.parse(pattern)
         if tree.state.flags & ~_HARMLESS_FLAGS:
             return None
-        names = {number: name for name, number in tree.state.groupdict.items() if name in GROUPS}
-        written = _written(tree, names)
-        pc.extract_regex(pa.array([""]), written)
+        names = {number: name for name, number in tree.state.groupdict.items() if name in PATTERN_GROUPS}
+        rewritten = _re2_text(tree, names)
+        pc.extract_regex(pa.array([""]), rewritten)
     except (_UnsureError, pa.ArrowException, RecursionError):
         return None
-    return written
+    return rewritten
 
 
 class _UnsureError(Exception):
     """A part of a pattern may mean something else to RE2."""
 
 
-def _written(tree: Any, names: Mapping[int, str]) -> str:
+def _re2_text(tree: Any, names: Mapping[int, str]) -> str:
     return "".join(_node(code, argument, names) for code, argument in tree)
 
 
@@ -221,13 +222,13 @@ def _node(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     if code is op.AT:
         return _position(argument)
     if code is op.BRANCH:
-        return f"(?:{'|'.join(_written(choice, names) for choice in argument[1])})"
+        return f"(?:{'|'.join(_re2_text(choice, names) for choice in argument[1])})"
     if code is op.SUBPATTERN:
         group, added, removed, inside = argument
         if added or removed:
             raise _UnsureError
         begin = f"(?P<{names[group]}>" if group in names else "(?:"
-        return f"{begin}{_written(inside, names)})"
+        return f"{begin}{_re2_text(inside, names)})"
     if code in (op.MAX_REPEAT, op.MIN_REPEAT):
         return _repeat(code, argument, names)
     raise _UnsureError
@@ -235,11 +236,11 @@ def _node(code: Any, argument: Any, names: Mapping[int, str]) -> str:
 
 def _repeat(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     low, high, body = argument
-    inside = _written(body, names)
+    inside = _re2_text(body, names)
     # of several rounds a group would keep the last one
     has_group = "(?P<" in inside and high != 1
     is_unbounded = high is op.MAXREPEAT
-    if body.getwidth()[0] == 0 or has_group or max(low, 0 if is_unbounded else high) > _MOST_REPEATS:
+    if body.getwidth()[0] == 0 or has_group or max(low, 0 if is_unbounded else high) > _MAX_REPEATS:
         raise _UnsureError
     times = f"{{{low},}}" if is_unbounded else f"{{{low},{high}}}"
     return f"(?:{inside}){times}{'?' if code is op.MIN_REPEAT else ''}"

@@ -26,10 +26,10 @@ from distlog.core.schemas.decoding import (
     Decoded,
     Longs,
     attempt,
-    decoded_singly,
-    in_halves,
-    scattered,
-    unframed,
+    decode_in_halves,
+    decode_singly,
+    rows_at_numbers,
+    split_headers,
 )
 from distlog.core.schemas.registry import Schema, SchemaRegistry
 
@@ -44,7 +44,7 @@ _PRIMITIVE: Mapping[str, pa.DataType] = {
     "string": pa.string(),
 }
 #: The logical types of numbers: the number is decoded, and Arrow's type gives the number its meaning.
-_NUMBERS: Mapping[tuple[str, str], pa.DataType] = {
+_NUMBER_TYPES: Mapping[tuple[str, str], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
@@ -67,8 +67,8 @@ class AvroSchema:
 
     plain: Any
     kind: pa.DataType
-    #: Whether pyruhvro supports the schema.
-    in_bulk: bool
+    #: Whether pyruhvro, which decodes in bulk, supports the schema.
+    is_bulk_supported: bool
     #: The aliases of fields, by the path of the field.
     aliases: Mapping[str, Sequence[str]]
 
@@ -78,17 +78,17 @@ class AvroSchema:
         fastavro = optional("fastavro", "avro()", extra("avro"))
         text, imports = (source.text, source.imports) if isinstance(source, Schema) else (source, ())
         try:
-            named: dict[str, Any] = {}
+            named_types: dict[str, Any] = {}
             for definition in (*(text for _, text in imports), text):
-                parsed = fastavro.parse_schema(_loaded(definition), named)
-            walk = _Walk(named, is_reader)
-            plain, kind, in_bulk = walk.walk(parsed, "", ())
+                parsed = fastavro.parse_schema(_parsed_json(definition), named_types)
+            walk = _SchemaWalk(named_types, is_reader)
+            plain, kind, is_bulk_supported = walk.walk(parsed, "", ())
         except (ValueError, TypeError, KeyError, RecursionError, fastavro.schema.SchemaParseException) as error:
             if isinstance(error, InvalidConfigError):
                 raise
             reason = f"{type(error).__name__}: {str(error)[:300]}"
             raise InvalidConfigError("not a schema of Avro", reason=reason) from None
-        return cls(plain, kind, in_bulk and pa.types.is_struct(kind), walk.aliases)
+        return cls(plain, kind, is_bulk_supported and pa.types.is_struct(kind), walk.aliases)
 
     @property
     def columns(self) -> pa.Schema:
@@ -96,7 +96,7 @@ class AvroSchema:
         return pa.schema(list(self.kind) if is_record else [pa.field("value", self.kind)])
 
 
-def _loaded(schema: Any) -> Any:
+def _parsed_json(schema: Any) -> Any:
     if not isinstance(schema, str):
         return schema
     try:
@@ -105,15 +105,18 @@ def _loaded(schema: Any) -> Any:
         return schema  # the name of a primitive type
 
 
-class _Walk:
-    def __init__(self, named: Mapping[str, Any], is_reader: bool) -> None:
-        self._named, self._is_reader, self._remaining_types = named, is_reader, MAX_TYPES
+class _SchemaWalk:
+    def __init__(self, named_types: Mapping[str, Any], is_reader: bool) -> None:
+        self._named, self._is_reader, self._remaining_types = named_types, is_reader, MAX_TYPES
         #: The names that the plain schema has defined already.
         self._defined: set[str] = set()
         self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """Return the plain schema, Arrow's type, and whether pyruhvro supports it, of the field `path` of records."""
+        """Walk the schema of the field `path` in the records `inside`.
+
+        Return the plain schema, Arrow's type, and whether pyruhvro supports it.
+        """
         self._remaining_types -= 1
         if self._remaining_types < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
@@ -121,13 +124,13 @@ class _Walk:
             branches = [self.walk(branch, path, inside) for branch in schema]
             kinds = [kind for _, kind, _ in branches if not pa.types.is_null(kind)]
             if len(kinds) > 1:
-                self._refuse(
+                self._refuse_for_reader(
                     "a union of several types has no column: use a schema with one type, or without the field", path
                 )
                 kinds = [pa.null()]
             supported = [is_supported for _, kind, is_supported in branches if kind in kinds]
-            in_bulk = len(schema) == 2 and len(kinds) == 1 and all(supported)
-            return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), in_bulk
+            is_bulk_supported = len(schema) == 2 and len(kinds) == 1 and all(supported)
+            return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), is_bulk_supported
         if isinstance(schema, str):
             if schema in _PRIMITIVE:
                 return schema, _PRIMITIVE[schema], schema not in _NOT_IN_BULK
@@ -139,27 +142,27 @@ class _Walk:
             definition = {
                 name: schema[name] for name in ("type", "name", "symbols", "default", "aliases") if name in schema
             }
-            return self._defined_once(schema["name"], definition), pa.string(), True
+            return self._definition_or_name(schema["name"], definition), pa.string(), True
         if kind == "array":
-            plain, item, in_bulk = self.walk(schema["items"], path + "[]", inside)
+            plain, item, is_bulk_supported = self.walk(schema["items"], path + "[]", inside)
             if pa.types.is_null(item) or (pa.types.is_struct(item) and not item.num_fields):
                 raise InvalidConfigError("an array of values without bytes has no column", field=path)
-            return {"type": "array", "items": plain}, pa.list_(item), in_bulk
+            return {"type": "array", "items": plain}, pa.list_(item), is_bulk_supported
         if kind == "map":
-            plain, value, in_bulk = self.walk(schema["values"], path + "{}", inside)
-            return {"type": "map", "values": plain}, pa.map_(pa.string(), value), in_bulk
+            plain, value, is_bulk_supported = self.walk(schema["values"], path + "{}", inside)
+            return {"type": "map", "values": plain}, pa.map_(pa.string(), value), is_bulk_supported
         return self._number(schema, path, inside)
 
     def _record(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
         name = schema["name"]
         if name in inside:
-            self._refuse("a recursive record has no columns: use a schema without that field", path)
+            self._refuse_for_reader("a recursive record has no columns: use a schema without that field", path)
             return name, pa.null(), False
-        fields, columns, in_bulk = [], [], True
+        fields, columns, is_bulk_supported = [], [], True
         for field in schema["fields"]:
             field_path = f"{path}.{field['name']}".lstrip(".")
             plain, kind, is_supported = self.walk(field["type"], field_path, (*inside, name))
-            in_bulk &= is_supported
+            is_bulk_supported &= is_supported
             self.aliases[field_path] = field.get("aliases", ())
             columns.append(pa.field(field["name"], kind))
             options = {key: field[key] for key in ("default", "aliases") if key in field}
@@ -167,15 +170,15 @@ class _Walk:
         definition = {"type": "record", "name": name, "fields": fields}
         if "aliases" in schema:
             definition["aliases"] = schema["aliases"]
-        return self._defined_once(name, definition), pa.struct(columns), in_bulk
+        return self._definition_or_name(name, definition), pa.struct(columns), is_bulk_supported
 
-    def _defined_once(self, name: str, definition: Any) -> Any:
+    def _definition_or_name(self, name: str, definition: Any) -> Any:
         if name in self._defined:
             return name
         self._defined.add(name)
         return definition
 
-    def _refuse(self, text: str, path: str) -> None:
+    def _refuse_for_reader(self, text: str, path: str) -> None:
         if self._is_reader:
             raise InvalidConfigError(text, field=path or "value")
 
@@ -186,14 +189,14 @@ class _Walk:
         if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:
             precision, scale = schema["precision"], schema.get("scale", 0)
             decimal = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
-            named = {"logicalType": "decimal", "precision": precision, "scale": scale}
-            plain = {**fixed, **named} if fixed else {"type": kind, **named}
-            return self._defined_once(schema["name"], plain) if fixed else plain, decimal, False
+            annotations = {"logicalType": "decimal", "precision": precision, "scale": scale}
+            plain = {**(fixed or {"type": kind}), **annotations}
+            return self._definition_or_name(schema["name"], plain) if fixed else plain, decimal, False
         if fixed:
-            return self._defined_once(schema["name"], fixed), pa.binary(schema["size"]), False
+            return self._definition_or_name(schema["name"], fixed), pa.binary(schema["size"]), False
         if not isinstance(kind, str) or kind in self._named:
             return self.walk(kind, path, inside)
-        return kind, _NUMBERS.get((kind, str(logical)), _PRIMITIVE[kind]), kind not in _NOT_IN_BULK
+        return kind, _NUMBER_TYPES.get((kind, str(logical)), _PRIMITIVE[kind]), kind not in _NOT_IN_BULK
 
 
 class AvroDecoder:
@@ -212,13 +215,13 @@ class AvroDecoder:
         faults: dict[int, str] = {}
         parts: list[tuple[Longs, pa.RecordBatch]] = []
         for rows, payloads, writer in self._groups(values, faults):
-            slowly = partial(self._record_by_record, writer, faults)
-            is_bulk = self._reader is not None and writer.in_bulk and writer.plain == self._reader.plain
+            decode_one_by_one = partial(self._record_by_record, writer, faults)
+            is_bulk = self._reader is not None and writer.is_bulk_supported and writer.plain == self._reader.plain
             if is_bulk and importlib.util.find_spec("pyruhvro") is not None:
-                parts += in_halves(rows, payloads, partial(self._bulk, writer), slowly)
+                parts += decode_in_halves(rows, payloads, partial(self._decode_in_bulk, writer), decode_one_by_one)
             else:
-                parts.append(slowly(rows, payloads))
-        return Decoded(scattered(parts, len(values), self.schema), faults)
+                parts.append(decode_one_by_one(rows, payloads))
+        return Decoded(rows_at_numbers(parts, len(values), self.schema), faults)
 
     def _groups(self, values: pa.Array, faults: dict[int, str]) -> Iterable[tuple[Longs, pa.Array, AvroSchema]]:
         """Yield rows and payloads by the schema of their writer; adds values without a schema to `faults`."""
@@ -227,7 +230,7 @@ class AvroDecoder:
             if self._reader is not None:
                 yield valid, values.drop_null(), self._reader
             return
-        ids, payloads = unframed(values)
+        ids, payloads = split_headers(values)
         faults.update(dict.fromkeys(valid[ids[valid] < 0].tolist(), "the value has no header with a schema's id"))
         for schema_id in np.unique(ids[ids >= 0]).tolist():
             rows = np.flatnonzero(ids == schema_id)
@@ -251,38 +254,38 @@ class AvroDecoder:
                 self._writers[schema_id] = f"the value's schema {schema_id} cannot be used: {error}"
         return self._writers[schema_id]
 
-    def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
+    def _decode_in_bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
         # pyruhvro ignores trailing bytes; without a registry, the first value shows a wrong schema by trailing bytes
-        if self._registry is None and len(payloads) and attempt(self._reads(writer), payloads[0].as_py())[1]:
+        if self._registry is None and len(payloads) and attempt(self._value_reader(writer), payloads[0].as_py())[1]:
             return None
         try:
             columns = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
             columns.validate(full=True)  # pyruhvro accepts text that is not UTF-8
-            return columns.cast(self._as_written(writer)).cast(self.schema)
+            return columns.cast(self._schema_with_units(writer)).cast(self.schema)
         except (ValueError, pa.ArrowException):
             return None
 
     def _record_by_record(
         self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
     ) -> tuple[Longs, pa.RecordBatch]:
-        values = decoded_singly(self._reads(writer), "Avro of its schema", faults, rows, payloads.to_pylist())
+        values = decode_singly(self._value_reader(writer), "Avro of its schema", faults, rows, payloads.to_pylist())
         return self._columns(writer, values, faults)
 
-    def _as_written(self, writer: AvroSchema) -> pa.Schema:
+    def _schema_with_units(self, writer: AvroSchema) -> pa.Schema:
         """Return the columns with the writer's units of time: Avro resolves numbers without their units."""
         assert self._reader is not None
         kind = _with_units(self._reader.kind, writer.kind, self._reader.aliases)
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
 
-    def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
+    def _value_reader(self, writer: AvroSchema) -> Callable[[bytes], Any]:
         """Return a function that decodes a value of the schema `writer`."""
         fastavro = optional("fastavro", "avro()", extra("avro"))
-        written, resolved, named = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
+        written, resolved, named_types = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
         if self._reader is not None and self._reader.plain != writer.plain:
-            resolved = fastavro.parse_schema(self._reader.plain, named)
-            _read_defaults(named)
+            resolved = fastavro.parse_schema(self._reader.plain, named_types)
+            _read_defaults(named_types)
 
         def read(payload: bytes) -> Any:
             file = io.BytesIO(payload)
@@ -300,7 +303,7 @@ class AvroDecoder:
     ) -> tuple[Longs, pa.RecordBatch]:
         """Return the rows of the values and their columns; a value that its type cannot hold is a fault."""
         assert self._reader is not None
-        written, is_record = self._as_written(writer), pa.types.is_struct(self._reader.kind)
+        written, is_record = self._schema_with_units(writer), pa.types.is_struct(self._reader.kind)
 
         def columns_of(decoded: Iterable[Any]) -> pa.RecordBatch:
             rows = [value if is_record else {"value": value} for value in decoded]
@@ -317,27 +320,31 @@ class AvroDecoder:
         return np.array([*values], np.int64), columns
 
 
-def _read_defaults(named: Mapping[str, Any]) -> None:
-    """Convert the defaults of parsed records as a read does: fastavro uses the JSON values."""
-    fields = [field for definition in named.values() for field in definition.get("fields", ()) if "default" in field]
-    try:
-        read = [_default(field["default"], field["type"], named) for field in fields]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidConfigError(
-            "a default in the Avro schema does not have the type of its field", reason=str(error)
-        ) from None
-    for field, value in zip(fields, read, strict=True):
-        field["default"] = value
+def _read_defaults(named_types: Mapping[str, Any]) -> None:
+    """Convert the defaults of parsed records to values: fastavro would return the JSON of a default."""
+    fields = [
+        field for definition in named_types.values() for field in definition.get("fields", ()) if "default" in field
+    ]
+    # all are converted before one changes: the default of a record may be made from defaults of its fields
+    defaults = []
+    for field in fields:
+        try:
+            defaults.append(_default(field["default"], field["type"], named_types))
+        except (ValueError, TypeError, AttributeError) as error:  # noqa: PERF203 - the error names the field
+            text = "the default of a field in the Avro schema does not have the field's type: correct the schema"
+            raise InvalidConfigError(text, field=field["name"], reason=str(error)) from None
+    for field, default in zip(fields, defaults, strict=True):
+        field["default"] = default
 
 
-def _default(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
+def _default(default: Any, schema: Any, named_types: Mapping[str, Any]) -> Any:
     """Convert a default from JSON, where bytes are text, and records may omit fields with a default."""
     if default is None:
         return None
     if isinstance(schema, list):
         # only a union of null and one other type has a column
-        return _default(default, next(branch for branch in schema if branch != "null"), named)
-    definition = named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+        return _default(default, next(branch for branch in schema if branch != "null"), named_types)
+    definition = named_types.get(schema, {"type": schema}) if isinstance(schema, str) else schema
     kind = definition["type"]
     if kind in ("bytes", "fixed"):
         data = default.encode("latin-1")
@@ -348,11 +355,11 @@ def _default(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
     if kind in ("record", "error"):
         fields = definition["fields"]
         parts = [(field["name"], default.get(field["name"], field.get("default")), field["type"]) for field in fields]
-        return {name: _default(part, type_, named) for name, part, type_ in parts}
+        return {name: _default(part, type_, named_types) for name, part, type_ in parts}
     if kind == "array":
-        return [_default(item, definition["items"], named) for item in default]
+        return [_default(item, definition["items"], named_types) for item in default]
     if kind == "map":
-        return {key: _default(item, definition["values"], named) for key, item in default.items()}
+        return {key: _default(item, definition["values"], named_types) for key, item in default.items()}
     return default
 
 
@@ -380,12 +387,12 @@ def _with_units(
 
 
 def avro_decoder(schema: Any, registry: SchemaRegistry | None, values: Iterable[pa.Array]) -> AvroDecoder:
-    """Return the decoder to the columns of the schema; without a schema, of the newest schema of the values."""
+    """Return the decoder for the columns of `schema`, or if that is None, of the values' newest schema."""
     if schema is not None:
         return AvroDecoder(AvroSchema.of(schema), registry)
     if registry is None:
         raise InvalidConfigError("Avro needs a schema, a registry, or both, as in registry='http://host:8081'")
-    ids = {*chain.from_iterable(np.unique(unframed(array).ids).tolist() for array in values)}
+    ids = {*chain.from_iterable(np.unique(split_headers(array).ids).tolist() for array in values)}
     return AvroDecoder(newest_reader(registry, ids), registry)
 
 

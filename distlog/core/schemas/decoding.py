@@ -24,8 +24,8 @@ ValueFormat = Literal["json", "avro", "protobuf"]
 Longs = npt.NDArray[np.int64]
 #: The columns that a read needs in addition to the selected columns.
 DECODING_COLUMNS = ("partition", "offset", "value")
-#: If values cannot be decoded together, halves of at most this many are decoded one by one.
-FEW = 64
+#: If values cannot be decoded together, halves of at most this size are decoded value by value.
+MAX_SINGLY = 64
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)
 #: The size of a value's header: a zero byte and the schema's id.
 HEADER_BYTES = 5
@@ -36,7 +36,7 @@ INDEXES_BYTES = 5 * (MAX_DEPTH + 1)
 #: on.
 Indexes = tuple[int, ...]
 #: Indexes of at most this many bytes are decoded in bulk: up to seven levels of messages.
-_SHORT = 8
+_SHORT_INDEXES_BYTES = 8
 
 
 class Decoder(Protocol):
@@ -91,7 +91,7 @@ def decoded_batch(
     values = batch.column("value").cast(pa.binary())
     rows, faults = decoder.decode(values)
     if faults and on_error == "fail":
-        _fail(batch, min(faults), faults[min(faults)])
+        _raise_fault(batch, min(faults), faults[min(faults)])
     decoded = dict(zip(rows.schema.names, rows.columns, strict=True))
     if not flatten:
         missing = booleans(np.isin(np.arange(len(values)), list(faults)) | flags_of(values.is_null()))
@@ -100,7 +100,7 @@ def decoded_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _fail(batch: pa.RecordBatch, row: int, fault: str) -> None:
+def _raise_fault(batch: pa.RecordBatch, row: int, fault: str) -> None:
     names = [name for name in ("partition", "offset") if name in batch.schema.names]
     position = {name: batch.column(name)[row].as_py() for name in names}
     raise InvalidRecordError(f"{fault}; on_error='null' leaves the fields of bad records null", **position)
@@ -113,10 +113,10 @@ def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:
         return None, f"{type(error).__name__} {str(error)[:200]}".strip()
 
 
-def decoded_singly(
+def decode_singly(
     read: Callable[[Any], Any], form: str, faults: dict[int, str], rows: Longs, payloads: Sequence[Any]
 ) -> dict[int, Any]:
-    """Return what `read` makes of the payloads, by row; adds to `faults` the others, which are not of the `form`."""
+    """Return the values that `read` returns for payloads, by row; `faults` gets the rows that are not of `form`."""
     values = {}
     for row, payload in zip(rows.tolist(), payloads, strict=True):
         value, fault = attempt(read, payload)
@@ -127,26 +127,26 @@ def decoded_singly(
     return values
 
 
-def in_halves(
+def decode_in_halves(
     rows: Longs,
     payloads: Payloads,
-    together: Callable[[Payloads], pa.RecordBatch | None],
-    singly: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
+    decode_together: Callable[[Payloads], pa.RecordBatch | None],
+    decode_one_by_one: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """Decode payloads `together`, or by halves where that fails; yields rows and their columns."""
-    columns = together(payloads)
+    """Decode payloads together, or by halves where that fails; yields rows and their columns."""
+    columns = decode_together(payloads)
     if columns is not None:
         yield rows, columns
-    elif len(rows) <= FEW:
-        yield singly(rows, payloads)
+    elif len(rows) <= MAX_SINGLY:
+        yield decode_one_by_one(rows, payloads)
     else:
         half = len(rows) // 2
-        yield from in_halves(rows[:half], payloads[:half], together, singly)
-        yield from in_halves(rows[half:], payloads[half:], together, singly)
+        yield from decode_in_halves(rows[:half], payloads[:half], decode_together, decode_one_by_one)
+        yield from decode_in_halves(rows[half:], payloads[half:], decode_together, decode_one_by_one)
 
 
-def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return `count` rows: the rows of `parts` at their numbers, and null rows elsewhere."""
+def rows_at_numbers(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return `count` rows: the rows of `parts` at their row numbers, and null rows elsewhere."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
     sources = np.full(count, -1, np.int64)
@@ -160,14 +160,14 @@ def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class Unframed(NamedTuple):
-    """Values without their headers, and the ids in the headers; -1 for a null and for a value without a header."""
+class SplitValues(NamedTuple):
+    """The schema ids in values' headers, -1 for a value without a header, and the values without their headers."""
 
     ids: Longs
     payloads: pa.Array
 
 
-def unframed(values: pa.Array) -> Unframed:
+def split_headers(values: pa.Array) -> SplitValues:
     ids = np.full(len(values), -1, np.int64)
     starts, lengths, data = _parts(values)
     rows = np.flatnonzero(lengths >= HEADER_BYTES)
@@ -175,7 +175,7 @@ def unframed(values: pa.Array) -> Unframed:
     number = header[:, 1:].copy().view(">i4").ravel().astype(np.int64)
     good = (header[:, 0] == 0) & (number >= 0)
     ids[rows[good]] = number[good]
-    return Unframed(ids, without_first(values, np.minimum(lengths, HEADER_BYTES)))
+    return SplitValues(ids, without_prefixes(values, np.minimum(lengths, HEADER_BYTES)))
 
 
 def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
@@ -190,8 +190,8 @@ def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
     return offsets[:-1], lengths, np.frombuffer(data or b"", np.uint8)
 
 
-def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
-    """Return the values without their first bytes, `sizes[i]` bytes of value i."""
+def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
+    """Return the values without their prefixes: value i without its first `sizes[i]` bytes."""
     # repeat(starts - cumsum(n) + n, n) + arange(sum(n)): the positions of n[i] bytes from starts[i] on, for all i
     starts, lengths, data = _parts(values)
     ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
@@ -207,36 +207,41 @@ def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Split payloads of Protobuf: distinct indexes (None if bad), the number of each payload's indexes, messages."""
+    """Split payloads of Protobuf in indexes and messages.
+
+    Returns the distinct indexes (None for bad ones), for each payload the number of its indexes, and the messages.
+    """
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _parts(payloads)
     number_of_row, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
     numbers_by_indexes: dict[Indexes | None, int] = {(0,): 0}
     nonempty = np.flatnonzero(lengths)
-    unusual = np.concatenate([nonempty[data[starts[nonempty]] != 0], np.flatnonzero(lengths == 0)])
-    heads = _short_heads(starts[unusual], lengths[unusual], data)
+    other_rows = np.concatenate([nonempty[data[starts[nonempty]] != 0], np.flatnonzero(lengths == 0)])
+    heads = _short_indexes(starts[other_rows], lengths[other_rows], data)
     distinct_heads, head_of_row = np.unique(heads, return_inverse=True)
-    decoded = [_read_indexes(head.to_bytes(_SHORT, "little")) for head in distinct_heads.tolist()]
+    decoded = [_read_indexes(head.to_bytes(_SHORT_INDEXES_BYTES, "little")) for head in distinct_heads.tolist()]
     for indexes, _ in decoded:
         numbers_by_indexes.setdefault(indexes, len(numbers_by_indexes))
-    number_of_row[unusual] = np.array([numbers_by_indexes[indexes] for indexes, _ in decoded], np.intp)[head_of_row]
-    sizes[unusual] = np.array([size for _, size in decoded], np.int64)[head_of_row]
-    for row in unusual[heads == 0].tolist():
+    number_of_row[other_rows] = np.array([numbers_by_indexes[indexes] for indexes, _ in decoded], np.intp)[
+        head_of_row
+    ]
+    sizes[other_rows] = np.array([size for _, size in decoded], np.int64)[head_of_row]
+    for row in other_rows[heads == 0].tolist():
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
         number_of_row[row] = numbers_by_indexes.setdefault(indexes, len(numbers_by_indexes))
-    return list(numbers_by_indexes), number_of_row, without_first(payloads, sizes)
+    return list(numbers_by_indexes), number_of_row, without_prefixes(payloads, sizes)
 
 
-def _short_heads(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+def _short_indexes(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
     """Return the bytes of each payload's indexes as one number; 0 for long or bad indexes."""
     # in short indexes all numbers are one byte, and the first, a zigzag varint, is twice the number of indexes
-    columns = np.arange(_SHORT)
+    columns = np.arange(_SHORT_INDEXES_BYTES)
     inside = columns < lengths[:, None]
     heads = np.full(inside.shape, 0x80, np.uint8)
     heads[inside] = data[(starts[:, None] + columns)[inside]]
     sizes = 1 + (heads[:, :1] >> 1)
     is_index = columns < sizes
-    short = (sizes[:, 0] <= _SHORT) & (heads[:, 0] % 2 == 0) & ((heads < 0x80) | ~is_index).all(axis=1)
+    short = (sizes[:, 0] <= _SHORT_INDEXES_BYTES) & (heads[:, 0] % 2 == 0) & ((heads < 0x80) | ~is_index).all(axis=1)
     numbers: npt.NDArray[np.uint64] = np.where(is_index, heads, 0).astype(np.uint8).view("<u8").ravel()
     return np.where(short, numbers, 0).astype(np.uint64)
 
@@ -258,7 +263,7 @@ def _read_indexes(payload: bytes) -> tuple[Indexes | None, int]:
 
 
 def _zigzag(payload: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position and the next position, which is the same without a number."""
+    """Return the number at a position and the next position, or -1 and the same position if there is no number."""
     number = 0
     for shift, byte in enumerate(payload[position : position + 5]):
         number |= (byte & 0x7F) << 7 * shift

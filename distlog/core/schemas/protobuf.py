@@ -26,20 +26,20 @@ from distlog.core.schemas.decoding import (
     Indexes,
     Longs,
     attempt,
-    decoded_singly,
-    in_halves,
-    scattered,
+    decode_in_halves,
+    decode_singly,
+    rows_at_numbers,
+    split_headers,
     split_messages,
-    unframed,
 )
 from distlog.core.schemas.registry import Schema, SchemaRegistry
 
 _EXTRA = extra("protobuf")
 #: The file name of a schema, next to the files that it imports.
-_FILE = "value.proto"
+_FILE_NAME = "value.proto"
 #: ptars's options for Arrow's types: times in microseconds, since Python has no nanoseconds; enums as their names;
 #: lists, maps and their values nullable, as other fields are, although an absent list or map is empty.
-_CONFIG = {
+_PTARS_CONFIG = {
     "timestamp_unit": "us",
     "duration_unit": "us",
     "enum_repr": "string",
@@ -49,12 +49,12 @@ _CONFIG = {
     "map_value_nullable": True,
 }
 #: The half-open ranges of a Timestamp (the years 1 to 9999) and of a Duration (10,000 years), in microseconds.
-_TIMES = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
-_DURATIONS = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
+_TIMESTAMP_RANGE = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
+_DURATION_RANGE = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
 
 
 class Message:
-    """A type of messages, and the columns of its values. Pickles."""
+    """A type of messages, and the columns of its values. It can be pickled."""
 
     def __init__(self, files: tuple[bytes, ...], name: str) -> None:
         self._files, self.name = files, name
@@ -66,16 +66,16 @@ class Message:
         """Parse a generated class, its descriptor, a registry's schema, or a .proto text and a message name."""
         descriptor = getattr(source, "DESCRIPTOR", source)
         if hasattr(descriptor, "full_name") and hasattr(descriptor, "file"):
-            return cls(_files_of(descriptor.file), descriptor.full_name)
+            return cls(_serialized_files(descriptor.file), descriptor.full_name)
         if not isinstance(source, str | Schema):
             text = "a Protobuf schema must be a generated class, its descriptor, or the text of a .proto file"
             raise InvalidConfigError(text, got=type(source).__name__)
-        files = compiled(source if isinstance(source, Schema) else Schema("PROTOBUF", source))
+        files = compile_schema(source if isinstance(source, Schema) else Schema("PROTOBUF", source))
         return cls(files, name or _message_name(files, (0,)))
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         decoded = self._handler.list_to_record_batch(payloads)
-        if _has_doubled_oneof(decoded.to_struct_array(), self._descriptor):
+        if _has_oneof_conflict(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
             message_class = message_factory.GetMessageClass(self._descriptor)
             # Protobuf's own library keeps the last field of each oneof: decode the messages that it writes
@@ -100,57 +100,59 @@ def _descriptor(files: tuple[bytes, ...], name: str) -> Any:
         descriptor = pool.FindMessageTypeByName(name)
     except (KeyError, TypeError) as error:
         raise InvalidConfigError(f"the schema has no message {name}", reason=str(error)[:200]) from None
-    _check_no_circle(descriptor, ())
+    _check_not_recursive(descriptor, ())
     return descriptor
 
 
 def _handler(descriptor: Any) -> tuple[pa.Schema, Any]:
     ptars = optional("ptars", "protobuf()", _EXTRA)
-    handler = ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(**_CONFIG)).get_for_message(descriptor)
+    handler = ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(**_PTARS_CONFIG)).get_for_message(
+        descriptor
+    )
     return pa.schema([field.with_nullable(True) for field in handler.schema()]), handler
 
 
-def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
+def _check_not_recursive(descriptor: Any, inside: tuple[str, ...]) -> None:
     if descriptor.full_name in inside:
         text = "a recursive message has no columns: use a schema without that field"
         raise InvalidConfigError(text, name=descriptor.full_name)
     for field in descriptor.fields:
         if field.message_type is not None:
-            _check_no_circle(field.message_type, (*inside, descriptor.full_name))
+            _check_not_recursive(field.message_type, (*inside, descriptor.full_name))
 
 
-def _has_doubled_oneof(values: pa.Array, descriptor: Any) -> bool:
+def _has_oneof_conflict(values: pa.Array, descriptor: Any) -> bool:
     """Return whether a message sets two fields of a oneof, as ptars allows. Raises ValueError for wrong times."""
     if pa.types.is_list(values.type):
-        return _has_doubled_oneof(values.values, descriptor)
+        return _has_oneof_conflict(values.values, descriptor)
     if pa.types.is_map(values.type):
-        return _has_doubled_oneof(values.items, descriptor.fields_by_name["value"].message_type)
+        return _has_oneof_conflict(values.items, descriptor.fields_by_name["value"].message_type)
     if pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
-        first, end = _TIMES if pa.types.is_timestamp(values.type) else _DURATIONS
+        first, end = _TIMESTAMP_RANGE if pa.types.is_timestamp(values.type) else _DURATION_RANGE
         bounds = pc.min_max(values.cast(pa.int64())).as_py()
         if bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] < end:
             raise ValueError(f"a {descriptor.name} is out of the range of Protobuf")
     if not pa.types.is_struct(values.type):
         return False
     nested = {field.name: message for field in descriptor.fields if (message := field.message_type) is not None}
-    # of all nested messages, since each raises for its times
-    nested_results = [_has_doubled_oneof(values.field(name), message) for name, message in nested.items()]
+    # check all nested messages, since each check also raises for wrong times
+    nested_results = [_has_oneof_conflict(values.field(name), message) for name, message in nested.items()]
     # an optional field is a oneof with one field
     oneofs = (oneof.fields for oneof in descriptor.oneofs if len(oneof.fields) > 1)
     flags_of_oneofs = ([flags_of(values.field(field.name).is_valid()) for field in fields] for fields in oneofs)
     return any(nested_results) or any((np.sum(flags, axis=0) > 1).any() for flags in flags_of_oneofs)
 
 
-def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
+def _serialized_files(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
     files = {} if files is None else files
     for dependency in file.dependencies:
         if dependency.name not in files:
-            _files_of(dependency, files)
+            _serialized_files(dependency, files)
     files[file.name] = file.serialized_pb
     return tuple(files.values())
 
 
-def compiled(schema: Schema) -> tuple[bytes, ...]:
+def compile_schema(schema: Schema) -> tuple[bytes, ...]:
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     with suppress(Exception):  # not base64 of a descriptor: a text
         # some producers register the descriptor of the file in base64 instead of its text
@@ -160,14 +162,14 @@ def compiled(schema: Schema) -> tuple[bytes, ...]:
     protoc = optional("grpc_tools.protoc", "a .proto text or a registry with Protobuf", _EXTRA)
     library = Path(protoc.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory(prefix="distlog-proto-") as folder:
-        for name, text in (*schema.imports, (_FILE, schema.text)):
+        for name, text in (*schema.imports, (_FILE_NAME, schema.text)):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\0" in name:
                 raise InvalidConfigError("an import's name must be a path in the schema's folder", name=repr(name))
             (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(folder) / path).write_text(text, encoding="utf-8")
-        output = os.path.join(folder, ".compiled")
-        arguments = ["protoc", f"-I{folder}", f"-I{library}", "--include_imports", f"-o{output}", _FILE]
+        output = os.path.join(folder, ".compile_schema")
+        arguments = ["protoc", f"-I{folder}", f"-I{library}", "--include_imports", f"-o{output}", _FILE_NAME]
         if protoc.main(arguments) != 0:
             raise InvalidConfigError("not a schema of Protobuf: the compiler's errors are on standard error")
         files = descriptors.FileDescriptorSet.FromString(Path(output).read_bytes()).file
@@ -187,13 +189,13 @@ def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
 
 
 class ProtobufDecoder:
-    """Decodes values to the columns of `reader`; with a `registry`, values have headers, and messages its name."""
+    """Decodes values to the columns of `reader`; with a `registry`, values have headers, which must name `reader`."""
 
     # a message may be of any version of the schema: Protobuf reads fields by their numbers
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
-        #: By schema and indexes: why values cannot be read, or an empty text.
-        self._checked: dict[tuple[int, Indexes | None], str] = {}
+        #: By schema id and indexes: why values cannot be read, or an empty text.
+        self._faults: dict[tuple[int, Indexes | None], str] = {}
         self._files: dict[int, tuple[bytes, ...]] = {}
 
     @property
@@ -205,15 +207,15 @@ class ProtobufDecoder:
         rows, payloads = self._payloads(values, faults)
         parts: list[tuple[Longs, pa.RecordBatch]] = []
         if self._reader is not None:
-            decode, slowly = self._reader.rows, partial(_record_by_record, self._reader, faults)
-            parts += in_halves(rows, payloads, lambda group: attempt(decode, group)[0], slowly)
-        return Decoded(scattered(parts, len(values), self.schema), faults)
+            decode, decode_one_by_one = self._reader.rows, partial(_record_by_record, self._reader, faults)
+            parts += decode_in_halves(rows, payloads, lambda group: attempt(decode, group)[0], decode_one_by_one)
+        return Decoded(rows_at_numbers(parts, len(values), self.schema), faults)
 
     def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
         valid = np.flatnonzero(flags_of(values.is_valid()))
         if self._registry is None:
             return valid, values.drop_null().to_pylist()
-        ids, payloads = unframed(values)
+        ids, payloads = split_headers(values)
         faults.update(dict.fromkeys(valid[ids[valid] < 0].tolist(), "the value has no header with a schema's id"))
         distinct, number_of_row, messages = split_messages(payloads)
         framed = np.flatnonzero(ids >= 0)
@@ -230,15 +232,15 @@ class ProtobufDecoder:
         return readable, messages.take(integers(readable)).to_pylist()
 
     def _fault(self, schema_id: int, indexes: Indexes | None) -> str:
-        if (schema_id, indexes) not in self._checked:
+        if (schema_id, indexes) not in self._faults:
             try:
                 name = self.message_name(schema_id, indexes)
                 expected = self._reader.name if self._reader else name
                 fault = "" if name == expected else f"the value is a {name}, not a {expected}"
             except (SchemaNotFoundError, InvalidConfigError) as error:
                 fault = f"the value's schema {schema_id} cannot be used: {error}"
-            self._checked[schema_id, indexes] = fault
-        return self._checked[schema_id, indexes]
+            self._faults[schema_id, indexes] = fault
+        return self._faults[schema_id, indexes]
 
     def files(self, schema_id: int) -> tuple[bytes, ...]:
         if schema_id not in self._files:
@@ -246,7 +248,7 @@ class ProtobufDecoder:
             schema = self._registry.schema(schema_id)
             if schema.kind != "PROTOBUF":
                 raise InvalidConfigError(f"the schema is of type {schema.kind}, not PROTOBUF")
-            self._files[schema_id] = compiled(schema)
+            self._files[schema_id] = compile_schema(schema)
         return self._files[schema_id]
 
     def message_name(self, schema_id: int, indexes: Indexes | None) -> str:
@@ -259,7 +261,7 @@ def _record_by_record(
     reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]
 ) -> tuple[Longs, pa.RecordBatch]:
     singles = [[payload] for payload in payloads]
-    parts = decoded_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
+    parts = decode_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
     # parts are joined, not decoded again together: one message with a doubled oneof would send all messages through
     # Protobuf's own library, which refuses more
     return np.array(list(parts), np.int64), join([reader.rows([]), *parts.values()])
@@ -268,7 +270,7 @@ def _record_by_record(
 def protobuf_decoder(
     schema: Any, message: str | None, registry: SchemaRegistry | None, values: Iterable[pa.Array]
 ) -> ProtobufDecoder:
-    """Return the decoder to the columns of the message; without a schema, of the newest message of the values."""
+    """Return the decoder for the columns of the message, or if `schema` is None, of the values' newest message."""
     if schema is not None:
         return ProtobufDecoder(Message.of(schema, message), registry)
     if registry is None:
@@ -280,7 +282,7 @@ def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], messag
     """Return the last message with the highest usable schema id, or `message` in that schema; None without an id."""
     newest: dict[int, Indexes] = {}
     for values in batches:
-        ids, payloads = unframed(values)
+        ids, payloads = split_headers(values)
         distinct, number_of_row, _ = split_messages(payloads)
         for schema_id in np.unique(ids[ids >= 0]).tolist():
             last_row = np.flatnonzero(ids == schema_id)[-1]
