@@ -57,12 +57,12 @@ def _run(app: Callable[..., Any]) -> None:
 def _status_after(error: Exception | KeyboardInterrupt) -> int:
     """Print why the command failed; returns the exit status. Raises an error that only a fault of the code makes."""
     # it needs pyarrow, and `--help` does not
-    from distlog.console.output import INTERRUPTED, fail
+    from distlog.console.output import INTERRUPTED, print_failure
 
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, (DistlogError, OSError, ModuleNotFoundError)):
-        return fail("distlog", error, as_json="--json" in sys.argv)
+        return print_failure("distlog", error, as_json="--json" in sys.argv)
     # typer's own, most of whose classes are private
     if hasattr(error, "format_message"):
         return _refuse(error)
@@ -70,7 +70,7 @@ def _status_after(error: Exception | KeyboardInterrupt) -> int:
         raise error
     # it asked a question, and got no answer
     is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
-    return INTERRUPTED if is_interrupted else fail("distlog", error, "aborted")
+    return INTERRUPTED if is_interrupted else print_failure("distlog", error, "aborted")
 
 
 def _refuse(error: Any) -> int:
@@ -81,8 +81,8 @@ def _refuse(error: Any) -> int:
     if not sys.argv[1:]:
         error.show()  # the help
     else:
-        from distlog.console.output import fail
+        from distlog.console.output import print_failure
 
         text = error.format_message().rstrip(".")
-        fail("distlog", error, f"{text} ({about} --help)", as_json="--json" in sys.argv)
+        print_failure("distlog", error, f"{text} ({about} --help)", as_json="--json" in sys.argv)
     return int(error.exit_code)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """A `with` block in which SIGINT and SIGTERM end the input. A second signal raises KeyboardInterrupt."""
+    """A `with` block in which a first SIGINT or SIGTERM ends the input, and a second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -168,7 +168,7 @@ class Source:
 
     def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
         self._reader, self.seen_fields = reader, SeenFields(reader.options.fields)
-        # the path of a stream, or the splits of adjacent files
+        # paths of streams, and between them the splits of files
         self._items = list[str | list[FileSplit]]()
         for are_streams, group in itertools.groupby(inputs, is_stream):
             paths = list(group)
@@ -187,7 +187,7 @@ class Source:
             return None
         return sum(split.length for split in splits)
 
-    def batch(self, app_id: str | None, batch_id: str | None) -> tuple[str, BatchId] | None:
+    def batch_identity(self, app_id: str | None, batch_id: str | None) -> tuple[str, BatchId] | None:
         """Return the identity of an idempotent append. Raises InvalidConfigError if an option is missing."""
         if app_id is None and batch_id is None:
             return None
@@ -206,7 +206,7 @@ class Source:
             self._readings.append((item, reading))
             yield reading
 
-    def without_records(self) -> str | None:
+    def missing_records_warning(self) -> str | None:
         """Return a warning about files that have bytes but no records, if any."""
         names = [name for splits, reading in self._readings for name in files_without_records(splits, reading.report)]
         return warning_of_no_records(names) if names else None
@@ -217,9 +217,9 @@ COMMIT_BYTES = 256 << 20
 
 
 class Appending:
-    """Commits the records of a stream each `seconds` and at its end, also after a bad line; records of files once.
+    """Commits records: of a stream every `seconds` and at its end, also after a bad line; of files once.
 
-    Without `seconds` the input is files, of which an error commits nothing.
+    `seconds` is None if the input is files; then nothing is committed after an error.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Appending:
         self._batch: tuple[str | None, BatchId | None] = batch or (None, None)
         self._seconds, self._clock = seconds, clock
         self._transaction: Transaction | None = None
-        self._bytes, self._due = 0, 0.0
+        self._bytes, self._due_s = 0, 0.0
         self.version: int | None = None
         self.records, self.skipped, self.is_replayed = 0, 0, False
         self.offsets = dict[int, tuple[int, int]]()
@@ -243,7 +243,7 @@ class Appending:
         """Return the seconds until the next commit, or None without buffered records."""
         if self._seconds is None or self._transaction is None:
             return None
-        return max(0.0, self._due - self._clock())
+        return max(0.0, self._due_s - self._clock())
 
     def append(self, part: Part) -> None:
         """Buffer the records of a part. Raises InvalidRecordError with file and line for a refused record."""
@@ -253,7 +253,7 @@ class Appending:
             return
         if self._transaction is None:
             self._transaction = self._topic.transaction(*self._batch, compression=self._compression)
-            self._bytes, self._due = 0, self._clock() + (self._seconds or 0)
+            self._bytes, self._due_s = 0, self._clock() + (self._seconds or 0)
         self._bytes += records.nbytes
         try:
             self._transaction.append(records)

@@ -54,8 +54,8 @@ from distlog.core.storage.storage import InputStorage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic
 
-#: The columns for people by default. JSON has all.
-_FOR_PEOPLE = tuple(name for name in COLUMNS if name != "timestamp_type")
+#: The printed columns unless --columns is given; JSON has all columns.
+_DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "timestamp_type")
 
 
 class OnErrorChoice(str, Enum):
@@ -127,12 +127,12 @@ def append(
         InputStorage(dict(storage)),
     )
     source = Source(reader, files or [STANDARD_INPUT])
-    batch = source.batch(app_id, batch_id)
+    batch = source.batch_identity(app_id, batch_id)
     topic = distlog.open(url, storage_options=dict(storage))
     seconds = commit_interval if source.has_stream else None
     with Interrupt() as interrupt, Appending(topic, compression, seconds, time.monotonic, batch) as appending:
         _append_until_end(source, appending, interrupt)
-    if not interrupt.signal and (warning := source.without_records()):
+    if not interrupt.signal and (warning := source.missing_records_warning()):
         print(f"distlog: {warning}", file=sys.stderr)
     _report(appending, interrupt.signal, as_json=as_json)
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else SUCCESS)
@@ -192,7 +192,7 @@ def read(
     until: options.Until = None,
     key: options.Keys = None,
     columns: options.Columns = None,
-    shown: RecordFormat = None,
+    record_format: RecordFormat = None,
     follow: options.Follow = False,
     group: options.Group = None,
     timeout: options.Timeout = None,
@@ -217,22 +217,22 @@ def read(
         isolation="read_committed" if committed else "read_uncommitted",
     )
     follows = follow or group is not None or timeout is not None
-    _check(bounds, follows=follows, is_old=version is not None or timestamp is not None)
+    _check_combination(bounds, follows=follows, is_old=version is not None or timestamp is not None)
     topic = open_at(url, version, timestamp, storage)
-    printed_columns, show = printing(topic.name, columns, shown, as_json=as_json)
+    printed_columns, print_records = batch_printer(topic.name, columns, record_format, as_json=as_json)
     if follows:
         batches = consumed_batches(topic, partition, bounds, limit, printed_columns, group, timeout)
     else:
         batches = read_batches(topic, partition or range(topic.partitions), bounds, limit, printed_columns)
     for number, batch in enumerate(batches):
-        show(batch, number == 0)
+        print_records(batch, number == 0)
         if follows:
             sys.stdout.flush()
     # so that an error of the last write is reported like any other
     sys.stdout.flush()
 
 
-def _check(bounds: Bounds, *, follows: bool, is_old: bool) -> None:
+def _check_combination(bounds: Bounds, *, follows: bool, is_old: bool) -> None:
     """Raise BadParameter for options that cannot be combined."""
     if sum(bound is not None for bound in (bounds.offset, bounds.tail, bounds.since)) > 1:
         raise typer.BadParameter("--offset, --tail and --since cannot be combined", param_hint="--offset")
@@ -382,7 +382,8 @@ def dump(
         bool, typer.Option("--skip-record-metadata", help="Print only the keys and payloads of records.")
     ] = False,
     verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Compare indexes with their logs, without printing entries.")
+        bool,
+        typer.Option("--verify-index-only", help="Compare indexes with their logs, without printing entries."),
     ] = False,
     index_sanity_check: Annotated[
         bool, typer.Option("--index-sanity-check", help="Check indexes as a broker does at startup.")
@@ -417,7 +418,7 @@ def dump(
         raise typer.Exit(FAILED)
 
 
-def printing(
+def batch_printer(
     topic: str, columns: Sequence[str] | None, record_format: str | Conversions | None, *, as_json: bool
 ) -> tuple[Sequence[str], Callable[[pa.RecordBatch, bool], None]]:
     """Return the columns to print, and the function that prints a batch; its flag is true for the first batch."""
@@ -428,18 +429,18 @@ def printing(
             raise InvalidConfigError("--columns cannot be combined with a --format that has conversions")
         return record_format.columns, lambda batch, _: print_bytes(record_format.texts(batch, topic))
     if record_format == "csv":
-        return columns or _FOR_PEOPLE, lambda batch, is_first: print_bytes(csv_rows(batch, titles=is_first))
+        return columns or _DEFAULT_COLUMNS, lambda batch, is_first: print_bytes(csv_rows(batch, titles=is_first))
     if as_json or record_format == "json":
         return columns or COLUMNS, lambda batch, _: print_objects(batch)
     printer = RowPrinter()
-    return columns or _FOR_PEOPLE, lambda batch, _: print_batch(batch, printer)
+    return columns or _DEFAULT_COLUMNS, lambda batch, _: print_batch(batch, printer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Records from `offset` on, of times [`since`, `until`) in ms, or of the last `tail` offsets.
+    """Which records to read: from `offset` on, of the last `tail` offsets, or of the times [`since`, `until`) in ms.
 
-    Without `keys` the records of all keys.
+    `keys` selects records by key; if it is empty, records of all keys are read.
     """
 
     offset: int | None = None
@@ -504,7 +505,7 @@ def consumed_batches(
         start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
     read_columns = (*columns, *(name for name in ("partition", "offset") if name not in columns))
     consumer = topic.consume(partitions, start, group, timeout, read_columns, isolation=bounds.isolation)
-    with consumer, _ended_by_signal(consumer) as signals:
+    with consumer, _closing_at_sigterm(consumer) as signals:
         while limit is None or limit > 0:
             batch = next(consumer, None)
             if batch is None:
@@ -520,8 +521,8 @@ def consumed_batches(
 
 
 @contextmanager
-def _ended_by_signal(consumer: Consumer) -> Iterator[list[int]]:
-    """End the iteration at SIGTERM, so that the group need not wait for the lease; yields the received signals."""
+def _closing_at_sigterm(consumer: Consumer) -> Iterator[list[int]]:
+    """Close the consumer at SIGTERM, so that its group doesn't wait for its lease; yields the received signals."""
     signals: list[int] = []
 
     def end(number: int, _: object) -> None:

@@ -35,7 +35,7 @@ def setting(text: str) -> tuple[str, str]:
 def registry_at(
     address: str | None, context: str = DEFAULT_CONTEXT, storage: Mapping[str, Any] | None = None
 ) -> SchemaRegistry | None:
-    """Return the registry at an http address or of a topic, by default $DISTLOG_SCHEMA_REGISTRY; None without one."""
+    """Return the registry at an http address or in a topic, default $DISTLOG_SCHEMA_REGISTRY; None without both."""
     address = address or os.environ.get(REGISTRY_VARIABLE)
     if address is None:
         return None
@@ -44,7 +44,7 @@ def registry_at(
 
 
 def version_of_topics(text: str) -> tuple[str | None, int]:
-    """Split `TOPIC=VERSION`; without a topic it is None."""
+    """Split `TOPIC=VERSION`, or a VERSION alone, whose topic is None."""
     topic, equals, number = text.rpartition("=")
     return topic if equals else None, version(number)
 
@@ -57,7 +57,7 @@ def check_unique_names(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def partition_offset(text: str) -> tuple[int | None, int]:
-    """Split `PARTITION:OFFSET`; without a partition it is None. The offset -1 is the log end."""
+    """Split `PARTITION:OFFSET`, or an OFFSET alone, whose partition is None. The offset -1 is the log end."""
     match = _PARTITION_OFFSET.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not an offset (100) or PARTITION:OFFSET (0:100)")
@@ -101,18 +101,18 @@ def offset_or_end(text: str) -> int | FromEnd:
     """Parse an offset, a distance from the end like `-5`, or `earliest` or `latest` (their special numbers)."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
-    number = _number_or(
+    number = _number_or_error(
         text.removeprefix("-"), f"{text!r} is not an offset (100, or -5 from the end), earliest or latest"
     )
     return FromEnd(number) if text.startswith("-") else number
 
 
 def version(text: str) -> int:
-    return _number_or(text, f"{text!r} is not a version: `distlog history` lists the versions")
+    return _number_or_error(text, f"{text!r} is not a version: `distlog history` lists the versions")
 
 
 def count(text: str) -> int:
-    return _number_or(text, f"{text!r} is not a number (0 or more)")
+    return _number_or_error(text, f"{text!r} is not a number (0 or more)")
 
 
 def start(text: str) -> int | str | dict[int, int]:
@@ -148,7 +148,7 @@ def offsets(text: str) -> int | dict[int, int]:
         raise ValueError(f"{text!r} is not an offset (10) or offsets by partition (0:10,1:7)") from None
 
 
-def _number_or(text: str, problem: str) -> int:
+def _number_or_error(text: str, problem: str) -> int:
     try:
         return _number(text)
     except ValueError:

@@ -47,11 +47,11 @@ class Milliseconds(int):
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    columns = [_values(table.column(name)) for name in table.schema.names]
+    columns = [_python_values(table.column(name)) for name in table.schema.names]
     return [dict(zip(table.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def _python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         return [None if ms is None else Milliseconds(ms) for ms in column.cast(pa.int64()).to_pylist()]
     if pa.types.is_binary(column.type):
@@ -143,7 +143,7 @@ class WithTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A report made by its caller. People see its text and the columns `names` (default: all) of `rows`."""
+    """A report: its JSON has `fields`; people see the text, and the columns `names` (default: all) of `rows`."""
 
     text: str
     fields: Mapping[str, Any]
@@ -175,7 +175,7 @@ def status_of(report: Report) -> int:
     return SUCCESS if report.to_dict().get("ok", True) else FAILED
 
 
-def fail(program: str, error: Exception, reason: str | None = None, *, as_json: bool = False) -> int:
+def print_failure(program: str, error: Exception, reason: str | None = None, *, as_json: bool = False) -> int:
     """Print on one line of standard error, and as JSON, why `program` failed; returns the exit status."""
     reason = " ".join((reason or str(error)).split())
     print(f"{program}: {text(reason)}", file=sys.stderr)
@@ -256,6 +256,7 @@ _COLUMN_OF = {"v": "value", "s": "value", "S": "value", "k": "key", "K": "key", 
 class Conversions:
     """A format: texts, and conversions between them. Keys and values are printed unchanged, null as nothing."""
 
+    #: Texts, and with True the letters of conversions.
     tokens: tuple[tuple[str, bool], ...]
 
     @classmethod

@@ -83,8 +83,8 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     return _summary(options.topic, result, time.monotonic() - started)
 
 
-# Hadoop's settings of its S3 client, by the options of fsspec's client.
-_HADOOP = "spark.hadoop.fs.s3a."
+# Names of Hadoop's settings of its S3 client begin so.
+_S3A_SETTINGS = "spark.hadoop.fs.s3a."
 _S3A_SCHEMES = ("s3a://", "s3n://")
 
 
@@ -93,18 +93,18 @@ def input_settings(spark: SparkSession, inputs: Sequence[str], storage: Mapping[
     if not any(path.lower().startswith(_S3A_SCHEMES) for path in inputs):
         return dict(storage)
 
-    def hadoop(name: str) -> str | None:
-        return spark.conf.get(_HADOOP + name, None)
+    def hadoop_setting(name: str) -> str | None:
+        return spark.conf.get(_S3A_SETTINGS + name, None)
 
-    endpoint, region = hadoop("endpoint"), hadoop("endpoint.region")
+    endpoint, region = hadoop_setting("endpoint"), hadoop_setting("endpoint.region")
     if endpoint and "://" not in endpoint:
-        is_plain = (hadoop("connection.ssl.enabled") or "true").lower() == "false"
+        is_plain = (hadoop_setting("connection.ssl.enabled") or "true").lower() == "false"
         endpoint = f"{'http' if is_plain else 'https'}://{endpoint}"
     hadoop_options: dict[str, Any] = {
         "endpoint_url": endpoint,
-        "key": hadoop("access.key"),
-        "secret": hadoop("secret.key"),
-        "token": hadoop("session.token"),
+        "key": hadoop_setting("access.key"),
+        "secret": hadoop_setting("secret.key"),
+        "token": hadoop_setting("session.token"),
         "client_kwargs": {"region_name": region} if region else None,
     }
     return {**storage, **{name: value for name, value in hadoop_options.items() if value}}

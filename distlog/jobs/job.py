@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
-from distlog.console.output import FAILED, INTERRUPTED, SUCCESS, Summary, fail, print_report
+from distlog.console.output import FAILED, INTERRUPTED, SUCCESS, Summary, print_failure, print_report
 from distlog.console.streams import buffer_lines, escape_unencodable_text, open_closed_streams, show_warnings
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
@@ -44,9 +44,9 @@ class _JvmErrors(io.TextIOBase):
 T = TypeVar("T")
 
 #: An exception's name in a Python or Java stack trace, and the text after it on the same line.
-_RAISED = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+_NAME_AND_MESSAGE = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 _CAUSES = re.compile(r"^Caused by: (.+?)(?=\n\s+at |\Z)", re.MULTILINE | re.DOTALL)
-_USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_USER_ERROR = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
 class JobParser(argparse.ArgumentParser):
@@ -131,7 +131,7 @@ def run_program(
     escape_unencodable_text()
     show_warnings(parser.prog)
     # py4j logs a traceback at an interrupt and at a lost JVM, and raises both anyway
-    logging.getLogger().addFilter(_is_unreported)
+    logging.getLogger().addFilter(_should_log)
     try:
         with redirect_stderr(_JvmErrors(sys.stderr) if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr):
             try:
@@ -141,19 +141,19 @@ def run_program(
                     return INTERRUPTED
                 if isinstance(error, BrokenPipeError) and _is_output_closed():
                     return FAILED
-                return fail(parser.prog, error, reason(error), as_json="--json" in argv)
+                return print_failure(parser.prog, error, reason(error), as_json="--json" in argv)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:
-    """Return whether an interrupt caused the error: py4j fails to close a connection that it is still opening."""
+    """Return whether an interrupt caused the error, as py4j's error for a connection that it was still opening."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
-def _is_unreported(record: logging.LogRecord) -> bool:
+def _should_log(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], (KeyboardInterrupt, Py4JNetworkError)))
 
 
@@ -195,10 +195,10 @@ def reason(error: BaseException) -> str:
     text = str(error)
     if "Cannot call methods on a stopped SparkContext" in text:
         return "Spark ended the application: the lines above say why"
-    for pattern in (_USER_RAISED, _RAISED):
+    for pattern in (_USER_ERROR, _NAME_AND_MESSAGE):
         if messages := pattern.findall(text):
-            last = messages[-1]
-            return last if isinstance(last, str) else ": ".join(last)
+            innermost = messages[-1]
+            return innermost if isinstance(innermost, str) else ": ".join(innermost)
     head = re.split(r"JVM stacktrace|\n\s+at ", text)[0]
     # the last cause of a Java exception was raised first
     causes = _CAUSES.findall(text)[-1:]

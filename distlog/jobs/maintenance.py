@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distlog.console.output import FAILED, SUCCESS, Report, Summary, fail, print_report, status_of
+from distlog.console.output import FAILED, SUCCESS, Report, Summary, print_failure, print_report, status_of
 from distlog.core.display import counted
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES
@@ -66,7 +66,9 @@ class MaintenanceJob:
         except Exception as error:
             if options.root and isinstance(error, TopicNotFoundError):
                 return None
-            return {"topic": url, "error": reason(error)}, fail(f"{self.parser.prog}: {url}", error, reason(error))
+            return {"topic": url, "error": reason(error)}, print_failure(
+                f"{self.parser.prog}: {url}", error, reason(error)
+            )
         fields = {"topic": url, **report.to_dict()}
         if not options.json:
             print_report(Summary(f"{url}: {report}", fields), as_json=False)

@@ -64,18 +64,18 @@ def _write(rows: DataFrame, options: argparse.Namespace) -> int:
 
 def _json_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for records in _stored(pa.Table.from_batches([batch])).to_batches():
+        for records in _with_core_columns(pa.Table.from_batches([batch])).to_batches():
             lines = split_lines(bytes(json_objects(records)).removesuffix(b"\n"))
             yield pa.record_batch({"value": lines.cast(pa.string())})
 
 
-def _stored(rows: pa.Table) -> pa.Table:
+def _with_core_columns(rows: pa.Table) -> pa.Table:
     """Return rows with Spark's columns as records with distlog's columns."""
     return rows.select([SPARK_NAMES[name] for name in COLUMNS]).rename_columns(COLUMNS).cast(SCHEMA)
 
 
 def _print(rows: DataFrame, *, as_json: bool) -> int:
-    records = _stored(rows.toArrow())
+    records = _with_core_columns(rows.toArrow())
     columns = COLUMNS if as_json else ("partition", "offset", "timestamp", "key", "value")
     if not as_json:
         print(*columns, sep="\t")

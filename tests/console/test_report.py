@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distlog.console.output import Report, Summary, fail, print_report, status_of
+from distlog.console.output import Report, Summary, print_failure, print_report, status_of
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
 
 LEFTOVER = Summary("left 2 files", {"files": 2}, [{"name": "a", "size": 1}, {"name": "b", "size": 2}], ["name"])
@@ -63,14 +63,14 @@ def test_the_status_says_whether_all_is_well() -> None:
 def test_a_failure_is_one_line_and_a_status(
     error: Exception, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fail("distlog", error) == status
+    assert print_failure("distlog", error) == status
     assert capsys.readouterr().err == "distlog: a b\n"
-    assert fail("distlog", error, "because") == status
+    assert print_failure("distlog", error, "because") == status
     assert capsys.readouterr().err == "distlog: because\n"
 
 
 def test_names_in_a_failure_do_not_reach_the_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
-    fail("distlog", OSError("no \x1b[2Jfolder\x9b"), as_json=True)
+    print_failure("distlog", OSError("no \x1b[2Jfolder\x9b"), as_json=True)
     printed = capsys.readouterr()
     assert printed.err == "distlog: no \\x1b[2Jfolder\\x9b\n"
     assert json.loads(printed.out)["error"] == "no \x1b[2Jfolder\x9b"

@@ -186,7 +186,7 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     raise ValueError(f"{WHOLE_TIME} (--timestamp-unit), from 0 on, -1 for none, or null, not {value!r}")
 
 
-#: By directive of `strptime`: the number of digits, the smallest and the largest value. `%f` has the remaining digits.
+#: By directive of `strptime`: the number of digits, and the smallest and largest value. `%f` has the other digits.
 _DIRECTIVES = {
     "Y": (4, 1970, 9999),
     "m": (2, 1, 12),
