@@ -249,7 +249,7 @@ def test_a_file_is_read_as_it_was_listed(tmp_path: Path, change: str, name: str)
         path.write_bytes(path.read_bytes()[:-3])
     else:
         path.unlink()
-    reason = "shorter than when it was listed" if change == "cut" else "deleted after it was listed"
+    reason = "became shorter after it was listed" if change == "cut" else "deleted after it was listed"
     with pytest.raises(InvalidRecordError, match=reason) as raised:
         list(reading)
     assert raised.value.details["file"] == str(path)

@@ -149,7 +149,7 @@ def test_a_large_row_group_is_never_in_memory_at_once(
 ) -> None:
     """One of two columns of 600 kB is read: in a single request, or in requests of a buffer and a page."""
     monkeypatch.setattr(table_rows, "_MAX_GROUP_FETCH", together)
-    monkeypatch.setattr(table_rows, "_OBJECT_BUFFER", 1 << 16)
+    monkeypatch.setattr(table_rows, "_OBJECT_BUFFER_BYTES", 1 << 16)
     count, sizes = 60_000, list[int]()
 
     class Measured(InputStorage):

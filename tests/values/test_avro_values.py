@@ -288,7 +288,7 @@ def test_an_invalid_default_of_bytes_is_an_invalid_schema(on_error: Any) -> None
     new = {**old, "fields": [*old["fields"], {"name": "new", "type": "bytes", "default": "\u0100"}]}
     scan = topic_of(framed(1, avro(old, {"x": 1}))).scan(columns="value")
     with pytest.raises(
-        distlog.InvalidConfigError, match="a default in the Avro schema does not have the type of its field"
+        distlog.InvalidConfigError, match="the default of a field in the Avro schema does not have the field's type"
     ):
         scan.avro(new, registry={1: old}, on_error=on_error)
 

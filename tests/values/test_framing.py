@@ -5,23 +5,23 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from distlog.core.schemas.decoding import split_messages, unframed, without_first
+from distlog.core.schemas.decoding import split_headers, split_messages, without_prefixes
 
 
 def test_ids_and_payloads_of_a_slice_are_right() -> None:
     values = pa.array([b"\0\0\0\1\2a", b"x", None, b"\0\0\0\0\7", b"", b"\1\0\0\0\1bc", b"\0\xff\0\0\1"], pa.binary())
-    ids, payloads = unframed(values)
+    ids, payloads = split_headers(values)
     assert ids.tolist() == [258, -1, -1, 7, -1, -1, -1]
     assert payloads.to_pylist() == [b"a", b"", None, b"", b"", b"bc", b""]
-    ids, payloads = unframed(values.slice(2, 4))
+    ids, payloads = split_headers(values.slice(2, 4))
     assert (ids.tolist(), payloads.to_pylist()) == ([-1, 7, -1, -1], [None, b"", b"", b"bc"])
-    ids, payloads = unframed(values.slice(0, 0))
+    ids, payloads = split_headers(values.slice(0, 0))
     assert (ids.tolist(), payloads.to_pylist()) == ([], [])
 
 
 def test_bytes_are_dropped_from_the_front_of_each_value() -> None:
     values = pa.array([b"abc", None, b"", b"de"], pa.binary()).slice(0, 4)
-    assert without_first(values, pa.array([2, 0, 0, 2]).to_numpy()).to_pylist() == [b"c", None, b"", b""]
+    assert without_prefixes(values, pa.array([2, 0, 0, 2]).to_numpy()).to_pylist() == [b"c", None, b"", b""]
 
 
 LOCATIONS = [

@@ -14,7 +14,7 @@ import pytest
 from framed_values import framed
 
 import distlog
-from distlog.core.schemas.protobuf import Message, compiled
+from distlog.core.schemas.protobuf import Message, compile_schema
 from distlog.core.schemas.registry import Schema
 
 pytest.importorskip("google.protobuf")
@@ -54,7 +54,7 @@ def message_class(name: str, text: str = TEXT) -> Any:
     from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
-    for file in compiled(Schema("PROTOBUF", text)):
+    for file in compile_schema(Schema("PROTOBUF", text)):
         pool.AddSerializedFile(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
@@ -196,7 +196,9 @@ def test_bad_messages_among_many_are_detected() -> None:
 
 
 def test_a_schema_may_be_the_descriptor_of_its_file() -> None:
-    descriptor = base64.b64encode(compiled(Schema("PROTOBUF", 'syntax = "proto3"; message A { int32 x = 1; }'))[-1])
+    descriptor = base64.b64encode(
+        compile_schema(Schema("PROTOBUF", 'syntax = "proto3"; message A { int32 x = 1; }'))[-1]
+    )
     registry = {1: Schema("PROTOBUF", descriptor.decode())}
     topic = topic_of(framed(1, b"\0\x08\x05"))
     assert topic.scan(columns="value").protobuf(registry=registry).to_pydict() == {"x": [5]}
@@ -205,11 +207,11 @@ def test_a_schema_may_be_the_descriptor_of_its_file() -> None:
 def test_a_schema_with_imports_is_compiled_with_them() -> None:
     inner = 'syntax = "proto3"; package a; message In { int32 x = 1; }'
     outer = 'syntax = "proto3"; import "a/in.proto"; message Out { a.In inside = 1; }'
-    files = compiled(Schema("PROTOBUF", outer, (("a/in.proto", inner),)))
+    files = compile_schema(Schema("PROTOBUF", outer, (("a/in.proto", inner),)))
     assert Message(files, "Out").schema == pa.schema([("inside", pa.struct([pa.field("x", pa.int32(), False)]))])
     for name in ("/tmp/x.proto", "../x.proto"):
         with pytest.raises(distlog.InvalidConfigError, match="an import's name must be a path in"):
-            compiled(Schema("PROTOBUF", outer, ((name, inner),)))
+            compile_schema(Schema("PROTOBUF", outer, ((name, inner),)))
 
 
 def test_invalid_and_empty_schemas_are_refused(capfd: pytest.CaptureFixture[str]) -> None:

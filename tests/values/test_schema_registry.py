@@ -82,7 +82,7 @@ def test_a_redirect_is_not_followed_with_the_password() -> None:
     "answer", [b"<html>", b"[]", b'{"schema": 5}', b'{"schema": "x", "schemaType": "XML"}', b"[" * 100_000]
 )
 def test_an_invalid_response_is_a_registry_error(answer: bytes) -> None:
-    with registry({"/schemas/ids/1": answer}) as server, pytest.raises(OSError, match="answer is not a schema"):
+    with registry({"/schemas/ids/1": answer}) as server, pytest.raises(OSError, match="response is not a schema"):
         distlog.SchemaRegistry(server.url).schema(1)
 
 
