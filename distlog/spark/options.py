@@ -384,7 +384,7 @@ def first_records(
     return offsets_for_times(reader, snapshot.partitions, {number: bound.of(number) for number in partitions})
 
 
-def start_offset(
+def resolved_start(
     state: PartitionState, partition: int, options: ReadOptions, first_record: OffsetAndTime | None
 ) -> int:
     """Return the start of a read of the partition; `first_record` is the first at or after a time of the options."""
@@ -429,7 +429,7 @@ def _range(
         raise InvalidConfigError(
             f"option {options.start.option} cannot be latest in a batch read", partition=partition
         )
-    start = start_offset(state, partition, options, start_record)
+    start = resolved_start(state, partition, options, start_record)
     bound = options.end
     end = end_record[0] if end_record else state.log_end_offset
     if bound.kind == "offset":

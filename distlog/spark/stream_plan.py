@@ -50,8 +50,8 @@ from distlog.spark.options import (
     offset_in_log,
     offsets_json,
     out_of_range_error,
+    resolved_start,
     selected_partitions,
-    start_offset,
 )
 from distlog.spark.versions import (
     ReadAllAvailable,
@@ -208,6 +208,7 @@ class StreamPlan:
         is_same_topic = previous is not None and previous.topic_id == snapshot.topic_id
         starts = self._new_starts(snapshot, batch_start, is_same_topic) if previous else batch_start.offsets
         available = self._available(snapshot, {**batch_start.offsets, **starts})
+        # the stream's first batch does not wait, but starts the delay of the next
         if limited and self._fixed_end is None and self._admission.should_wait(available) and previous:
             return start
         ends = {number: end for number, (_, end) in available.items()}
@@ -285,7 +286,7 @@ class StreamPlan:
 
     def _partition_start(self, state: PartitionState, partition: int, first_record: OffsetAndTime | None) -> int:
         readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
-        offset = start_offset(readable, partition, self._options, first_record)
+        offset = resolved_start(readable, partition, self._options, first_record)
         return offset_in_log(state, partition, offset, self._options)
 
     def _new_starts(self, snapshot: Snapshot, batch_start: StreamOffset, is_same_topic: bool) -> dict[int, int]:
