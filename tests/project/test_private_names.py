@@ -21,7 +21,7 @@ ALLOWED_USES = {
     # the state of the group, without a record that an iteration would return
     "consuming/group_members.py": {"_assignment"},
     # the process is killed during a batch of a table
-    "spark/killed_driver.py": {"_Writer"},
+    "spark/killed_driver.py": {"_ParquetWriter"},
     "tiered/test_chunk_requests.py": {"_decompressed"},
     # the table that the page repeats
     "project/test_command_line_docs.py": {"_COLUMN_OF"},

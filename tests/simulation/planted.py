@@ -588,7 +588,11 @@ BUGS: Mapping[str, Bug] = {
     "decisions are not stored": bug(_decisions_are_not_stored, "transacting", "several gateways", "death"),
     "names of copies are offsets": bug(_names_of_copies_are_offsets, "adopter", "late"),
     "exports keep what was rewritten": bug(
-        patched(export.ExportedSegment, "is_of", lambda self, segment: self.base_offset == segment.base_offset),
+        patched(
+            export.ExportedSegment,
+            "is_complete_copy_of",
+            lambda self, segment: self.base_offset == segment.base_offset,
+        ),
         "exporter",
         "compact",
     ),

@@ -58,7 +58,7 @@ def main(folder: str) -> None:
         if batch == KILLED_BATCH:
             wait_to_be_killed("each")
 
-    write: Any = tables._Writer.write
+    write: Any = tables._ParquetWriter.write
 
     def write_table_and_wait(self: Any, frame: DataFrame, batch: int) -> None:
         dies, name = batch == KILLED_BATCH_OF_TABLES, os.path.basename(self.table)
@@ -74,7 +74,7 @@ def main(folder: str) -> None:
         checkpoint = f"{folder}/{name}/checkpoint"
         return stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
 
-    tables._Writer.write = write_table_and_wait  # type: ignore[method-assign]
+    tables._ParquetWriter.write = write_table_and_wait  # type: ignore[method-assign]
     for name in ("part", "whole"):
         paths = (spark, f"{folder}/clicks", f"{folder}/{name}")
         threading.Thread(target=to_table, args=paths, kwargs={"max_offsets": 10}, daemon=True).start()
