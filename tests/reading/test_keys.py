@@ -20,7 +20,7 @@ from raw_batches import batch, record
 from topics import NOW, topic_on
 
 import distlog
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import CorruptRecordError, InvalidRecordError
 from distlog.core.format.indexes import AbortedTransaction, encode_transactions
 from distlog.core.format.record_batch import ABORT, CONTROL, TRANSACTIONAL
 from distlog.core.read.keys import key_array
@@ -244,6 +244,48 @@ def test_a_key_in_a_store_takes_one_request_for_each_index_and_each_hit(memory_u
     old_gets = counters.gets
     topic.scan(keys="absent")
     assert counters.gets - old_gets <= len(segments(topic))
+
+
+def test_the_batches_of_a_key_in_many_segments_are_read_as_one(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 1, CONFIG)
+    for start in range(0, RECORDS, RECORDS // 10):
+        topic.append(rows(range(start, start + RECORDS // 10)))
+    scan, counters = topic.scan(keys="key 7"), topic.storage.counters
+    old_gets, old_bytes = counters.gets, counters.bytes_read
+    assert [batch.num_rows for batch in scan] == [len(scan.slices)]
+    assert len(scan.slices) == 3
+    # the size of a batch, and then the batch
+    assert counters.gets - old_gets == 2 * len(scan.slices)
+    assert counters.bytes_read - old_bytes < 10_000 * len(scan.slices)
+
+
+def test_batches_that_are_larger_than_most_take_another_request(memory_url: Address) -> None:
+    topic = topic_on(Storage(*memory_url), 1, CONFIG)
+    for start in range(0, 400, 100):
+        topic.append([*rows(range(start, start + 99)), {"key": b"large", "value": bytes(400_000), "timestamp": NOW}])
+    scan, counters = topic.scan(keys="large"), topic.storage.counters
+    old_gets = counters.gets
+    assert scan.count() == len(scan.slices) == 4
+    assert counters.gets - old_gets == 2 * len(scan.slices)
+    check_keys(topic, [b"large", b"key 7"])
+
+
+@pytest.mark.parametrize("change", [0x01, 0x80])
+def test_a_changed_byte_of_a_located_batch_is_reported(tmp_path: Path, change: int) -> None:
+    topic = keyed_topic(Storage(str(tmp_path / "t")), partitions=1)
+    expected, (first, *_, last) = topic.scan(keys="key 7").to_table(), topic.scan(keys="key 7").slices
+    for part in (first, last):
+        file, start = tmp_path / "t" / topic.reader.name(part.segment), part.start_position
+        data = file.read_bytes()
+        # the checksum covers neither the offset nor the leader epoch
+        for position in (*range(start + 8, start + 12), *range(start + 16, start + 70)):
+            file.write_bytes(data[:position] + bytes([data[position] ^ change]) + data[position + 1 :])
+            with pytest.raises(CorruptRecordError) as error:
+                topic.scan(keys="key 7").to_table()
+            assert error.value.details["file"] == topic.reader.name(part.segment)
+            assert error.value.details["partition"] == 0
+        file.write_bytes(data)
+    assert topic.scan(keys="key 7").to_table().equals(expected)
 
 
 def test_filters_of_duckdb_polars_and_arrow_read_little_more_than_the_batches_of_the_keys(tmp_path: Path) -> None:

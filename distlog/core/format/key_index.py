@@ -159,9 +159,9 @@ def search_each(
 
     `read` returns bytes [starts[i], ends[i]) of each index i, back to back.
     """
-    reach = _DEVIATIONS * (np.sqrt(entries).astype(np.int64) // 2 + 1)
-    last = -(-entries // BLOCK_ENTRIES)
-    expected = (key_hash * (entries / 2**63)).astype(np.int64)
+    share, last = key_hash / 2**63, -(-entries // BLOCK_ENTRIES)
+    expected = (share * entries).astype(np.int64)
+    reach = (_DEVIATIONS * (np.sqrt(share * (1 - share) * entries) + 1)).astype(np.int64)
     firsts = np.minimum(np.maximum((expected - reach) // BLOCK_ENTRIES, 0), last - 1)
     ends = np.minimum((expected + reach) // BLOCK_ENTRIES + 1, last)
     ends_of_tables = entries * ENTRY_BYTES + last * CRC_BYTES

@@ -1,19 +1,32 @@
-"""Keys: the slices of a topic that may hold them, by its key indexes."""
+"""Keys: the batches of segments, and the slices of a topic, that may hold them, by key indexes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.errors import InvalidRecordError
-from distlog.core.format.key_index import LEAST_LOG_BYTES, Longs, hashes_of
+from distlog.core.commits.segment_table import SegmentInfo
+from distlog.core.errors import CorruptIndexError, InvalidRecordError, StorageError
+from distlog.core.format.key_index import (
+    LEAST_LOG_BYTES,
+    KeyBatches,
+    KeySearch,
+    Longs,
+    Ranges,
+    hashes_of,
+    search,
+    search_each,
+)
 from distlog.core.integers import MAX_LONG
 from distlog.core.segments.chunks import SegmentSlice
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.storage.backend import Part
 
 Keys = bytes | str | Iterable[bytes | str]
 """A key, or some keys; a str stands for its UTF-8."""
@@ -51,13 +64,13 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
         return
     hashes, unindexed = np.unique(hashes_of(keys)), 0
     for start in range(0, len(slices), _AT_ONCE):
-        group = [part._replace(keys=keys) for part in slices[start : start + _AT_ONCE]]
-        for part, batches in zip(group, reader.find_keys([part.segment for part in group], hashes), strict=True):
+        group = slices[start : start + _AT_ONCE]
+        for part, batches in zip(group, find_keys(reader, [part.segment for part in group], hashes), strict=True):
             if batches is None:
                 unindexed += part.segment.log_bytes > LEAST_LOG_BYTES
-                yield part
+                yield part._replace(keys=keys)
             elif len(batches.positions):
-                yield from _of_batches(part, batches.positions)
+                yield from _of_batches(part._replace(keys=keys), batches.positions)
     if unindexed:
         _log.info(
             "%d of %d segments have no key index, so they are scanned: set key.index.enable, and rebuild the indexes",
@@ -77,3 +90,96 @@ def near_rows(positions: Longs) -> list[slice]:
     """The runs of ascending positions of batches that one read is best for."""
     ends = np.flatnonzero(np.diff(positions, append=MAX_LONG) > INDEX_WORTH_BYTES) + 1
     return [slice(start, end) for start, end in pairwise([0, *ends.tolist()])]
+
+
+def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Longs) -> list[KeyBatches | None]:
+    """The batches in each segment that may hold a key with one of the sorted hashes; None if it must be scanned.
+
+    It reads some blocks of all indexes at once; of an active segment the batches since the last call.
+    """
+    results = dict[int, KeyBatches | None]()
+    indexed = list[int]()
+    for row, segment in enumerate(segments):
+        if segment.is_active:
+            results[row] = reader.tail_keys.find(reader, segment, hashes)
+        elif segment.key_index_bytes:
+            indexed.append(row)
+    if len(hashes) == 1:
+        with_keys = [row for row in indexed if segments[row].key_count]
+        results |= _find_in_each(reader, segments, with_keys, int(hashes[0]))
+    searches = {
+        row: search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
+        for row, segment in ((row, segments[row]) for row in indexed if row not in results)
+    }
+    blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
+    while blocks:
+        ranges = dict[int, Ranges]()
+        for row, data in blocks.items():
+            step = _step(reader, segments[row], searches[row], data)
+            if isinstance(step, list):
+                ranges[row] = step
+            else:
+                results[row] = step
+        blocks = _blocks(reader, segments, ranges)
+    return [results.get(row) for row in range(len(segments))]
+
+
+def _find_in_each(
+    reader: SegmentReader, segments: Sequence[SegmentInfo], rows: Sequence[int], key_hash: int
+) -> dict[int, KeyBatches]:
+    """Search the indexes of the segments `rows` for one hash by one read of each, as far as this is enough."""
+    if not rows:
+        return {}
+
+    def read(starts: Longs, ends: Longs) -> memoryview:
+        spans = zip(rows, starts.tolist(), ends.tolist(), strict=True)
+        return reader.storage.read_joined([_index_of(reader, segments[row]).range(*span) for row, *span in spans])
+
+    entries, sizes, log_crcs = (
+        np.array([getattr(segments[row], name) for row in rows])
+        for name in ("key_count", "key_index_bytes", "first_batch_crc")
+    )
+    # a search by itself reports which index is bad
+    with suppress(FileNotFoundError, StorageError):
+        by_number = search_each(entries, sizes, log_crcs, key_hash, read)
+        return {rows[number]: batches for number, batches in by_number.items()}
+    return {}
+
+
+def _step(reader: SegmentReader, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
+    """The next ranges that a search needs, or its result, or None if the index is damaged."""
+    try:
+        return search.send(blocks)
+    except StopIteration as result:
+        batches: KeyBatches = result.value
+        return batches
+    except CorruptIndexError as error:
+        _warn_of_index(reader, segment, error)
+        return None
+
+
+def _blocks(
+    reader: SegmentReader, segments: Sequence[SegmentInfo], ranges: Mapping[int, Ranges]
+) -> dict[int, list[memoryview] | None]:
+    """The bytes of `ranges` in the key indexes, by segment; without the segments whose index cannot be read."""
+    indexes = {row: _index_of(reader, segments[row]) for row in ranges}
+    spans = [indexes[row].range(*span) for row, of_segment in ranges.items() for span in of_segment]
+    try:
+        blocks = iter(reader.storage.read_ranges(spans))
+        return {row: list(islice(blocks, len(of_segment))) for row, of_segment in ranges.items()}
+    except (FileNotFoundError, StorageError) as error:
+        if len(ranges) > 1:
+            singles = [_blocks(reader, segments, {row: of_segment}) for row, of_segment in ranges.items()]
+            return dict(chain.from_iterable(single.items() for single in singles))
+        for row in ranges:
+            _warn_of_index(reader, segments[row], error)
+        return {}
+
+
+def _index_of(reader: SegmentReader, segment: SegmentInfo) -> Part:
+    return reader.part(segment, ".keyindex")
+
+
+def _warn_of_index(reader: SegmentReader, segment: SegmentInfo, error: Exception) -> None:
+    name = _index_of(reader, segment).name
+    _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again (file=%s)", error, name)

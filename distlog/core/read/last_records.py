@@ -13,7 +13,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.kernels.record_write import fill_partitions
 from distlog.core.format.key_index import KeyBatches, Longs, hashes_of
 from distlog.core.format.record_batch import COLUMNS
-from distlog.core.read.keys import near_rows
+from distlog.core.read.keys import find_keys, near_rows
 from distlog.core.read.lookup import last_with_key
 from distlog.core.read.scan import Record, plan_slices, to_records
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
@@ -52,7 +52,7 @@ def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, is
     bounds = dict.fromkeys(range(len(snapshot.partitions)), (None, None))
     slices, visible = plan_slices(reader, snapshot, bounds, isolation)
     # the indexes of all partitions at once
-    batches = reader.find_keys([part.segment for part in slices], np.unique(hashes_of(keys)))
+    batches = find_keys(reader, [part.segment for part in slices], np.unique(hashes_of(keys)))
     for _, pairs in groupby(zip(slices, batches, strict=True), lambda pair: pair[0].segment.partition):
         search = _PartitionSearch(reader, visible, keys)
         search.add(*zip(*pairs, strict=True))
@@ -82,7 +82,7 @@ class _PartitionSearch:
     def add(self, slices: Sequence[SegmentSlice], batches: Sequence[KeyBatches | None] = ()) -> None:
         """Search the next older slices, in the order of their offsets; `batches` by their indexes, if known."""
         hashes = np.unique(hashes_of(self.keys))
-        batches = batches or self._reader.find_keys([part.segment for part in slices], hashes)
+        batches = batches or find_keys(self._reader, [part.segment for part in slices], hashes)
         for part, of_part in zip(reversed(slices), reversed(batches), strict=True):
             if of_part is None:
                 self._read([part._replace(keys=self.keys)] if len(self.keys) else [])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, islice
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,17 +39,9 @@ from distlog.core.format.indexes import (
     OffsetIndex,
     TimestampOffset,
 )
-from distlog.core.format.kernels.batch_scan import WINDOW_BYTES, find_batches
-from distlog.core.format.key_index import (
-    KeyBatches,
-    KeyIndexBuilder,
-    KeySearch,
-    Longs,
-    Ranges,
-    search,
-    search_each,
-)
-from distlog.core.format.record_batch import BatchWalk, Headers, headers_before_damage
+from distlog.core.format.kernels.batch_scan import SMALLEST_PREFIX, WINDOW_BYTES, find_batches
+from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder, Longs
+from distlog.core.format.record_batch import LOG_OVERHEAD, BatchWalk, Headers, headers_before_damage, size_of_first
 from distlog.core.segments.chunks import (
     Chunk,
     Isolation,
@@ -91,12 +83,23 @@ SMALL_BYTES = 1 << 20
 INDEX_WORTH_BYTES = 256 << 10
 #: The least bytes that are read in addition, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
-#: Up to this number, located batches of a disk are read and decoded by one thread.
-_FEW_BATCHES = 64
-#: The requests for single batches that run at once.
-LOCATED_DEPTH = 32
 #: The number of batches of one chunk, of about OUTPUT_BYTES at most, that are decoded ahead.
 AHEAD_BATCHES = 4
+
+
+class _FirstRead(NamedTuple):
+    """Bytes [start, end) of a log, after its head if that must be checked."""
+
+    log: Part
+    has_head: bool
+    start: int
+    end: int
+
+    @property
+    def ranges(self) -> list[tuple[str, int, int]]:
+        """The ranges of the file."""
+        head = [self.log.range(0, HEAD_BYTES)] if self.has_head else []
+        return [*head, self.log.range(self.start, self.end)]
 
 
 class SegmentReader:
@@ -110,7 +113,7 @@ class SegmentReader:
         self._indexes = SegmentIndexes(storage, topic, cache)
         self._identified = IdentifiedLogs()
         self.logs = OpenLogs(storage, topic, self._identified)
-        self._tails = TailKeys()
+        self.tail_keys = TailKeys()
 
     def part(self, segment: SegmentInfo, suffix: str = ".log") -> Part:
         return part_of(self.topic, segment, suffix)
@@ -128,6 +131,47 @@ class SegmentReader:
             for part, log, end in zip(slices, logs, ends, strict=True)
         ]
         return chunk_of_files(ranges, data)
+
+    def located_chunk(self, slices: Sequence[SegmentSlice]) -> Chunk:
+        """The batches of located slices, which are small, as one chunk."""
+        parts, ranges, start = self._located_batches(slices), list[LogRange](), 0
+        for part, data in zip(slices, parts, strict=True):
+            end, first_offset = start + len(data), -1 if part.start_position > 0 else part.segment.stored_base_offset
+            ranges.append(LogRange(part, self.part(part.segment), part.start_position, start, end, first_offset))
+            start = end
+        return chunk_of_files(ranges, memoryview(b"".join(parts)))
+
+    def _located_batches(self, slices: Sequence[SegmentSlice]) -> list[memoryview]:
+        """The bytes of the batches of each slice, after a check that the logs are those of the segments."""
+        reads = [self._first_read(part) for part in slices]
+        with self._explained([part.segment for part in slices]):
+            blocks = iter(self.storage.read_ranges(list(chain.from_iterable(read.ranges for read in reads))))
+            parts, missing = list[memoryview | None](), list[tuple[str, int, int]]()
+            for part, read in zip(slices, reads, strict=True):
+                if read.has_head:
+                    self._identified.check_head(part.segment, read.log, next(blocks))
+                start, last, data = part.start_position, part.end_position - 1, next(blocks)
+                # a wrong size leads to a wrong header, or to the end of the log, which a chunk reports
+                size = max(size_of_first(data[last - read.start :]), SMALLEST_PREFIX)
+                end = min(last + size, read.log.size)
+                if read.start <= start and end <= read.end:
+                    parts.append(data[start - read.start : end - read.start])
+                else:
+                    parts.append(None)
+                    missing.append(read.log.range(start, end))
+            others = iter(self.storage.read_ranges(missing))
+            return [next(others) if data is None else data for data in parts]
+
+    def _first_read(self, part: SegmentSlice) -> _FirstRead:
+        """The bytes with the size of the last batch: of a log in a store, mostly all batches, by one request."""
+        start = part.end_position - 1
+        end = min(start + LOG_OVERHEAD, part.segment.log_bytes)
+        if self.storage.is_local:
+            self._identified.forget(part.segment)
+        else:
+            start, end = self._bounds(part)
+        is_unknown = self._may_be_another(part) and not self._identified.is_identified(part.segment)
+        return _FirstRead(self.part(part.segment), part.start_position > 0 and is_unknown, start, end)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
         """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
@@ -193,9 +237,7 @@ class SegmentReader:
             self._identified.forget(segment)
         with self._explained([segment]):
             file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
-        # no other log has the stem; a store would need another request
-        is_known = part.is_located and not self.storage.is_local and paths.is_own_stem(segment.stem)
-        read = file.read if is_known else partial(self._read_identified, file, segment)
+        read = partial(self._read_identified, file, segment) if self._may_be_another(part) else file.read
 
         def headers(data: memoryview, begin: int) -> Headers:
             log_range = LogRange(part, log, begin, 0, len(data))
@@ -231,6 +273,10 @@ class SegmentReader:
                     walk.step = min(walk.step, most_bytes - size + spare_bytes(segment))
         finally:
             file.close()
+
+    def _may_be_another(self, part: SegmentSlice) -> bool:
+        """False if no other log has the stem: in a store, a check would need another request."""
+        return not part.is_located or self.storage.is_local or not paths.is_own_stem(part.segment.stem)
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
         with self._explained([segment]):
@@ -276,87 +322,6 @@ class SegmentReader:
             self._distrust(segment, error)
             return None
         return entry if entry.timestamp >= 0 else None
-
-    def find_keys(self, segments: Sequence[SegmentInfo], hashes: Longs) -> list[KeyBatches | None]:
-        """The batches in each segment that may hold a key with one of the sorted hashes; None if it must be scanned.
-
-        It reads some blocks of all indexes at once; of an active segment the batches since the last call.
-        """
-        results: list[KeyBatches | None] = [None] * len(segments)
-        searches = dict[int, KeySearch]()
-        for row, segment in enumerate(segments):
-            if segment.is_active:
-                results[row] = self._tails.find(self, segment, hashes)
-            elif segment.key_index_bytes:
-                searches[row] = search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
-        with_keys = [row for row in searches if segments[row].key_count]
-        if len(hashes) == 1 and with_keys:
-            for row, batches in self._key_in_each(segments, with_keys, int(hashes[0])).items():
-                results[row] = batches
-                del searches[row]
-        blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
-        while blocks:
-            ranges = dict[int, Ranges]()
-            for row, data in blocks.items():
-                step = self._step(segments[row], searches[row], data)
-                if isinstance(step, list):
-                    ranges[row] = step
-                else:
-                    results[row] = step
-            blocks = self._key_blocks(segments, ranges)
-        return results
-
-    def _key_in_each(
-        self, segments: Sequence[SegmentInfo], rows: Sequence[int], key_hash: int
-    ) -> dict[int, KeyBatches]:
-        """Search the indexes of the segments `rows` for one hash by one read of each, as far as this is enough."""
-        parts = [self.part(segments[row], ".keyindex") for row in rows]
-
-        def read(starts: Longs, ends: Longs) -> memoryview:
-            ranges = zip(parts, starts.tolist(), ends.tolist(), strict=True)
-            return self.storage.read_joined([part.range(start, end) for part, start, end in ranges])
-
-        entries, sizes, log_crcs = (
-            np.array([getattr(segments[row], name) for row in rows])
-            for name in ("key_count", "key_index_bytes", "first_batch_crc")
-        )
-        # a search by itself reports which index is bad
-        with suppress(FileNotFoundError, StorageError):
-            by_number = search_each(entries, sizes, log_crcs, key_hash, read)
-            return {rows[number]: batches for number, batches in by_number.items()}
-        return {}
-
-    def _step(self, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
-        """The next ranges that a search needs, or its result, or None if the index is damaged."""
-        try:
-            return search.send(blocks)
-        except StopIteration as result:
-            batches: KeyBatches = result.value
-            return batches
-        except CorruptIndexError as error:
-            self._warn_of_key_index(segment, error)
-            return None
-
-    def _key_blocks(
-        self, segments: Sequence[SegmentInfo], ranges: Mapping[int, Ranges]
-    ) -> dict[int, list[memoryview] | None]:
-        """The bytes of `ranges` in the key indexes, by segment; without the segments whose index cannot be read."""
-        parts = {row: self.part(segments[row], ".keyindex") for row in ranges}
-        spans = [parts[row].range(*span) for row, of_segment in ranges.items() for span in of_segment]
-        try:
-            blocks = iter(self.storage.read_ranges(spans))
-            return {row: list(islice(blocks, len(of_segment))) for row, of_segment in ranges.items()}
-        except (FileNotFoundError, StorageError) as error:
-            if len(ranges) > 1:
-                singles = [self._key_blocks(segments, {row: of_segment}) for row, of_segment in ranges.items()]
-                return dict(chain.from_iterable(single.items() for single in singles))
-            for row in ranges:
-                self._warn_of_key_index(segments[row], error)
-            return {}
-
-    def _warn_of_key_index(self, segment: SegmentInfo, error: Exception) -> None:
-        name = self.name(segment, ".keyindex")
-        _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again (file=%s)", error, name)
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at the offsets that readers see.
@@ -485,9 +450,7 @@ def read_slices(
     """
     is_local = reader.storage.is_local
     # requests for remote files take the time: to decode ahead, more would have to be fetched ahead
-    # to start a thread takes longer than to read and decode a batch
-    are_few = isinstance(slices, list) and len(slices) <= _FEW_BATCHES and all(part.is_located for part in slices)
-    workers = max_workers if is_local and not are_few else 1
+    workers = max_workers if is_local else 1
     step = CHUNK_BYTES if {"value", "headers"}.intersection(columns) else NARROW_BYTES
     chunks = _local_chunks(reader, slices, step) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
     # the first chunk may be enough: it is decoded before more is read
@@ -499,12 +462,12 @@ def read_slices(
 
 
 def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
-    """Group small segments into runs of a chunk's size, the first of up to `room` bytes; a large segment is alone."""
+    """Group small slices into runs of a chunk's size, the first of up to `room` bytes; a large slice is alone."""
     group: Group = []
     held = 0
     for part in slices:
-        size = part.segment.log_bytes
-        if group and (not _small(part) or held + size > room):
+        size = part.estimated_bytes if part.is_located else part.segment.log_bytes
+        if group and (not _small(part) or held + size > room or not _is_alike(group[-1], part)):
             yield group
             group, held, room = [], 0, GROUP_BYTES
         if _small(part):
@@ -516,8 +479,15 @@ def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
         yield group
 
 
+def _is_alike(part: SegmentSlice, other: SegmentSlice) -> bool:
+    """True if one chunk can have both slices, which are small."""
+    return part.is_located == other.is_located and part.keys is other.keys
+
+
 def _small(part: SegmentSlice) -> bool:
     size = part.segment.log_bytes
+    if part.is_located:
+        return part.estimated_bytes <= SMALL_BYTES
     uncut = (part.start_position, part.end_position) == (0, size)
     return uncut and (size <= INDEX_WORTH_BYTES or (part.covers_segment and size <= SMALL_BYTES))
 
@@ -525,7 +495,7 @@ def _small(part: SegmentSlice) -> bool:
 def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice], step: int) -> Iterator[ChunkLoader]:
     for number, group in enumerate(groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
-            yield partial(reader.whole_chunk, group)
+            yield partial(_chunk_of, reader, group)
         else:
             chunks = reader.chunks(group[0], step)
             for chunk in chunks if number else _growing(chunks):
@@ -546,17 +516,21 @@ def _remote_chunks(reader: SegmentReader, groups: Iterator[Group]) -> Iterator[C
     first = next(groups, None)
     if first is None:
         return
-    depth = LOCATED_DEPTH if first[0].is_located else DEPTH
-    for chunks in in_order((partial(_fetched, reader, group) for group in chain([first], groups)), depth):
+    for chunks in in_order((partial(_fetched, reader, group) for group in chain([first], groups)), DEPTH):
         for chunk in chunks:
             yield partial(_same, chunk)
 
 
 def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
     if _small(group[0]):
-        return [reader.whole_chunk(group)]
+        return [_chunk_of(reader, group)]
     chunks = reader.chunks(group[0])
     return chain(list(islice(chunks, 1)), chunks)
+
+
+def _chunk_of(reader: SegmentReader, group: Group) -> Chunk:
+    """The chunk of a group of small slices."""
+    return reader.located_chunk(group) if group[0].is_located else reader.whole_chunk(group)
 
 
 def _same(chunk: Chunk) -> Chunk:

@@ -228,11 +228,20 @@ def find_in_each(
     """Write the value of the hash's entry in each of several indexes, or another result.
 
     Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries, of the log log_crcs[i].
+    Only the block that the hash belongs to is checked.
     """
     for row in range(starts.size):
-        values[row] = BAD_BLOCK
-        if _bad_block(blocks, starts[row], ends[row], log_crcs[row]) < 0:
-            values[row] = _find(blocks, starts[row], counts[row], key_hash)
+        block = starts[row]
+        while block + BLOCK_BYTES < ends[row] and int_at(blocks, block + BLOCK_BYTES, 8) <= key_hash:
+            block += BLOCK_BYTES
+        count = min(counts[row] - (block - starts[row]) // BLOCK_BYTES * BLOCK_ENTRIES, BLOCK_ENTRIES)
+        value = _find(blocks, block, count, key_hash)
+        checked_end = min(block + BLOCK_BYTES, ends[row])
+        if value == IN_LATER_BLOCK and checked_end < ends[row]:
+            # the next block begins with a greater hash
+            value = ABSENT
+            checked_end = min(checked_end + BLOCK_BYTES, ends[row])
+        values[row] = value if _bad_block(blocks, block, checked_end, log_crcs[row]) < 0 else BAD_BLOCK
 
 
 @fill_kernel
