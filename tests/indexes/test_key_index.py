@@ -152,12 +152,18 @@ def test_a_search_of_one_key_reads_a_small_part(many: tuple[Index, dict[int, lis
         assert size <= 8 * BLOCK < len(index.data) / 5
 
 
-def test_hashes_with_the_same_first_bits_are_sorted() -> None:
-    # as of keys that somebody searched for
-    hashes = np.arange(100_000)[::-1].copy()
-    pairs = sorted_pairs(hashes, np.arange(100_000, dtype=np.int32))
-    assert (pairs[0] == np.arange(100_000)).all()
-    assert (pairs[1] == np.arange(100_000)[::-1]).all()
+@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (0, 1), (3, 5), (50_000, 20), (20_000, 1000), (100_000, 100_000)])
+def test_pairs_are_sorted_by_hash_and_then_by_position(counts: tuple[int, int]) -> None:
+    # similar hashes are those of keys that somebody has searched for
+    random, (uniform, similar) = np.random.default_rng(7), counts
+    hashes = np.append(random.integers(0, 2**63 - 1, uniform), 2**62 + np.arange(similar)[::-1])
+    hashes[: uniform // 10] = hashes[uniform // 2] if uniform > 1 else hashes[:0]
+    random.shuffle(hashes)
+    positions = random.integers(0, 2**31 - 1, len(hashes)).astype(np.int32)
+    order = np.lexsort((positions, hashes))
+    expected = hashes[order], positions[order]
+    for result, column in zip(sorted_pairs(hashes, positions), expected, strict=True):
+        assert (result == column).all()
 
 
 @pytest.mark.parametrize("position", [0, 5, 4090, 4095])

@@ -277,7 +277,7 @@ def test_a_changed_byte_of_a_located_batch_is_reported(tmp_path: Path, change: i
     for part in (first, last):
         file, start = tmp_path / "t" / topic.reader.name(part.segment), part.start_position
         data = file.read_bytes()
-        # the checksum covers neither the offset nor the leader epoch
+        # the checksum does not cover the offset and the leader epoch
         for position in (*range(start + 8, start + 12), *range(start + 16, start + 70)):
             file.write_bytes(data[:position] + bytes([data[position] ^ change]) + data[position + 1 :])
             with pytest.raises(CorruptRecordError) as error:

@@ -25,14 +25,12 @@ from distlog.core.format.kernels.key_entries import (
     IN_LATER_BLOCK,
     POSTING_BYTES,
     collect_pairs,
-    count_items,
     find_entries,
     find_in_each,
-    finish_sort,
     first_bad_block,
     hash_keys,
     read_postings,
-    scatter_pairs,
+    sort_pairs,
     write_items,
 )
 from distlog.core.format.record_decoder import scan_keys
@@ -63,9 +61,9 @@ LEAST_LOG_BYTES = 256 << 10
 _DEVIATIONS = 4
 #: Pairs that were collected last, by the last bits of their hashes.
 _RECENT = 1 << 12
-#: The first step of a sort makes buckets of some 2^_BUCKET_BITS pairs; the second moves each pair by a few places,
-#: up to _MOST_MOVES on average.
-_BUCKET_BITS, _MOST_MOVES = 3, 16
+#: A sort makes buckets of some 2^_BUCKET_BITS pairs, 2^_CACHED_BITS of them at a time, and then moves each pair by a
+#: few places, up to _MOST_MOVES on average.
+_BUCKET_BITS, _CACHED_BITS, _MOST_MOVES = 1, 12, 16
 #: Ranges with fewer blocks between them are read as one.
 _GAP_BLOCKS = 4
 #: The postings of a key that are read first.
@@ -293,23 +291,32 @@ class KeyIndexBuilder:
         """The bytes of the index, and its number of entries."""
         if not self.pairs or self._log_crc is None:
             return NO_ENTRIES, 0
-        hashes, positions = sorted_pairs(np.concatenate(self._hashes), np.concatenate(self._positions))
+        hashes, positions = sorted_pairs(_joined(self._hashes, np.int64), _joined(self._positions, np.int32))
         self._hashes, self._positions = [], []
-        count, posting_count = count_items(hashes, positions)
-        entries = _Table(0, count, ENTRY_BYTES)
-        index = np.empty(_Table(entries.end, posting_count, POSTING_BYTES).end, np.uint8)
-        write_items(hashes, positions, self._log_crc, index[: entries.end], index[entries.end :])
-        return index.tobytes(), count
+        entries, postings = (
+            new_array(_Table(0, len(hashes), item_bytes).end, np.uint8) for item_bytes in (ENTRY_BYTES, POSTING_BYTES)
+        )
+        count, posting_count = write_items(hashes, positions, self._log_crc, entries, postings)
+        ends = _Table(0, count, ENTRY_BYTES).end, _Table(0, posting_count, POSTING_BYTES).end
+        return b"".join([entries.data[: ends[0]], postings.data[: ends[1]]]), count
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate(parts, out=new_array(sum(map(len, parts)), dtype))
 
 
 def sorted_pairs(hashes: Longs, positions: Ints) -> tuple[Longs, Ints]:
-    """The pairs by hash, and then by position."""
+    """The pairs by hash, and then by position; the arrays are used for the result."""
     # uniform hashes leave few pairs in a bucket, so an insertion sort of each bucket is fast
     bits = max(len(hashes).bit_length() - _BUCKET_BITS, 0)
-    pairs = np.empty_like(hashes), np.empty_like(positions)
-    scatter_pairs(hashes, positions, bits, np.zeros(1 << bits, np.int32), *pairs)
-    if finish_sort(*pairs, _MOST_MOVES * len(hashes)):
-        return pairs
+    more_bits = min(bits, _CACHED_BITS)
+    ends, more_ends = (np.empty(1 << number, np.int32) for number in (bits - more_bits, more_bits))
+    room, room_of_positions = new_array(len(hashes), np.int64), new_array(len(hashes), np.int32)
+    most_moves = _MOST_MOVES * len(hashes)
+    if sort_pairs(
+        hashes, positions, bits - more_bits, more_bits, most_moves, ends, more_ends, room, room_of_positions
+    ):
+        return hashes, positions
     # somebody has searched for keys with the same first bits
-    order = np.lexsort((positions, hashes))
-    return hashes[order], positions[order]
+    order = np.lexsort((room_of_positions, room))
+    return room[order], room_of_positions[order]

@@ -142,7 +142,7 @@ class SegmentReader:
         return chunk_of_files(ranges, memoryview(b"".join(parts)))
 
     def _located_batches(self, slices: Sequence[SegmentSlice]) -> list[memoryview]:
-        """The bytes of the batches of each slice, after a check that the logs are those of the segments."""
+        """The bytes of the batches of each slice, after a check that each log is the segment's."""
         reads = [self._first_read(part) for part in slices]
         with self._explained([part.segment for part in slices]):
             blocks = iter(self.storage.read_ranges(list(chain.from_iterable(read.ranges for read in reads))))
@@ -159,8 +159,8 @@ class SegmentReader:
                 else:
                     parts.append(None)
                     missing.append(read.log.range(start, end))
-            others = iter(self.storage.read_ranges(missing))
-            return [next(others) if data is None else data for data in parts]
+            complete = iter(self.storage.read_ranges(missing))
+            return [next(complete) if data is None else data for data in parts]
 
     def _first_read(self, part: SegmentSlice) -> _FirstRead:
         """The bytes with the size of the last batch: of a log in a store, mostly all batches, by one request."""

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from distlog.core import extra
 from distlog.core.errors import DistlogError, InvalidConfigError, StorageDeniedError, StorageError
 from distlog.core.storage.backend import ErrorClassifier, ErrorKind
-from distlog.core.storage.parallel import PARALLEL_REQUESTS, process_lock
+from distlog.core.storage.parallel import PARALLEL_READS, process_lock
 
 #: The secrets within a connection string of Azure.
 _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
@@ -155,7 +155,7 @@ _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 20,
     "retries": {"total_max_attempts": 1},
-    "max_pool_connections": 2 * PARALLEL_REQUESTS,
+    "max_pool_connections": PARALLEL_READS,
 }
 #: The environment variable that makes gcsfs query the kind of a bucket.
 _GCSFS_BUCKET_KINDS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"

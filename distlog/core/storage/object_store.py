@@ -41,7 +41,7 @@ from distlog.core.storage.object_client import (
     StorageOptions,
     replied_ms,
 )
-from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel, process_lock
+from distlog.core.storage.parallel import PARALLEL_READS, Task, WorkerThreads, in_parallel, process_lock
 from distlog.core.times import to_ms
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class ObjectStore:
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
         merged, merged_indexes = merge_ranges(ranges)
-        replies = in_parallel(lambda span: memoryview(self.read(*span)), merged)
+        replies = in_parallel(lambda span: memoryview(self.read(*span)), merged, PARALLEL_READS)
         parts = list[memoryview]()
         for (_, start, end), index in zip(ranges, merged_indexes, strict=True):
             merged_start = merged[index][1]

@@ -21,8 +21,8 @@ from distlog.core.errors import StorageError
 # Python's executors and futures acquire a lock in several steps: an interrupt between two steps (Ctrl-C) leaves the
 # lock held forever. The threads here acquire and release shared state in one step of the interpreter.
 
-#: Concurrent requests to an object store.
-PARALLEL_REQUESTS = 16
+#: Concurrent requests to an object store, and reads among them, which mostly are of a few kB.
+PARALLEL_REQUESTS, PARALLEL_READS = 16, 32
 _THREAD_NAME = "distlog-ahead"
 #: How long a thread waits before it checks whether it must still wait, in seconds.
 _RECHECK_S = 1.0
@@ -319,12 +319,12 @@ def prefetched(items: Iterator[T], count: int) -> Iterator[T]:
     return chain(ready, items)
 
 
-def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """Return `work` of all items, in order, by up to PARALLEL_REQUESTS threads. Raises the first error."""
+def in_parallel(work: Callable[[T], U], items: Iterable[T], most: int = PARALLEL_REQUESTS) -> list[U]:
+    """Return `work` of all items, in order, by up to `most` threads. Raises the first error."""
     tasks = [partial(work, item) for item in items]
     if len(tasks) < 2:
         return [task() for task in tasks]
-    return list(in_order(tasks, min(len(tasks), PARALLEL_REQUESTS), joined=True))
+    return list(in_order(tasks, min(len(tasks), most), joined=True))
 
 
 def _fail(error: BaseException) -> NoReturn:

@@ -67,26 +67,31 @@ def collect_pairs(
     return written
 
 
-@fill_kernel
-def scatter_pairs(
+@inlined
+def _scatter(
     hashes: np.ndarray,
     positions: np.ndarray,
-    bits: int,
+    start: int,
+    end: int,
+    shift: int,
     ends: np.ndarray,
     sorted_hashes: np.ndarray,
     sorted_positions: np.ndarray,
 ) -> None:
-    """Sort pairs by the first `bits` bits of their hashes; `ends` has 2^bits zeros."""
-    for row in range(hashes.size):
-        bucket = item_at(hashes, row) >> 63 - bits
-        put_at(ends, bucket, item_at(ends, bucket) + 1)
-    total = 0
+    """Sort pairs [start, end) by the bits of their hashes from `shift` on that number `ends`, the buckets' ends."""
+    last_bucket = ends.size - 1
     for bucket in range(ends.size):
-        count = ends[bucket]
-        ends[bucket] = total
+        put_at(ends, bucket, 0)
+    for row in range(start, end):
+        bucket = item_at(hashes, row) >> shift & last_bucket
+        put_at(ends, bucket, item_at(ends, bucket) + 1)
+    total = start
+    for bucket in range(ends.size):
+        count = item_at(ends, bucket)
+        put_at(ends, bucket, total)
         total += count
-    for row in range(hashes.size):
-        bucket = item_at(hashes, row) >> 63 - bits
+    for row in range(start, end):
+        bucket = item_at(hashes, row) >> shift & last_bucket
         target = item_at(ends, bucket)
         put_at(ends, bucket, target + 1)
         put_at(sorted_hashes, target, item_at(hashes, row))
@@ -94,39 +99,46 @@ def scatter_pairs(
 
 
 @fill_kernel
-def finish_sort(hashes: np.ndarray, positions: np.ndarray, most_moves: int) -> bool:
-    """Sort pairs that are nearly sorted, by insertion; returns False after `most_moves`, with the pairs unsorted."""
-    moves = 0
-    for row in range(1, hashes.size):
-        key_hash, position, hole = hashes[row], positions[row], row
-        while hole and (
-            hashes[hole - 1] > key_hash or (hashes[hole - 1] == key_hash and positions[hole - 1] > position)
-        ):
-            hashes[hole], positions[hole] = hashes[hole - 1], positions[hole - 1]
-            hole -= 1
-            moves += 1
-        hashes[hole], positions[hole] = key_hash, position
-        if moves > most_moves:
-            return False
-    return True
+def sort_pairs(
+    hashes: np.ndarray,
+    positions: np.ndarray,
+    bits: int,
+    more_bits: int,
+    most_moves: int,
+    ends: np.ndarray,
+    more_ends: np.ndarray,
+    other_hashes: np.ndarray,
+    other_positions: np.ndarray,
+) -> bool:
+    """Sort pairs by hash and then position; returns False after `most_moves`, with the pairs in the other arrays.
 
-
-@fill_kernel
-def count_items(hashes: np.ndarray, positions: np.ndarray) -> tuple[int, int]:
-    """The number of entries and of postings for sorted pairs."""
-    entries = 0
-    postings = 0
+    They are sorted by the first `bits` bits of their hashes, and then, a bucket at a time so that it stays in the
+    processor's cache, by the next `more_bits` bits and by insertion. `ends` has room for 2^bits numbers, `more_ends`
+    for 2^more_bits, the other arrays for all pairs.
+    """
+    _scatter(hashes, positions, 0, hashes.size, 63 - bits, ends, other_hashes, other_positions)
     start = 0
-    while start < hashes.size:
-        distinct = 1
-        end = start + 1
-        while end < hashes.size and hashes[end] == hashes[start]:
-            distinct += positions[end] != positions[end - 1]
-            end += 1
-        entries += 1
-        postings += distinct if distinct > 1 else 0
+    moves = 0
+    for bucket in range(ends.size):
+        end = item_at(ends, bucket)
+        shift = 63 - bits - more_bits
+        _scatter(other_hashes, other_positions, start, end, shift, more_ends, hashes, positions)
+        for row in range(start + 1, end):
+            key_hash, position, hole = item_at(hashes, row), item_at(positions, row), row
+            while hole > start and (
+                item_at(hashes, hole - 1) > key_hash
+                or (item_at(hashes, hole - 1) == key_hash and item_at(positions, hole - 1) > position)
+            ):
+                put_at(hashes, hole, item_at(hashes, hole - 1))
+                put_at(positions, hole, item_at(positions, hole - 1))
+                hole -= 1
+                moves += 1
+            put_at(hashes, hole, key_hash)
+            put_at(positions, hole, position)
+            if moves > most_moves:
+                return False
         start = end
-    return entries, postings
+    return True
 
 
 @inlined
@@ -143,8 +155,11 @@ def _posting_at(posting: int) -> int:
 @fill_kernel
 def write_items(
     hashes: np.ndarray, positions: np.ndarray, log_crc: int, entries: np.ndarray, postings: np.ndarray
-) -> None:
-    """Write the entries and postings of sorted pairs, as many as `count_items` counts, and their checksums."""
+) -> tuple[int, int]:
+    """Write the entries and postings of sorted pairs, and their checksums; returns the number of each.
+
+    Both tables have room for as many items as there are pairs.
+    """
     entry = 0
     posting = 0
     start = 0
@@ -165,14 +180,17 @@ def write_items(
         put_int_at(entries, target + 8, 4, ~first if posting > first else last)
         entry += 1
         start = end
-    _write_crcs(entries, log_crc)
-    _write_crcs(postings, log_crc)
+    _write_crcs(entries, _entry_at(entry - 1) + ENTRY_BYTES, log_crc)
+    if posting:
+        _write_crcs(postings, _posting_at(posting - 1) + POSTING_BYTES, log_crc)
+    return entry, posting
 
 
 @inlined
-def _write_crcs(table: np.ndarray, log_crc: int) -> None:
-    for start in range(0, table.size, BLOCK_BYTES):
-        end = min(start + BLOCK_BYTES, table.size) - CRC_BYTES
+def _write_crcs(table: np.ndarray, last_end: int, log_crc: int) -> None:
+    """Write the checksums of a table whose last item ends at `last_end`."""
+    for start in range(0, last_end, BLOCK_BYTES):
+        end = min(start + BLOCK_BYTES - CRC_BYTES, last_end)
         put_int_at(table, end, 4, crc32c_of(NO_BYTES, table, start, end) ^ log_crc)
 
 
