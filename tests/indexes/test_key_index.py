@@ -154,7 +154,7 @@ def test_a_search_of_one_key_reads_a_small_part(many: tuple[Index, dict[int, lis
 
 @pytest.mark.parametrize("counts", [(0, 0), (1, 0), (0, 1), (3, 5), (50_000, 20), (20_000, 1000), (100_000, 100_000)])
 def test_pairs_are_sorted_by_hash_and_then_by_position(counts: tuple[int, int]) -> None:
-    # similar hashes are those of keys that somebody has searched for
+    # somebody has searched for keys with similar hashes
     random, (uniform, similar) = np.random.default_rng(7), counts
     hashes = np.append(random.integers(0, 2**63 - 1, uniform), 2**62 + np.arange(similar)[::-1])
     hashes[: uniform // 10] = hashes[uniform // 2] if uniform > 1 else hashes[:0]

@@ -61,7 +61,7 @@ LEAST_LOG_BYTES = 256 << 10
 _DEVIATIONS = 4
 #: Pairs that were collected last, by the last bits of their hashes.
 _RECENT = 1 << 12
-#: A sort makes buckets of some 2^_BUCKET_BITS pairs, 2^_CACHED_BITS of them at a time, and then moves each pair by a
+#: A sort makes buckets of some 2^_BUCKET_BITS pairs, 2^_CACHED_BITS buckets at a time, and then moves each pair by a
 #: few places, up to _MOST_MOVES on average.
 _BUCKET_BITS, _CACHED_BITS, _MOST_MOVES = 1, 12, 16
 #: Ranges with fewer blocks between them are read as one.
