@@ -15,9 +15,7 @@ from waiting import until
 
 from distlog import StorageError
 from distlog.core.storage import parallel as task_module
-from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.parallel import Task, WorkerThreads, begin, cores, in_order, in_parallel
-from distlog.core.storage.storage import Storage
 
 
 def test_work_is_done_by_another_thread_and_waited_for() -> None:
@@ -240,15 +238,3 @@ def test_an_interrupt_of_work_is_raised_in_its_thread() -> None:
         task.run()
     with pytest.raises(KeyboardInterrupt):
         task.wait()
-
-
-def test_thirty_two_objects_are_read_at_once(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, all_wait, read = [str(number) for number in range(32)], threading.Barrier(32), ObjectStore.read
-
-    def waiting_read(store: ObjectStore, path: str, start: int, end: int | None) -> bytes:
-        all_wait.wait(60)
-        return read(store, path, start, end)
-
-    storage.put_many({name: name.encode() for name in names})
-    monkeypatch.setattr(ObjectStore, "read", waiting_read)
-    assert bytes(storage.read_joined([(name, 0, len(name)) for name in names])).decode() == "".join(names)
