@@ -77,7 +77,7 @@ def _topic_without_data(url: str, segments: int) -> Topic:
         with CommitRace(topic.log, topic.snapshot, "append") as race:
             for _ in race:
                 race.put(actions)
-        topic.advance(race.after)
+        topic.advance(race.snapshot)
     return topic
 
 

@@ -1,4 +1,4 @@
-"""Creates a topic, or opens one: at an address, of a Kafka broker's files, or in Kafka's tiered storage."""
+"""Creates, opens and lists topics; imports a Kafka broker's files, and opens topics in Kafka's tiered storage."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from distlog.core.topic import Topic
 
 StorageOptions = Mapping[str, Any]
 """Options of the storage, as fsspec or pyarrow name them."""
-#: Topics opened at the same time.
-_OPEN_AT_ONCE = 8
-#: Folders searched for topics where there is none, and topics named in the error.
-_LOOKED_AT, _NAMED = 20, 5
+#: The number of topics that are opened at the same time.
+_OPENS_AT_ONCE = 8
+#: If an address has no topic: how many folders in it are searched for topics, and how many topics the error names.
+_MAX_SEARCHED, _MAX_NAMED = 20, 5
 
 
 def create(
@@ -97,39 +97,38 @@ def create(
 
 
 def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
-    """Create a topic in `storage`, without checking the folders around it."""
+    """Create a topic in `storage`, without a check of the folders in and above it."""
     log = topic_log(storage)
     snapshot = log.create(partitions, config, absent_ms=absent_ms)
     return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
 
 def _check_location(storage: Storage) -> int | None:
-    """Raise InvalidTopicError if the folder holds topics, or lies in a topic: the files of both would be mixed.
+    """Raise InvalidTopicError if the folder holds topics, or lies in a topic: their files would be mixed.
 
-    Returns the store's time before a listing that showed no commits, which need not be listed again; None if it
-    showed some, or the storage cannot list.
+    Returns the store's time before a listing, if that shows that the folder has no commits; None if it has some, or
+    the storage cannot list.
     """
-    before_ms = storage.replied_ms()
-    looks: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
-    folders, above = (
-        [look(storage) for look in looks] if storage.is_local else in_parallel(lambda look: look(storage), looks)
-    )
+    listed_ms = storage.replied_ms()
+    listings: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
+    run_all = map if storage.is_local else in_parallel
+    folders, above = run_all(lambda listing: listing(storage), listings)
     if folders is None or paths.COMMITS_DIR in folders:
         return None
-    if folders and (names := _open_names(storage, folders) or _names_in(storage, folders)):
-        text = f"this folder holds topics, so it is none: create a topic in it, as in {storage.url}/NAME"
-        raise InvalidTopicError(text, topics=_listed(names))
+    if folders and (names := _topics_among(storage, folders) or _topics_below(storage, folders)):
+        text = f"this folder holds topics, so it cannot be a topic: create one in it, as {storage.url}/NAME"
+        raise InvalidTopicError(text, topics=_names_text(names))
     if above:
-        raise InvalidTopicError("this folder lies in a topic: choose one next to the topic", topic=above[0])
-    return before_ms
+        raise InvalidTopicError("this folder lies in a topic: choose a folder next to the topic", topic=above[0])
+    return listed_ms
 
 
 def check_root(root: Storage) -> None:
-    """Raise TopicNotFoundError if the folder is a topic itself; not if the storage cannot list."""
-    # wrong options of the storage must fail
+    """Raise TopicNotFoundError if the folder is a topic itself; returns if the storage cannot list."""
+    # only StorageError is suppressed: wrong options of the storage must raise
     with suppress(StorageError):
-        if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_open(root):
-            text = f"this is a topic, not a folder of topics: give the one above it, {root.url.rpartition('/')[0]}"
+        if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_topic(root):
+            text = f"this is a topic, not a folder of topics: use the folder above, {root.url.rpartition('/')[0]}"
             raise TopicNotFoundError(text, root=root.url)
 
 
@@ -143,12 +142,12 @@ def _topics_above(storage: Storage) -> list[str]:
     above = list(storage.parents())
     has_commits = map(_has_commits, above) if storage.is_local else in_parallel(_has_commits, above)
     return [
-        storage.url for storage, is_topic in zip(above, has_commits, strict=True) if is_topic and _is_open(storage)
+        storage.url for storage, is_topic in zip(above, has_commits, strict=True) if is_topic and _is_topic(storage)
     ]
 
 
 def _has_commits(folder: Storage) -> bool:
-    """False also if the storage cannot list."""
+    """True if the folder has commits; False also if the storage cannot list."""
     with suppress(DistlogError, OSError):
         return next(iter(folder.list_after(paths.COMMITS_DIR)), None) is not None
     return False
@@ -162,14 +161,14 @@ def open(
     Args:
         url: Any fsspec URL or local path of a topic's folder.
         version: The version to read; not together with `timestamp`.
-        timestamp: The time whose version to read.
+        timestamp: The time at which to read: the newest version of that time.
         storage_options: Options of the storage, as fsspec or pyarrow name them.
 
     Returns:
         The topic; read-only for a version or a time.
 
     Raises:
-        TopicNotFoundError: The topic does not exist; the error names topics in the folder `url`.
+        TopicNotFoundError: The topic does not exist; if `url` is a folder of topics, the error names some.
         OffsetOutOfRangeError: The topic does not have the version, or did not exist at the time.
         InvalidConfigError: The version is not a number.
 
@@ -185,37 +184,37 @@ def open(
 
 @contextmanager
 def naming_topics(storage: Storage) -> Iterator[None]:
-    """Add the names of topics below the address to a TopicNotFoundError raised inside."""
+    """Replace a TopicNotFoundError from the block if the address has topics: name them in the error."""
     try:
         yield
     except TopicNotFoundError as error:
-        names = _open_names(storage, _folders_in(storage) or ())
+        names = _topics_among(storage, _folders_in(storage) or ())
         if not names:
             raise
-        text = f"this is not a topic, but a folder of topics: add the name of one: {_listed(names)}"
+        text = f"this is not a topic, but a folder of topics: add the name of one: {_names_text(names)}"
         raise TopicNotFoundError(text, **error.details) from None
 
 
-def _open_names(storage: Storage, folders: Iterable[str]) -> list[str]:
-    names = sorted(name for name in folders if paths.is_topic_name(paths.last_part(name)))[:_LOOKED_AT]
-    are_open = in_parallel(_is_open, map(storage.child, names))
+def _topics_among(storage: Storage, folders: Iterable[str]) -> list[str]:
+    names = sorted(name for name in folders if paths.is_topic_name(paths.last_part(name)))[:_MAX_SEARCHED]
+    are_open = in_parallel(_is_topic, map(storage.child, names))
     return [name for name, is_open in zip(names, are_open, strict=True) if is_open]
 
 
-def _names_in(storage: Storage, folders: Sequence[str]) -> list[str]:
-    searched = sorted(folders)[:_LOOKED_AT]
+def _topics_below(storage: Storage, folders: Sequence[str]) -> list[str]:
+    searched = sorted(folders)[:_MAX_SEARCHED]
     inner = in_parallel(lambda name: _folders_in(storage.child(name)) or (), searched)
-    return _open_names(
+    return _topics_among(
         storage, [f"{name}/{topic}" for name, names in zip(searched, inner, strict=True) for topic in names]
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+def _names_text(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMED]) + (", ..." if len(names) > _MAX_NAMED else "")
 
 
-def _is_open(storage: Storage) -> bool:
-    """False also if the commits are damaged."""
+def _is_topic(storage: Storage) -> bool:
+    """True if the topic exists, and is not dropped; False also if its commits are damaged."""
     try:
         topic_log(storage).load()
     except (DistlogError, OSError):
@@ -225,7 +224,7 @@ def _is_open(storage: Storage) -> bool:
 
 def _open(storage: Storage, version: int | None = None, timestamp: Time | None = None) -> Topic:
     if version is not None and timestamp is not None:
-        raise ValueError("give a version or a timestamp to open a topic at, not both")
+        raise ValueError("pass either version or timestamp to open a topic, not both")
     number = None if version is None else whole_number("version", version)
     timestamp_ms = None if timestamp is None else to_ms(timestamp)
     log = topic_log(storage)
@@ -240,7 +239,7 @@ def open_or_create(
     config: Mapping[str, object] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Topic:
-    """Open a topic, or create it if it does not exist; also if another process creates it concurrently.
+    """Open a topic, or create it if it does not exist; processes may do so concurrently.
 
     Args:
         url: Any fsspec URL or local path.
@@ -267,7 +266,7 @@ def open_or_create(
             return create(url, 1 if partitions is None else partitions, config, storage_options)
         topic = _open(storage)
     if partitions not in (None, topic.partitions):
-        text = "the topic exists with another number of partitions: do not give one, or give this"
+        text = "the topic exists with another number of partitions: pass this number, or none"
         raise InvalidConfigError(text, partitions=topic.partitions, requested=partitions)
     return topic
 
@@ -301,12 +300,12 @@ def topics(
         try:
             storage = Storage(folder.child(name).url, storage_options)
             log = topic_log(storage)
-            snapshot = log.load(few=True)
+            snapshot = log.load(by_listing=True)
         except TopicNotFoundError:
             return None
         except DistlogError as error:
             error.details.setdefault("topic", name)
-            # a store that gave no answer for a minute would not give one for the next topic either
+            # a store that has not answered for a minute will not answer for the next topic either
             is_of_store = isinstance(error, StorageError) and not isinstance(error, StorageRefusedError)
             if errors is None or (is_of_store and not folder.is_local):
                 raise
@@ -315,12 +314,14 @@ def topics(
         return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
     folders = set(folder.list_folders()) - {paths.COMMITS_DIR}
-    # most folders are topics: opening one takes no more requests than checking whether it is one
-    usual = {name for name in folders if paths.is_topic_name(name)}
-    # another folder may hold a topic that no address can name
-    names = sorted(usual.union(_topics_of(folder, folders - usual)))
+    # folders with a valid name are opened without a check: that takes no more requests, and most are topics
+    topic_names = {name for name in folders if paths.is_topic_name(name)}
+    # a folder with another name may hold a topic, too
+    names = sorted(topic_names.union(_topics_in(folder, folders - topic_names)))
     topics = [
-        topic for topic in in_order((partial(open_topic, name) for name in names), _OPEN_AT_ONCE) if topic is not None
+        topic
+        for topic in in_order((partial(open_topic, name) for name in names), _OPENS_AT_ONCE)
+        if topic is not None
     ]
     for name, text in copies_in(topics).items():
         warnings.warn(f"{name} {text}", TopicIdWarning, stacklevel=2)
@@ -328,9 +329,9 @@ def topics(
 
 
 def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
-    """The topics of a root whose id another topic has too: by name, what to do about it.
+    """Return the topics that are copies of others in a root, with the same id: by name, a text that says so.
 
-    The topic with the name with which it was created is the original, and is left out.
+    A topic whose folder has the name that it was created with is the original, and is left out.
     """
     by_id = dict[str, list[Topic]]()
     for topic in topics:
@@ -346,17 +347,17 @@ def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
 
 def copy_text(original: str) -> str:
     return (
-        f"has the topic id of {original}, since one is a copy of the other: 'distlog alter URL --new-id' gives a "
-        "copy its own"
+        f"has the topic id of {original}, since one is a copy of the other: 'distlog alter URL --new-id' gives the "
+        "copy its own id"
     )
 
 
 def find_topics(root: Storage) -> list[Storage]:
-    return [root.child(name) for name in _topics_of(root, sorted(root.list_folders()))]
+    return [root.child(name) for name in _topics_in(root, sorted(root.list_folders()))]
 
 
-def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
-    """The folders among `names` that hold commits, which the commits of `root` itself do not."""
+def _topics_in(root: Storage, names: Iterable[str]) -> list[str]:
+    """Return the folders among `names` that are topics; `_commits` is not, if `root` itself is a topic."""
 
     def folders_in(name: str) -> list[str]:
         try:
@@ -364,7 +365,7 @@ def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
         except StorageDeniedError:
             if paths.is_topic_name(name):
                 raise
-            # as the `lost+found` of a disk, which is for its administrator
+            # a folder like `lost+found`, which only the administrator may read
             return []
 
     candidates = [name for name in names if name != paths.COMMITS_DIR]
@@ -374,12 +375,12 @@ def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
     ]
 
 
-#: The numbers of a partition that are summed up for its topic.
-_SUMS = "records", "segments", "bytes"
+#: The columns of partitions that are summed up for their topic.
+_SUMMED = "records", "segments", "bytes"
 _TOPIC_SCHEMA = pa.schema(
     [
         *(("topic", pa.string()), ("result", pa.string())),
-        *((name, pa.int64()) for name in ("partitions", *_SUMS)),
+        *((name, pa.int64()) for name in ("partitions", *_SUMMED)),
         ("settings", pa.string()),
     ]
 )
@@ -400,13 +401,13 @@ class AdoptReport(Shown):
 
     @property
     def topic(self) -> Topic:
-        """The topic, if it is the only one; raises the error for which it was not adopted."""
+        """The topic, if it is the only one; raises the error if the topic was not adopted."""
         if len(self.adopted) != 1:
-            raise InvalidTopicError("there are several topics: take them from `topics`", topics=len(self.adopted))
+            raise InvalidTopicError("there is not exactly one topic: use `topics`", topics=len(self.adopted))
         if error := self.adopted[0].error:
             raise error
         if self.dry_run and not self.topics:
-            raise InvalidTopicError("a dry run makes no topic", topic=self.adopted[0].name)
+            raise InvalidTopicError("a dry run creates no topic", topic=self.adopted[0].name)
         return self.topics[self.adopted[0].name]
 
     @property
@@ -428,8 +429,8 @@ class AdoptReport(Shown):
         verb = "would adopt" if self.dry_run else "adopted"
         size = sum(partition.log_bytes for topic in adopted for partition in topic.partitions)
         failed = f"; {counted(sum(bool(topic.error) for topic in self.adopted), 'topic')} failed"
-        head = f"{verb} {counted(len(adopted), 'topic')}, {counted(size, 'byte')}{'' if self.ok else failed}"
-        return "\n".join([head, *self.notes])
+        summary = f"{verb} {counted(len(adopted), 'topic')}, {counted(size, 'byte')}{'' if self.ok else failed}"
+        return "\n".join([summary, *self.notes])
 
     def to_table(self) -> pa.Table:
         """Return a row per topic, with the settings that were taken from a broker."""
@@ -440,11 +441,11 @@ class AdoptReport(Shown):
         return table_of_rows(rows, _TOPIC_SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every topic with its address, its notes and the row of the table; and a row per partition."""
+        """Return each topic with its address, its notes and its row of the table; and a row per partition."""
         rows = [
             {"topic": topic.name, "partition": number, **row}
             for topic in self.adopted
-            for number, row in sorted(_rows_of(topic, dry_run=self.dry_run).items())
+            for number, row in sorted(_partition_rows(topic, dry_run=self.dry_run).items())
         ]
         return {
             "ok": self.ok,
@@ -455,26 +456,23 @@ class AdoptReport(Shown):
         }
 
     def _topics(self) -> list[dict[str, Any]]:
-        topics = []
-        for topic in self.adopted:
-            rows = [*_rows_of(topic, dry_run=self.dry_run).values()]
-            topics.append(
-                {
-                    "topic": topic.name,
-                    "url": topic.url,
-                    "result": topic.result,
-                    "error": str(topic.error) if topic.error else None,
-                    "partitions": len(rows),
-                    **sums_of(rows, *_SUMS),
-                    "settings": dict(topic.settings),
-                    "notes": list(topic.notes),
-                }
-            )
-        return topics
+        return [
+            {
+                "topic": topic.name,
+                "url": topic.url,
+                "result": topic.result,
+                "error": str(topic.error) if topic.error else None,
+                "partitions": len(rows := [*_partition_rows(topic, dry_run=self.dry_run).values()]),
+                **sums_of(rows, *_SUMMED),
+                "settings": dict(topic.settings),
+                "notes": list(topic.notes),
+            }
+            for topic in self.adopted
+        ]
 
 
-def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int]]:
-    """Sum up each partition of the topic; in a dry run with the parts that it would get."""
+def _partition_rows(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int]]:
+    """Return the numbers of each partition of the topic; in a dry run with the segments that it would get."""
     rows = {
         number: {
             "log_start_offset": state.log_start_offset,
@@ -486,7 +484,7 @@ def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int
         for number, state in enumerate(adopted.states)
     }
     for partition in adopted.partitions if dry_run else ():
-        row = rows.get(partition.name.partition, dict.fromkeys(("log_start_offset", "log_end_offset", *_SUMS), 0))
+        row = rows.get(partition.name.partition, dict.fromkeys(("log_start_offset", "log_end_offset", *_SUMMED), 0))
         rows[partition.name.partition] = {
             "log_start_offset": row["log_start_offset"] if row["log_end_offset"] else partition.log_start_offset,
             "log_end_offset": partition.log_end_offset,
@@ -546,14 +544,16 @@ def adopt(
     TopicConfig.parse(overrides)
     log_dirs, is_folder = _read(directory, storage_options)
     if len(log_dirs) > 1 and url is None:
-        text = "several directories cannot be adopted by hard links: give the address where the topics will be"
+        text = "several directories cannot be adopted by hard links: pass `url`, the address to copy the topics to"
         raise InvalidTopicError(text, directories=len(log_dirs))
     states = merged_transactions([log_dir.stored_transactions for log_dir in log_dirs])
     clusters = newest_metadata(log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None)
-    replicas_by_topic = by_topic(log_dirs, _chosen_names(log_dirs, topics))
+    replicas_by_topic = by_topic(log_dirs, _requested_partitions(log_dirs, topics))
     if is_folder and len(replicas_by_topic) > 1:
         raise InvalidTopicError(
-            "these are folders of several topics: give the log directories", topics=len(replicas_by_topic)
+            "partition folders of several topics cannot be adopted together: pass their log directory, or the "
+            "folders of one topic",
+            topics=_names_text(sorted(replicas_by_topic)),
         )
     root = Storage(url, storage_options) if url else log_dirs[0].storage
     adopted_topics = dict[str, Topic]()
@@ -573,7 +573,7 @@ def adopt(
                 if is_folder:
                     raise
                 adopted.append(dataclasses.replace(AdoptedTopic(name, target.url), error=error))
-    return AdoptReport(tuple(adopted), adopted_topics, {} if is_folder else _left_out(log_dirs), dry_run)
+    return AdoptReport(tuple(adopted), adopted_topics, {} if is_folder else _skipped_folders(log_dirs), dry_run)
 
 
 def _read(
@@ -583,15 +583,15 @@ def _read(
     log_dirs = [read_log_dir(url, options) for url in directories]
     kinds = {only is not None for _, only in log_dirs}
     if len(kinds) != 1:
-        text = "give log directories, or folders of partitions, and not both" if kinds else "there is no directory"
+        text = "pass either log directories or folders of partitions" if kinds else "there is no directory: pass one"
         raise InvalidTopicError(text)
     if not any(log_dir.partitions for log_dir, _ in log_dirs):
-        text = "there is only the cluster's own metadata, and no topic: give the log directories of the brokers, too"
+        text = "the directory has the cluster's metadata, and no topic: also pass the log directories of the brokers"
         raise InvalidTopicError(text, directory=log_dirs[0][0].storage.url)
     return list({(log_dir.storage.url, only): log_dir for log_dir, only in log_dirs}.values()), kinds.pop()
 
 
-def _left_out(log_dirs: Sequence[LogDir]) -> dict[str, str]:
+def _skipped_folders(log_dirs: Sequence[LogDir]) -> dict[str, str]:
     return {
         folder if len(log_dirs) == 1 else f"{log_dir.storage.url}/{folder}": reason
         for log_dir in log_dirs
@@ -599,25 +599,25 @@ def _left_out(log_dirs: Sequence[LogDir]) -> dict[str, str]:
     }
 
 
-def _chosen_names(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[PartitionName]:
+def _requested_partitions(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[PartitionName]:
     names = [name for log_dir in log_dirs for name in log_dir.partitions]
     if topics is None:
         return names
     requested = set(topics)
     missing = requested - {name.topic for name in names}
     if missing:
-        raise InvalidTopicError("the log directory has no partition of this topic", topic=min(missing))
+        raise InvalidTopicError("the log directory has no partition of the topic", topic=min(missing))
     return [name for name in names if name.topic in requested]
 
 
 def _settings(
     topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], overrides: Mapping[str, object]
 ) -> ImportedSettings:
-    """Return a topic's settings, without another topic's that had or has its name."""
+    """Return a topic's settings, without another topic's of the same name: the ids in its folders differ."""
     topic_ids = set[uuid.UUID]()
     for name, log_dirs in replicas.items() if clusters else ():
         for log_dir in log_dirs:
-            # the error of a damaged replica matters only if no other exists, and then `_adopt` raises it
+            # a damaged replica is skipped: `_adopt` raises its error if there is no other
             with suppress(CorruptionError):
                 topic_ids |= {topic_id for topic_id in [log_dir.folder(name).topic_id()] if topic_id is not None}
     return imported_settings(clusters, topic, topic_ids, overrides)
@@ -644,16 +644,16 @@ def _adopt(
     return dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions)), topic
 
 
-#: Why a topic in tiered storage refuses changes.
-_READ_ONLY = "Kafka's tiered storage is read-only here, and only its brokers add to it: refresh() reads new segments"
+#: The reason in the errors of changes to a topic in tiered storage.
+_PIN_REASON = "only a Kafka broker can add to tiered storage: refresh() reads the segments that were added"
 
 
 class TieredTopic(Topic):
-    """A topic in a bucket, as of its last `refresh`. Unsupported methods raise ReadOnlyTopicError."""
+    """A topic in Kafka's tiered storage, at its last `refresh`. Unsupported methods raise ReadOnlyTopicError."""
 
     def __init__(self, topic: RemoteTopic) -> None:
         storage = TieredStorage(topic)
-        super().__init__(TopicHandle.of(storage, topic.name), load(storage), pinned=True, pin_reason=_READ_ONLY)
+        super().__init__(TopicHandle.of(storage, topic.name), load(storage), pinned=True, pin_reason=_PIN_REASON)
 
     @property
     def _bucket(self) -> TieredStorage:
@@ -674,7 +674,7 @@ class TieredTopic(Topic):
         self._refuse("groups")
 
     def verify(self, *, executor: Executor | None = None) -> VerifyReport:
-        """Raise ReadOnlyTopicError: the checksums to compare are in commits. A scan checks every batch."""
+        """Raise ReadOnlyTopicError: a bucket has no commits with checksums to compare. A scan checks each batch."""
         self._refuse("verify")
 
     def _refuse(self, feature: str) -> NoReturn:

@@ -4,26 +4,26 @@ A topic is a folder; all names below are relative to it:
 
     _commits/00000000000000000007.json                          commit 7
     _commits/00000000000000000100.<sha256>.checkpoint.arrow.zst the state at version 100
-    _commits/<version>.<sha256>.of.<full checkpoint>.checkpoint.arrow.zst   what changed since that checkpoint
-    _commits/_last_checkpoint                                   a hint
-    _commits/.removed-files                                     on a local disk, the lock of deletes and restores
+    _commits/<version>.<sha256>.of.<full checkpoint>.checkpoint.arrow.zst   the changes since that checkpoint
+    _commits/_last_checkpoint                                   the name of the last checkpoint, a hint
+    _commits/.removed-files                                     on a local disk, the lock of vacuum and restore
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex .keyindex  a segment
-    <topic>-<partition>/<stem>.snapshot                         the states of its producers before that segment
-    <topic>-<partition>/<offset:020d>.snapshot                  the same where the log begins, or a broker ended it
+    <topic>-<partition>/<stem>.snapshot                         the states of producers at the segment's start
+    <topic>-<partition>/<offset:020d>.snapshot                  the same at the log's start, or a broker's log end
     <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
-    _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
-    _pending/<stem>.json                                        an append that waits for another writer's commit
-    _pending/<stem>.<its actions>.append                        the same, in the name alone
+    _bundles/<stem>.bundle                                      segments of many partitions, all with this stem
+    _pending/<stem>.json                                        an append that another writer may commit
+    _pending/<stem>.<actions>.append                            the same, without content: the name has the actions
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of direct appends
     <topic>-<partition>/.lock.page .flush.page                  copies of the locks' pages, for users that only read
-    _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of consumers
-    _groups/<topic id>/<group>/<member id>.beat                 the last heartbeat of one of its members
+    _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a consumer group
+    _groups/<topic id>/<group>/<member id>.beat                 the last heartbeat of a member
 
-The gateways of a root are a group too, of no topic, in the root's own `_groups`; `topics.json` caches what a list of
-all topics shows.
+The gateways of a root are also a group, in the root's own `_groups`, with zeros as the topic id; `topics.json` there
+caches what a listing of the topics returns.
 
-On a local disk, `.<uuid hex>.tmp` in any folder is a file that is being written. `_commits/.probe-<uuid
-hex>` is written to test the storage, and deleted at once.
+On a local disk, `.<uuid hex>.tmp` in any folder is a file that is being written. `_commits/.probe-<uuid hex>` is
+written to test the storage, and deleted at once.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from distlog.core.errors import InvalidConfigError, InvalidTopicError
 
 COMMITS_DIR = "_commits"
 GROUPS_DIR = "_groups"
-#: The gateways' index of the root's topics, so that a list need not read every topic.
+#: The gateways' index of the root's topics, so that a listing need not read every topic.
 TOPIC_INDEX = f"{GROUPS_DIR}/00000000-0000-0000-0000-000000000000/topics.json"
 BUNDLES_DIR = "_bundles"
 PENDING_DIR = "_pending"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
-#: An empty file, which stays as long as the commits do.
+#: An empty file, which is locked; it is deleted only with the commits.
 REMOVED_FILES_LOCK = f"{COMMITS_DIR}/.removed-files"
 NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
-#: Follows the name of a lock's file in the name of the copy of its page.
+#: The ending of the name of a copy of a lock file's page.
 PAGE_COPY = ".page"
 SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
 BUNDLE_SUFFIX = ".bundle"
@@ -59,23 +59,23 @@ _CHECKPOINT = re.compile(
     rf"{COMMITS_DIR}/(?P<version>[0-9]{{20}})\.[0-9a-f]{{32}}(?:\.of\.(?P<base>[0-9]{{20}}\.[0-9a-f]{{32}}))?"
     rf"{re.escape(_CHECKPOINT_SUFFIX)}"
 )
-_LEFT_OVER = re.compile(r"\.[0-9a-f]{32}\.tmp|\.probe-[0-9a-f]{32}")
-#: A group's name in a path: other bytes of its UTF-8 are ~ and two hex digits, since a group may have any name.
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp|\.probe-[0-9a-f]{32}")
+#: A group's name in a path: a group may have any name, so other bytes of its UTF-8 become ~ and two hex digits.
 _GROUP = re.compile(r"(?:[a-zA-Z0-9_-]|~[0-9a-f]{2})(?:[a-zA-Z0-9._-]|~[0-9a-f]{2})*")
-_UNSAFE = re.compile(rb"^\.|[^a-zA-Z0-9._-]")
-_ESCAPED = re.compile(rb"~([0-9a-f]{2})")
+_ESCAPED_BYTE = re.compile(rb"^\.|[^a-zA-Z0-9._-]")
+_ESCAPES = re.compile(rb"~([0-9a-f]{2})")
 _HEARTBEAT = re.compile(r"([0-9a-f]{32})\.beat")
-#: The characters that a topic's name has at most.
-LONGEST_TOPIC_NAME = 249
+#: In characters; also the limit of a group's name in a path.
+MAX_TOPIC_NAME_LENGTH = 249
 _STEM = re.compile(STEM_PATTERN)
-#: A segment that Kafka's tiered storage uploaded: start offset and uuid. No commit names one.
+#: The stem of a segment in Kafka's tiered storage: base offset and UUID. No commit has it.
 _REMOTE_STEM = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}")
 _PARTITION = r"(?P<partition>0|[1-9][0-9]{0,5})"
 _PARTITION_DIR = rf"(?P<topic>.+)-{_PARTITION}"
-#: The states of producers before an offset; unlike other files of 20 digits it is not of one segment.
+#: The states of producers at an offset; unlike other files named by 20 digits, it is not a segment's.
 _PRODUCER_SNAPSHOT = re.compile(rf"{_PARTITION_DIR}/(?P<offset>[0-9]{{20}}){re.escape(SNAPSHOT_SUFFIX)}")
 _LEADER_EPOCHS = re.compile(rf"{_PARTITION_DIR}/{LEADER_EPOCHS}")
-#: Follows the topic's name and a dash: a search for the last dash costs more than this match.
+#: The part after the topic's name and a dash: a search for the last dash would take longer.
 _SEGMENT_FILE = re.compile(
     rf"{_PARTITION}/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
@@ -106,29 +106,29 @@ def check_topic_name(name: str) -> str:
 
 
 def check_stem(stem: str) -> str:
-    """Return `stem` if it is a segment's, so that it is safe in a path; else raise InvalidTopicError."""
+    """Return `stem` if it is a segment's, and therefore safe in a path; otherwise raise InvalidTopicError."""
     if not _STEM.fullmatch(stem) and not _REMOTE_STEM.fullmatch(stem):
         raise InvalidTopicError(
-            "not the name of a segment's files: these begin with v, a version of 20 digits, - and a UUID in hex, or "
-            "with 20 digits as Kafka's",
+            "this is not the name of a segment's files: they are named by v, a version of 20 digits, - and a UUID in "
+            "hex, or by 20 digits, as in Kafka",
             stem=repr(stem),
         )
     return stem
 
 
 def new_stem(read_version: int, unique_hex: str) -> str:
-    """The stem of a new segment; `read_version` is the version that its writer read before it began to write."""
+    """The stem of a new segment; `read_version` is the version that its writer had read when it started the files."""
     return check_stem(f"v{read_version:020d}-{unique_hex}")
 
 
 def stem_read_version(stem: str) -> int | None:
-    """The version that the segment's writer read before it wrote, or None for a file imported from Kafka."""
+    """The version that the segment's writer had read when it started the files; None for files of Kafka."""
     match = _STEM.fullmatch(check_stem(stem))
     return int(match["read_version"]) if match and match["read_version"] else None
 
 
 def is_own_stem(stem: str) -> bool:
-    """Whether distlog wrote the segment: its name then has the read version, unlike a file imported from Kafka."""
+    """True if distlog wrote the segment, False for files imported from Kafka."""
     return stem_read_version(stem) is not None
 
 
@@ -160,7 +160,7 @@ def parse_leader_epochs(name: str, topic: str) -> int | None:
 
 
 def bundle_file(stem: str) -> str:
-    """The relative name of a bundle; its parts are segments of the same stem, in as many partitions."""
+    """The relative name of a bundle; its parts are segments with the same stem, each of another partition."""
     return f"{BUNDLES_DIR}/{check_stem(stem)}{BUNDLE_SUFFIX}"
 
 
@@ -169,7 +169,7 @@ def parse_bundle_file(name: str) -> str | None:
 
 
 def pending_file(stem: str, actions: str = "") -> str:
-    """The name of an append that waits for a commit; `actions` are in base64, if the name has them."""
+    """The relative name of a pending append; `actions` are in base64, if the name has them."""
     return f"{PENDING_DIR}/{check_stem(stem)}.{f'{actions}.append' if actions else 'json'}"
 
 
@@ -186,9 +186,9 @@ def commit_file(version: int) -> str:
 
 
 def checkpoint_file(version: int, digest_hex: str, base: str | None = None) -> str:
-    """The relative name of a checkpoint of the state at `version`; the digits are of the file's SHA-256.
+    """The relative name of a checkpoint of the state at `version`; `digest_hex` is from the file's SHA-256.
 
-    With `base`, the name of a full checkpoint, it is incremental: it has what changed since that one.
+    With `base`, the name of a full checkpoint, it is incremental: it has the changes since `base`.
     """
     of = "" if base is None else f".of.{base.removeprefix(f'{COMMITS_DIR}/').removesuffix(_CHECKPOINT_SUFFIX)}"
     return f"{COMMITS_DIR}/{version:020d}.{digest_hex}{of}{_CHECKPOINT_SUFFIX}"
@@ -208,21 +208,19 @@ def base_of_checkpoint(name: str) -> str | None:
 
 
 def group_folder(topic_id: str, group: str) -> str:
-    """The relative name of a group's folder; raises InvalidConfigError if it is not a name of a group.
+    """The relative name of a group's folder; raises InvalidConfigError for an invalid name of a group.
 
-    The topic's id is in it: a new topic at the same address does not get the groups of a dropped one.
+    It has the topic's id, so that a new topic at the same address does not get the groups of a dropped one.
     """
     if not isinstance(group, str):
-        raise InvalidConfigError("a group's name must be text", group=repr(group))
+        raise InvalidConfigError("a group's name must be a string", group=repr(group))
     try:
-        escaped = _UNSAFE.sub(lambda match: b"~%02x" % match[0][0], group.encode()).decode()
+        escaped = _ESCAPED_BYTE.sub(lambda match: b"~%02x" % match[0][0], group.encode()).decode()
     except UnicodeEncodeError:
         text = "a group's name must be valid Unicode: it has half of a surrogate pair"
         raise InvalidConfigError(text, group=repr(group)) from None
-    if not 0 < len(escaped) <= LONGEST_TOPIC_NAME:
-        text = (
-            f"a group's name has 1 to {LONGEST_TOPIC_NAME} bytes; all but letters, digits and . _ - count three times"
-        )
+    if not 0 < len(escaped) <= MAX_TOPIC_NAME_LENGTH:
+        text = f"a group's name has 1 to {MAX_TOPIC_NAME_LENGTH} bytes; only letters, digits and . _ - count once"
         raise InvalidConfigError(text, group=repr(group))
     return f"{GROUPS_DIR}/{topic_id}/{escaped}"
 
@@ -230,7 +228,7 @@ def group_folder(topic_id: str, group: str) -> str:
 def parse_group_folder(name: str) -> str | None:
     if not _GROUP.fullmatch(name):
         return None
-    group = _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), name.encode()).decode("utf-8", "replace")
+    group = _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()), name.encode()).decode("utf-8", "replace")
     return group if group_folder("", group).endswith(f"/{name}") else None
 
 
@@ -255,8 +253,8 @@ def is_lock_file(name: str) -> bool:
 
 
 def is_left_over(name: str) -> bool:
-    """True if a file is temporary or a probe: it stays only if its writer died."""
-    return _LEFT_OVER.fullmatch(last_part(name)) is not None
+    """True for a temporary file or a probe, which remains only if its writer died."""
+    return _TEMPORARY.fullmatch(last_part(name)) is not None
 
 
 def new_id() -> str:

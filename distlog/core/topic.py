@@ -28,7 +28,7 @@ from distlog.core.commits.actions import (
     each_action,
 )
 from distlog.core.commits.commit_log import (
-    AT_A_VERSION,
+    PINNED_REASON,
     CommitLog,
     CommitRace,
     CurrentSnapshot,
@@ -102,7 +102,7 @@ class Topic:
     """
 
     def __init__(
-        self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = AT_A_VERSION
+        self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = PINNED_REASON
     ) -> None:
         # its storage, commit log, reader and clock: all but the version
         self.handle = handle
@@ -794,7 +794,7 @@ class Topic:
                 # None: the race must give the next head first
                 if seals.seal(head, range(len(head.partitions))) is not None:
                     race.put([*seals.actions, changed])
-        self.advance(race.after)
+        self.advance(race.snapshot)
         return self.config
 
     def create_partitions(self, count: int) -> None:
@@ -821,7 +821,7 @@ class Topic:
             for head in race:
                 check_grows(head, number)
                 race.put([SetPartitions(number)])
-        self.advance(race.after)
+        self.advance(race.snapshot)
 
     def assign_new_id(self) -> str:
         """Give the topic a new id, as a copy of a topic's folder needs, and return the id.

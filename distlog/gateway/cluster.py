@@ -333,9 +333,9 @@ class Leadership:
                 may_lead()
                 epochs = {number: _epoch(head, number) + 1 for number in partitions}
                 race.put([SetTransaction(_app_id(n), epoch, {}, in_order=True) for n, epoch in epochs.items()])
-        self._current.advance(race.after)
+        self._current.advance(race.snapshot)
         if self._handle.storage.is_local_disk:
-            wait_for_appends(self._handle, race.after, partitions, _LOCK_WAIT_S)
+            wait_for_appends(self._handle, race.snapshot, partitions, _LOCK_WAIT_S)
         self._epochs = {**self._epochs, **epochs}
 
     def end(self, partitions: Collection[int]) -> None:

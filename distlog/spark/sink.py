@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from distlog.core import paths
 from distlog.core.arrays import integers
-from distlog.core.commits.fields import LONGEST_NAME
+from distlog.core.commits.fields import MAX_NAME_LENGTH
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
@@ -149,7 +149,7 @@ def parse_batch_id(batch_id: BatchId | None) -> BatchId | None:
     if batch_id is None:
         return None
     text = str(batch_id)
-    is_number = len(text) <= LONGEST_NAME and text.isascii() and text.isdecimal()
+    is_number = len(text) <= MAX_NAME_LENGTH and text.isascii() and text.isdecimal()
     return int(text) if is_number else text
 
 
@@ -167,13 +167,15 @@ def is_committed(storage: Storage, write_id: str, read_version: int, head_versio
     Raises CommitStateUnknownError.
     """
     try:
-        for commits in CommitFiles(storage).follow(read_version + 1, end=head_version + 1, existing=head_version):
+        for commits in CommitFiles(storage).follow(
+            read_version + 1, end=head_version + 1, known_version=head_version
+        ):
             if any(commit.write_id == write_id for commit in commits):
                 storage.sync(paths.COMMITS_DIR)
                 return True
     except CorruptMetadataError as error:
         # a commit before the log retention horizon was deleted on purpose; another bad commit is damage
-        floor = SnapshotLoader(storage).floor_above(error)
+        floor = SnapshotLoader(storage).horizon_above(error)
         if floor is None:
             raise
         text = "the write took longer than commits are kept, so it is unknown whether it was already committed"

@@ -65,7 +65,7 @@ def test_a_topic_is_refused_as_root(tmp_path: Path) -> None:
     for options in ((), ("--processes", 2)):
         arguments = ("serve", "--root", topic.url, "--listen", "127.0.0.1:0", *options)
         report = run("distlog", *arguments, module=True, imports=[GATEWAY])
-        where = f"give the one above it, {tmp_path}"
+        where = f"use the folder above, {tmp_path}"
         assert (report.returncode, report.stdout, where in report.stderr) == (1, "", True)
     assert not topic.handle.storage.list_folders("__consumer_offsets")
 

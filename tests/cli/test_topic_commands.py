@@ -71,7 +71,7 @@ def test_list_of_a_missing_folder_fails(cli: CommandLine, tmp_path: Path) -> Non
 
 def test_list_of_a_topic_fails_with_advice(cli: CommandLine, tmp_path: Path) -> None:
     cli.ok("create")
-    said = f"distlog: this is a topic, not a folder of topics: give the one above it, {tmp_path} (root={cli.url})\n"
+    said = f"distlog: this is a topic, not a folder of topics: use the folder above, {tmp_path} (root={cli.url})\n"
     assert cli("list") == (1, "", said)
 
 

@@ -20,22 +20,22 @@ from distlog.core import paths
 from distlog.core.commits import actions, checkpoint, partition_table
 from distlog.core.commits.actions import (
     ADD_TABLE,
-    MOST_ROWS_OF_TABLE,
+    MAX_TABLE_ROWS,
     REMOVE_TABLE,
     Action,
     Add,
     AddTable,
     Cleaned,
     Commit,
-    GcFloor,
     Remove,
     RemoveTable,
     SetLogStartOffset,
     SetPartitions,
+    SetVacuumHorizon,
     each_action,
-    in_tables,
     read_actions,
     read_table,
+    with_tables,
     write_actions,
     write_table,
 )
@@ -103,24 +103,24 @@ def test_segments_round_trip_in_order(segments: list[SegmentInfo]) -> None:
 def test_only_long_runs_become_tables() -> None:
     adds: list[Action] = [Add(part(n)) for n in range(actions.TABLE_ROWS)]
     removes: list[Action] = [Remove(n, STEMS[0]) for n in range(actions.TABLE_ROWS)]
-    kinds = [type(action) for action in in_tables([*removes, SetLogStartOffset(0, 1), *adds, *removes[1:]])]
+    kinds = [type(action) for action in with_tables([*removes, SetLogStartOffset(0, 1), *adds, *removes[1:]])]
     assert kinds == [RemoveTable, SetLogStartOffset, AddTable, *([Remove] * (len(removes) - 1))]
-    assert in_tables(adds[1:]) == adds[1:]
+    assert with_tables(adds[1:]) == adds[1:]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("count", "most_rows"), [*((count, MOST_ROWS_OF_TABLE) for count in (300, 27_000, 29_000)), (10_001, 5000)]
+    ("count", "most_rows"), [*((count, MAX_TABLE_ROWS) for count in (300, 27_000, 29_000)), (10_001, 5000)]
 )
 def test_a_part_takes_few_bytes_at_any_number_of_parts(
     count: int, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "MOST_ROWS_OF_TABLE", most_rows)
+    monkeypatch.setattr(actions, "MAX_TABLE_ROWS", most_rows)
     segments = [
         part(n % 200, 1000 * (n // 200), STEMS[n // 200 % 40], crc32c=hash((n, 1)) % 2**32, first_batch_crc=n)
         for n in range(count)
     ]
-    tables = in_tables([Add(info) for info in segments])
+    tables = with_tables([Add(info) for info in segments])
     items = json.loads(json.dumps(write_actions(tables), default=write))
     assert len(json.dumps(items)) < 3000 + 13 * count
     assert list(each_action(read_actions(items))) == [Add(info) for info in segments]
@@ -138,7 +138,7 @@ def test_a_damaged_table_raises_corrupt_metadata(position: int) -> None:
     body = {**json.loads(commit.encode()), "actions": [item]}
     del body["crc32c"]
     try:
-        decoded = Commit.decode(actions.fields.write_text(body, write), "file")
+        decoded = Commit.decode(actions.fields.with_checksum(body), "file")
     except CorruptMetadataError:
         return
     assert len(list(each_action(decoded.actions))) == COUNT
@@ -156,7 +156,7 @@ def body_of(**changes: Any) -> dict[str, Any]:
         {},
         body_of(rows=0),
         body_of(rows=COUNT + 1),
-        body_of(rows=MOST_ROWS_OF_TABLE + 1),
+        body_of(rows=MAX_TABLE_ROWS + 1),
         body_of(rows="5"),
         body_of(size=10**12),
         body_of(size=body_of()["size"] - 1),
@@ -294,8 +294,8 @@ def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
 def test_tables_fold_like_single_actions(seed: int, most_own: int, similar: int) -> None:
     random, twins = Random(seed), Twins()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_table, "_MOST_OWN", most_own)
-        patch.setattr(partition_table, "_SIMILAR", similar)
+        patch.setattr(partition_table, "_MAX_OWN_STATES", most_own)
+        patch.setattr(partition_table, "_MERGED_LAYERS", similar)
         for version in range(1, 20):
             candidates = some_actions(random, twins.singly, version)
             if candidates:
@@ -329,7 +329,7 @@ def test_invalid_commits_are_refused_in_columns() -> None:
     assert twins.commit(table(*(part(n, 20, STEMS[7], **timed) for n in range(2))))
     earlier = dict.fromkeys(timed, 8)
     assert not twins.commit(table(part(1, 30, STEMS[8], **earlier), part(2, 20, STEMS[8])))
-    assert twins.commit(GcFloor(3))
+    assert twins.commit(SetVacuumHorizon(3))
     assert not twins.commit(table(part(3, 20, STEMS[2])))
     assert twins.commit(removal((2, STEMS[5]), (2, STEMS[6])), table(part(2, 0, STEMS[9], 20)))
 

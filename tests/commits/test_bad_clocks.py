@@ -13,7 +13,7 @@ from addresses import Address
 from topics import NOW, Clock, contents, topic_on, values
 from two_clocks import MONTH_MS, TwoClocks
 
-from distlog.core.commits.commit_log import AHEAD_MS
+from distlog.core.commits.commit_log import MAX_CLOCK_AHEAD_MS
 from distlog.core.config import DAY_MS
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import FileInfo, Storage
@@ -59,9 +59,9 @@ def test_consecutive_commits_do_not_request_the_storages_time(s3_url: Address) -
     topic = topic_on(Storage(f"{s3_url.url}/log", s3_url.options), 1, clock=clock)
     topic.append(values([0]))
     for number in range(1, 4):
-        clock.now_ms += AHEAD_MS
+        clock.now_ms += MAX_CLOCK_AHEAD_MS
         assert cost_of_append(topic, number) == (1, 3, 0)
-    clock.now_ms += AHEAD_MS + 10
+    clock.now_ms += MAX_CLOCK_AHEAD_MS + 10
     assert cost_of_append(topic, 4) == (1, 3, 1)
 
 
@@ -74,12 +74,12 @@ def cost_of_append(topic: Topic, number: int) -> tuple[int, int, int]:
 
 
 def test_a_clock_that_is_slightly_ahead_or_late_is_trusted(world: TwoClocks) -> None:
-    world.bad.now_ms = NOW + AHEAD_MS
+    world.bad.now_ms = NOW + MAX_CLOCK_AHEAD_MS
     assert world.by(world.bad).append(values([1])).version == 1
-    assert world.good.refresh().snapshot.timestamp_ms == NOW + AHEAD_MS
+    assert world.good.refresh().snapshot.timestamp_ms == NOW + MAX_CLOCK_AHEAD_MS
     world.bad.now_ms = NOW - MONTH_MS
     world.by(world.bad).append(values([1]))
-    assert world.good.refresh().snapshot.timestamp_ms == NOW + AHEAD_MS + 1
+    assert world.good.refresh().snapshot.timestamp_ms == NOW + MAX_CLOCK_AHEAD_MS + 1
 
 
 def test_retention_by_a_process_a_month_ahead_deletes_nothing_early(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from histories import History, segment
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, fields
-from distlog.core.commits.actions import Add, Remove, first_old_stem
+from distlog.core.commits.actions import Add, Remove, first_stem_below
 from distlog.core.commits.segment_table import OWN_FILE, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
@@ -95,5 +95,5 @@ def test_a_checkpoint_with_overlapping_parts_is_refused(changes: dict[str, int],
 
 def test_a_redescribed_part_leaves_other_partitions_parts_new() -> None:
     again = [Remove(0, STEM), Add(part())]
-    assert first_old_stem(again, 1) is None
-    assert first_old_stem([*again, Add(part(1, 100, 1008, 2012))], 1) == STEM
+    assert first_stem_below(again, 1) is None
+    assert first_stem_below([*again, Add(part(1, 100, 1008, 2012))], 1) == STEM

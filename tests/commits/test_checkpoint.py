@@ -15,7 +15,15 @@ from histories import History, former_file, segment
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, segment_table
-from distlog.core.commits.actions import Active, Add, Drop, GcFloor, SetConfig, SetLogStartOffset, SetTransaction
+from distlog.core.commits.actions import (
+    Active,
+    Add,
+    Drop,
+    SetConfig,
+    SetLogStartOffset,
+    SetTransaction,
+    SetVacuumHorizon,
+)
 from distlog.core.commits.deduplication import BATCH_SCHEMA, PRODUCER_SCHEMA
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import read_hint
@@ -29,7 +37,7 @@ def snapshot() -> Snapshot:
     history.create(4)
     history.commit(*(Add(segment(0, base, 10)) for base in (0, 10, 20)), Add(segment(3, 0, 7)))
     history.commit(SetTransaction("app", 7, {0: (20, 30), 3: (0, 7)}), SetTransaction("app", "7", {}))
-    history.commit(SetConfig({"retention.ms": "5", "cleanup.policy": "compact"}), GcFloor(2))
+    history.commit(SetConfig({"retention.ms": "5", "cleanup.policy": "compact"}), SetVacuumHorizon(2))
     history.commit(SetLogStartOffset(0, 5), Active(3, segment(read_version=2).stem, 7))
     return history.snapshot()
 

@@ -149,21 +149,21 @@ def test_a_topic_of_few_commits_takes_a_listing_and_a_request_for_each(
 ) -> None:
     head = append(log, log.create(1, CONFIG), commits)
     reader = commit_log(storage, defaults={"max.message.bytes": 7_000})
-    assert requests(storage, lambda: reader.load(few=True)) == (1 + commits, 0, 1)
-    assert reader.load(few=True) == reader.load()
-    assert log.load(few=True) == head
+    assert requests(storage, lambda: reader.load(by_listing=True)) == (1 + commits, 0, 1)
+    assert reader.load(by_listing=True) == reader.load()
+    assert log.load(by_listing=True) == head
 
 
 def test_a_topic_of_few_commits_may_have_checkpoints_or_none_or_be_dropped(storage: Storage, log: CommitLog) -> None:
     def finds_none() -> None:
         with pytest.raises(TopicNotFoundError):
-            log.load(few=True)
+            log.load(by_listing=True)
 
     assert requests(storage, finds_none) == (0, 0, 1)
     writer = commit_log(storage, checkpoint_commits=4)
     head = append(writer, writer.create(1, CONFIG), 6)
-    assert requests(storage, lambda: log.load(few=True)) == (4, 0, 1)
-    assert log.load(few=True) == head
+    assert requests(storage, lambda: log.load(by_listing=True)) == (4, 0, 1)
+    assert log.load(by_listing=True) == head
     put_commit(log, head, "drop", lambda _: [Drop()])
     finds_none()
 
@@ -171,9 +171,9 @@ def test_a_topic_of_few_commits_may_have_checkpoints_or_none_or_be_dropped(stora
 def test_a_topic_of_many_commits_is_opened_by_its_hint(
     storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_loader, "FEW_NAMES", 20)
+    monkeypatch.setattr(snapshot_loader, "ONE_PAGE", 20)
     writer = commit_log(storage, checkpoint_commits=10)
     head = append(writer, writer.create(1, CONFIG), 31)
-    assert log.load(few=True) == head
+    assert log.load(by_listing=True) == head
     by_hint = requests(storage, log.load)
-    assert requests(storage, lambda: log.load(few=True)) == (by_hint[0], 0, by_hint[2] + 1)
+    assert requests(storage, lambda: log.load(by_listing=True)) == (by_hint[0], 0, by_hint[2] + 1)

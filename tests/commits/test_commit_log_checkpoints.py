@@ -65,7 +65,7 @@ def test_a_checkpoint_that_fails_does_not_fail_the_commit(storage: Storage, monk
 def test_more_batch_ids_than_a_checkpoint_holds_make_an_open_read_commits(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkpoint, "MAX_BYTES", 2000)
+    monkeypatch.setattr(checkpoint, "MAX_FILE_BYTES", 2000)
     log = commit_log(storage, checkpoint_commits=5)
     snapshot = log.create(1, CONFIG)
     for number in range(60):

@@ -19,7 +19,15 @@ from histories import (
 )
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, SetTransaction
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    Remove,
+    SetConfig,
+    SetLogStartOffset,
+    SetTransaction,
+    SetVacuumHorizon,
+)
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -128,7 +136,7 @@ def test_concurrent_changes_of_settings_are_both_kept(storage: Storage, log: Com
 
 def test_files_older_than_the_vacuum_horizon_must_be_rewritten(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
-    _, floor = put_commit(log, append(log, created, 2), "gc", lambda snapshot: [GcFloor(2)])
+    _, floor = put_commit(log, append(log, created, 2), "gc", lambda snapshot: [SetVacuumHorizon(2)])
     for stale in (created, floor):
         with pytest.raises(TransactionTooOldError, match=r"write them again.*read_version=0 gc_floor=2"):
             put_commit(log, stale, "append", appending())
@@ -139,7 +147,7 @@ def test_files_older_than_the_vacuum_horizon_must_be_rewritten(storage: Storage,
 
 
 def test_a_segment_may_be_replaced_under_its_name_before_the_vacuum_horizon(log: CommitLog) -> None:
-    _, floor = put_commit(log, append(log, log.create(1, CONFIG), 2), "gc", lambda snapshot: [GcFloor(2)])
+    _, floor = put_commit(log, append(log, log.create(1, CONFIG), 2), "gc", lambda snapshot: [SetVacuumHorizon(2)])
     info = floor.partitions[0].segments[0]
     commit, _ = put_commit(log, floor, "rebuild", lambda snapshot: [Remove(0, info.stem), Add(info)])
     assert commit is not None

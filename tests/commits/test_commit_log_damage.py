@@ -17,7 +17,7 @@ import distlog
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.snapshot_loader import BehindFloorError, SnapshotLoader
+from distlog.core.commits.snapshot_loader import BelowHorizonError, SnapshotLoader
 from distlog.core.errors import (
     CorruptionError,
     CorruptMetadataError,
@@ -110,11 +110,11 @@ def test_a_slow_store_during_vacuum_is_not_damage(tmp_path: Path, monkeypatch: p
     storage = Storage(tmp_path / "t")
     distlog.create(str(tmp_path / "t"))
 
-    def load_few(self: SnapshotLoader, end: int, *, few: bool) -> None:
-        raise BehindFloorError
+    def from_listing(self: SnapshotLoader, end: int, *, only_listed: bool) -> None:
+        raise BelowHorizonError
 
     monkeypatch.setattr(SnapshotLoader, "_from_hint", lambda self, end: None)
-    monkeypatch.setattr(SnapshotLoader, "_from_listing", load_few)
-    with pytest.raises(StorageError, match=r"commits vanish while they are read.*try again") as raised:
+    monkeypatch.setattr(SnapshotLoader, "_from_listing", from_listing)
+    with pytest.raises(StorageError, match=r"vacuum deletes commits faster.*try again") as raised:
         SnapshotLoader(storage).load()
     assert not isinstance(raised.value, CorruptionError)

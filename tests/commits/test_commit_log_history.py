@@ -15,7 +15,7 @@ from histories import (
 )
 
 from distlog.core import paths
-from distlog.core.commits.actions import Add, GcFloor, LogFloor
+from distlog.core.commits.actions import Add, SetLogHorizon, SetVacuumHorizon
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -62,7 +62,7 @@ def test_history_starts_at_a_horizon_that_rises_concurrently(
 ) -> None:
     log = commit_log(storage, checkpoint_commits=1)
     old_snapshot = append(log, append(log, append(log, log.create(1, CONFIG))))
-    put_commit(log, old_snapshot, "gc", lambda _: [GcFloor(2), LogFloor(2)])
+    put_commit(log, old_snapshot, "gc", lambda _: [SetVacuumHorizon(2), SetLogHorizon(2)])
     storage.delete([paths.commit_file(version) for version in (0, 1)])
     heads = iter([old_snapshot])
     load = log.load

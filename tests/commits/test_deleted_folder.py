@@ -13,7 +13,7 @@ from addresses import Address
 from commits import put_commit
 
 import distlog
-from distlog.core.commits.commit_log import CHECK_S, CommitLog
+from distlog.core.commits.commit_log import EXISTENCE_CHECK_S, CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
@@ -86,7 +86,7 @@ def test_on_an_object_store_a_commit_checks_earlier_commits_periodically(memory_
         assert (counters.puts - puts, counters.gets - gets) == (1, 0)
     storage.delete([file.name for file in storage.list("_commits")])
     _, snapshot = put_commit(log, snapshot, "config", nothing)
-    now_s[0] += CHECK_S
+    now_s[0] += EXISTENCE_CHECK_S
     with pytest.raises(TopicNotFoundError, match="deleted"):
         put_commit(log, snapshot, "config", nothing)
     with pytest.raises(TopicNotFoundError, match="deleted"):
@@ -100,7 +100,7 @@ def test_a_refresh_on_an_object_store_detects_a_recreated_topic(memory_url: Addr
     storage.delete([file.name for file in storage.list("_commits")])
     other = logged(storage, now_s)
     _, new = put_commit(other, other.create(1, TopicConfig()), "config", nothing)
-    now_s[0] += CHECK_S
+    now_s[0] += EXISTENCE_CHECK_S
     for _ in range(2):
         with pytest.raises(CommitConflictError, match="dropped"):
             put_commit(log, old, "config", nothing)

@@ -17,7 +17,7 @@ from simulation.world import World
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, SetLogStartOffset
-from distlog.core.commits.commit_log import LONGEST_TURN_S, PAUSE_S, CommitLog, RaceBackoff
+from distlog.core.commits.commit_log import LONGEST_TURN_WAIT_S, PAUSE_S, CommitLog, RaceBackoff
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage
@@ -138,7 +138,7 @@ def test_short_races_have_no_waits(log: CommitLog) -> None:
 
 def test_one_commit_delays_others_only_briefly(log: CommitLog) -> None:
     log.create(1, CONFIG)
-    assert Waits().lose(log, log.load(), 10**9) <= LONGEST_TURN_S
+    assert Waits().lose(log, log.load(), 10**9) <= LONGEST_TURN_WAIT_S
     assert Waits(timeout_s=2).lose(log, log.load(), 10**9) <= 1
     with pytest.raises(CommitConflictError, match="deadline"):
         Waits(timeout_s=1).lose(log, log.load(), 0)

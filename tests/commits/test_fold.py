@@ -14,13 +14,13 @@ from distlog.core.commits.actions import (
     Active,
     Add,
     Cleaned,
-    GcFloor,
     Remove,
     Restore,
     Seal,
     SetLogStartOffset,
     SetPartitions,
     SetTransaction,
+    SetVacuumHorizon,
 )
 from distlog.core.commits.snapshot import PartitionState, apply, fold
 from distlog.core.errors import CorruptMetadataError
@@ -81,7 +81,7 @@ def test_offsets_may_have_gaps_inside_a_segment(history: History) -> None:
 
 @pytest.mark.parametrize("base_offset", [31, 29, 0])
 def test_an_append_begins_at_the_log_end(history: History, base_offset: int) -> None:
-    refused(history, Add(segment(0, base_offset)), match=r"log end|no hole")
+    refused(history, Add(segment(0, base_offset)), match=r"log end|not fit into a hole")
 
 
 def test_a_segment_that_contradicts_itself_is_refused(history: History) -> None:
@@ -106,21 +106,21 @@ def test_removed_outputs_make_room_for_their_inputs(history: History) -> None:
     history.commit(Restore(0, 0, 1), Remove(0, merged.stem), *(Add(old) for old in olds[:2]))
     assert live(history) == [(0, 10), (10, 20), (20, 30)]
     again = olds[0]
-    refused(history, Restore(0, 0, 1), Add(again), match="twice|no hole")
+    refused(history, Restore(0, 0, 1), Add(again), match="twice|not fit into a hole")
 
 
 def test_only_files_that_vacuum_keeps_can_be_restored(history: History) -> None:
     first = history.snapshot().partitions[0].segments[0]
     history.commit(Remove(0, first.stem), SetLogStartOffset(0, 10))
-    refused(history, Restore(0, 0, 3), Add(first), match="version 3 are not kept")
-    history.commit(GcFloor(2))
-    refused(history, Restore(0, 0, 1), Add(first), match="version 1 are not kept")
+    refused(history, Restore(0, 0, 3), Add(first), match="may have deleted files of version 3")
+    history.commit(SetVacuumHorizon(2))
+    refused(history, Restore(0, 0, 1), Add(first), match="may have deleted files of version 1")
     refused(history, Add(first), match="vacuum horizon")
 
 
 def test_files_older_than_the_vacuum_horizon_return_if_a_newer_version_has_them(history: History) -> None:
     first = history.snapshot().partitions[0].segments[0]
-    history.commit(GcFloor(2))
+    history.commit(SetVacuumHorizon(2))
     history.commit(Remove(0, first.stem), SetLogStartOffset(0, 10))
     history.commit(Restore(0, 0, 2), Add(first))
     assert live(history) == [(0, 10), (10, 20), (20, 30)]
@@ -184,10 +184,10 @@ def test_a_compaction_and_appends_may_share_a_commit(history: History) -> None:
 
 def test_an_output_fits_in_one_hole(history: History) -> None:
     first, second, third = stems(history)
-    refused(history, Remove(0, second), Add(segment(0, 10, 11)), match="no hole")
-    refused(history, Remove(0, second), Add(segment(0, 9, 11)), match="no hole")
-    refused(history, Remove(0, first), Remove(0, third), Add(segment(0, 0, 30)), match="no hole")
-    refused(history, Remove(0, third), Add(segment(0, 20, 11)), match="no hole")
+    refused(history, Remove(0, second), Add(segment(0, 10, 11)), match="not fit into a hole")
+    refused(history, Remove(0, second), Add(segment(0, 9, 11)), match="not fit into a hole")
+    refused(history, Remove(0, first), Remove(0, third), Add(segment(0, 0, 30)), match="not fit into a hole")
+    refused(history, Remove(0, third), Add(segment(0, 20, 11)), match="not fit into a hole")
 
 
 def test_a_rebuilt_segment_keeps_its_position(history: History) -> None:

@@ -15,13 +15,13 @@ from distlog.core.commits.actions import (
     Cleaned,
     Create,
     Drop,
-    GcFloor,
     Remove,
     Seal,
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
     SetTransaction,
+    SetVacuumHorizon,
 )
 from distlog.core.commits.deduplication import KEPT_MS, TransactionInfo
 from distlog.core.commits.snapshot import PartitionState, fold
@@ -36,7 +36,7 @@ def test_the_log_start_only_rises(history: History) -> None:
 
 def test_the_log_start_stays_within_a_log_that_holds_segments(history: History) -> None:
     history.commit(SetLogStartOffset(0, 30))
-    refused(history, SetLogStartOffset(0, 31), match="above the log end")
+    refused(history, SetLogStartOffset(0, 31), match="past the log end")
 
 
 def test_an_empty_partition_may_begin_anywhere(history: History) -> None:
@@ -60,7 +60,7 @@ def test_settings_are_replaced_as_a_whole(history: History) -> None:
 def test_compaction_progress_is_kept_and_stays_within_the_log(history: History) -> None:
     history.commit(Cleaned(0, 20))
     assert history.snapshot().partitions[0].first_dirty_offset == 20
-    refused(history, Cleaned(0, 31), match="above the log end")
+    refused(history, Cleaned(0, 31), match="past the log end")
 
 
 def test_a_batch_is_remembered_and_cannot_be_committed_again(history: History) -> None:
@@ -89,7 +89,7 @@ def test_an_applications_newest_batch_is_remembered_forever(history: History) ->
 
 
 def test_files_older_than_the_vacuum_horizon_are_refused(history: History) -> None:
-    history.commit(GcFloor(2))
+    history.commit(SetVacuumHorizon(2))
     assert history.snapshot().gc_floor == 2
     refused(history, Add(segment(0, 30, read_version=1)), match="vacuum horizon")
     refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, read_version=1)), match="vacuum horizon")
@@ -101,7 +101,7 @@ def test_files_older_than_the_vacuum_horizon_are_refused(history: History) -> No
 def test_the_vacuum_horizon_spares_earlier_files(history: History) -> None:
     active = Active(1, segment(read_version=0).stem, 0)
     history.commit(active)
-    history.commit(GcFloor(3))
+    history.commit(SetVacuumHorizon(3))
     info = history.snapshot().partitions[0].segments[1]
     history.commit(Remove(0, info.stem), Add(info))
     history.commit(Seal(1, active.stem), Add(segment(1, 0, 5, stem=active.stem)))
@@ -109,10 +109,10 @@ def test_the_vacuum_horizon_spares_earlier_files(history: History) -> None:
 
 
 def test_the_vacuum_horizon_only_rises_and_is_in_the_past(history: History) -> None:
-    history.commit(GcFloor(2))
-    history.commit(GcFloor(1))
+    history.commit(SetVacuumHorizon(2))
+    history.commit(SetVacuumHorizon(1))
     assert history.snapshot().gc_floor == 2
-    refused(history, GcFloor(5), match="future")
+    refused(history, SetVacuumHorizon(5), match="future")
 
 
 def test_a_dropped_topic_is_empty_and_accepts_only_a_vacuum_horizon(history: History) -> None:
@@ -124,7 +124,7 @@ def test_a_dropped_topic_is_empty_and_accepts_only_a_vacuum_horizon(history: His
     refused(history, Add(segment(0, 30)), match="dropped")
     refused(history, SetPartitions(5), match="dropped")
     refused(history, Drop(), match="dropped")
-    history.commit(GcFloor(3))
+    history.commit(SetVacuumHorizon(3))
     assert history.snapshot().gc_floor == 3
 
 
@@ -133,7 +133,7 @@ def test_nothing_follows_a_drop_in_its_commit(history: History) -> None:
 
 
 def test_a_topic_is_created_again_under_a_new_id(history: History) -> None:
-    history.commit(GcFloor(1))
+    history.commit(SetVacuumHorizon(1))
     history.commit(Drop())
     old = history.topic_id
     refused(history, Create("clicks"), SetPartitions(1), match="exists")

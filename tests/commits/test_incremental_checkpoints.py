@@ -35,12 +35,12 @@ from distlog.core.commits import checkpoint, snapshot_loader
 from distlog.core.commits.actions import (
     Action,
     Add,
-    GcFloor,
-    LogFloor,
     ProducerBatches,
     Remove,
+    SetLogHorizon,
     SetPartitions,
     SetTransaction,
+    SetVacuumHorizon,
 )
 from distlog.core.commits.checkpoint import RowChanges
 from distlog.core.commits.commit_log import CommitLog
@@ -203,7 +203,7 @@ def test_a_full_one_of_another_topic_is_not_a_base(storage: Storage, log: Commit
 
 def test_a_full_one_before_the_horizon_is_not_a_base(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
-    _, snapshot = put_commit(log, snapshot, "gc", lambda head: [GcFloor(6), LogFloor(6)])
+    _, snapshot = put_commit(log, snapshot, "gc", lambda head: [SetVacuumHorizon(6), SetLogHorizon(6)])
     for number in range(EVERY):
         _, snapshot = put_commit(log, snapshot, "append", lambda _, number=number: [SetTransaction("a", number, {})])
     log.checkpoints.wait()

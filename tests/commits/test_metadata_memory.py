@@ -106,7 +106,7 @@ def test_a_hostile_small_checkpoint_uses_little_memory(honest: State, bomb: str)
     assert len(data) < 4 * MIB
     with pytest.raises(CorruptMetadataError, match=complaint):
         checkpoint.decode(data, "a file")
-    assert peak(lambda: checkpoint.decode(data, "a file")) < 2 * checkpoint.FREE_BYTES
+    assert peak(lambda: checkpoint.decode(data, "a file")) < 2 * checkpoint.MIN_SIZE_LIMIT
 
 
 def test_columns_that_share_their_bytes_are_refused(honest: State) -> None:
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_no_reader_would_accept_is_not_written(
 
 def test_a_state_of_equal_rows_has_a_checkpoint(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record for each of a hundred partitions, repeatedly: it compresses as well as a bomb, so it is padded."""
-    monkeypatch.setattr(checkpoint, "FREE_BYTES", MIB)
+    monkeypatch.setattr(checkpoint, "MIN_SIZE_LIMIT", MIB)
     storage = topic_storage(memory_url.url)
     snapshot = commit_log(storage).create(100, CONFIG)
     batches = {
@@ -185,7 +185,7 @@ def test_a_hint_or_a_checkpoint_that_is_too_large_is_ignored(tmp_path: Path) -> 
     assert peak(lambda: log.load()) < MIB
     sparse(storage, paths.checkpoint_file(2, "0" * 32), 1 << 30)
     assert log.load() == snapshot
-    assert peak(lambda: log.load()) < checkpoint.MAX_BYTES + 10 * MIB
+    assert peak(lambda: log.load()) < checkpoint.MAX_FILE_BYTES + 10 * MIB
 
 
 @pytest.mark.parametrize("filler", [b"[]", b"{}", b"0", b'""', b'{"a":1}'])

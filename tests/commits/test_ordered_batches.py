@@ -15,7 +15,7 @@ from distlog.core.commits.actions import SetTransaction
 from distlog.core.commits.deduplication import (
     BATCH_SCHEMA,
     KEPT_MS,
-    KEPT_NUMBERS,
+    KEPT_ORDERED_BATCHES,
     NO_TRANSACTIONS,
     Batch,
     TransactionInfo,
@@ -44,11 +44,11 @@ def numbers(table: TransactionTable, app: str = "app") -> list[str]:
 def test_only_the_last_batches_of_an_application_that_commits_in_order_are_kept() -> None:
     grown = in_order(range(1000))
     for table in (grown, TransactionTable(grown.columns()), pickle.loads(pickle.dumps(grown))):
-        assert numbers(table) == [str(number) for number in range(1000 - KEPT_NUMBERS, 1000)]
-        assert (len(table), table.newest("app")) == (KEPT_NUMBERS, 999)
+        assert numbers(table) == [str(number) for number in range(1000 - KEPT_ORDERED_BATCHES, 1000)]
+        assert (len(table), table.newest("app")) == (KEPT_ORDERED_BATCHES, 999)
         assert table.get("app", 999) == info(999, 999)
-        assert table.get("app", 999 - KEPT_NUMBERS) is None
-        assert table.has("app", 999 - KEPT_NUMBERS)
+        assert table.get("app", 999 - KEPT_ORDERED_BATCHES) is None
+        assert table.has("app", 999 - KEPT_ORDERED_BATCHES)
         assert not table.has("another", 3)
 
 
@@ -120,7 +120,7 @@ def test_a_table_remembers_the_batches_of_the_rule(steps: list[tuple[str, int | 
         if latest.in_order:
             for batches in (plain, ordered):
                 for name, number in list(batches):
-                    if name == app and isinstance(number, int) and number <= int(batch) - KEPT_NUMBERS:
+                    if name == app and isinstance(number, int) and number <= int(batch) - KEPT_ORDERED_BATCHES:
                         del batches[name, number]
         into = ordered if latest.in_order else plain
         into[app, batch] = latest

@@ -21,8 +21,8 @@ from distlog.core.commits.deduplication import (
     COMMIT_MARKER,
     DATA,
     EXPIRATION_MS,
+    MAX_PRODUCER_PAUSE_MS,
     NO_PRODUCERS,
-    PRODUCER_PAUSE_MS,
     ProducerBatch,
     ProducerTable,
     sufficient_batches,
@@ -67,7 +67,7 @@ STEPS = st.lists(
         st.integers(0, 1),
         st.sampled_from(["data", "data", "data", "open", "commit", "abort"]),
         st.integers(1, 3),
-        st.sampled_from([0, 0, 0, 1, PRODUCER_PAUSE_MS // 2, PRODUCER_PAUSE_MS, 30 * DAY_MS]),
+        st.sampled_from([0, 0, 0, 1, MAX_PRODUCER_PAUSE_MS // 2, MAX_PRODUCER_PAUSE_MS, 30 * DAY_MS]),
     ),
     max_size=60,
 )
@@ -97,13 +97,13 @@ def test_a_fold_of_commits_has_the_producer_state_of_their_batches(
     history.create(1)
     rows = read_headers(log)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deduplication, "_MOST_CHANGED", most)
+        patch.setattr(deduplication, "_MIN_CHANGES_TO_REBUILD", most)
         first = 0
         while first < len(rows):
             part = rows[first : first + data.draw(st.integers(1, 9))]
             pause_ms = steps[first][4] + 1
             history.now_ms += pause_ms - 1
-            passed_ms += min(pause_ms, PRODUCER_PAUSE_MS)
+            passed_ms += min(pause_ms, MAX_PRODUCER_PAUSE_MS)
             quiet = [
                 producer
                 for producer in range(1, 6)
@@ -250,9 +250,9 @@ def test_a_commit_describes_a_bounded_number_of_batches() -> None:
         **dict.fromkeys(("producer_id", "last_sequence", "last_offset", "offset_delta", "timestamp"), 0),
     }
     del columns["kind"]
-    for count in (actions.MOST_PRODUCER_BATCHES, actions.MOST_PRODUCER_BATCHES + 1):
+    for count in (actions.MAX_PRODUCER_BATCHES, actions.MAX_PRODUCER_BATCHES + 1):
         item = {"producers": {**columns, "partition": [0] * count}}
-        if count <= actions.MOST_PRODUCER_BATCHES:
+        if count <= actions.MAX_PRODUCER_BATCHES:
             actions.read_actions([item])
         else:
             with pytest.raises(ValueError, match="a commit has"):
@@ -305,7 +305,7 @@ def test_a_checkpoint_with_fewer_rows_than_it_says_is_refused(history: History) 
     append(history, snapshot_of_entries(7, 0), snapshot_of_entries(8, 1))
     state, batches = checkpoint.unpack(checkpoint.encode(history.snapshot()))
     fewer = {**batches, "producers": batches["producers"].slice(1)}
-    with pytest.raises(CorruptMetadataError, match="number of its rows"):
+    with pytest.raises(CorruptMetadataError, match="numbers of rows differ"):
         checkpoint.decode(checkpoint.pack(state, fewer), "a file")
 
 

@@ -35,7 +35,7 @@ def test_a_segment_is_dense_only_if_each_offset_is_a_record_that_readers_get() -
 
 def test_stored_offsets_that_would_overflow_are_refused() -> None:
     segment(stored_base_offset=2**63 - 11).check()
-    with pytest.raises(ValueError, match="larger than offsets are"):
+    with pytest.raises(ValueError, match="stores offsets past the largest"):
         segment(stored_base_offset=2**63 - 10).check()
 
 

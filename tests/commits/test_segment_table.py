@@ -120,7 +120,7 @@ def test_a_segment_may_fill_part_of_a_hole(base_offset: int, count: int) -> None
 @pytest.mark.parametrize(("base_offset", "count"), [(0, 5), (9, 2), (19, 2), (10, 11), (20, 5), (29, 2), (45, 10)])
 def test_a_segment_that_fits_in_no_hole_is_refused(base_offset: int, count: int) -> None:
     segments = run_of([10, 10, 10, 10, 10])
-    with pytest.raises(ValueError, match="fits in no hole"):
+    with pytest.raises(ValueError, match="does not fit into a hole"):
         SegmentTable.of(segments).replaced({segments[1].stem, segments[3].stem}, [segment(0, base_offset, count)])
 
 

@@ -14,7 +14,7 @@ from transacting import values_seen
 
 import distlog
 from distlog.core.commits.deduplication import NO_PRODUCERS
-from distlog.core.commits.segment_table import NOT_LOOKED
+from distlog.core.commits.segment_table import UNDETERMINED_OFFSET
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
 from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import TopicHandle
@@ -38,7 +38,7 @@ def stable(topic: Topic) -> list[int]:
     with_transactions = [
         segment for state in snapshot.partitions for segment in state.segments if segment.has_transactions
     ]
-    assert NOT_LOOKED not in [transaction.first_unstable_offset for transaction in with_transactions]
+    assert UNDETERMINED_OFFSET not in [transaction.first_unstable_offset for transaction in with_transactions]
     return [last_stable_offset(topic.reader, state) for state in snapshot.partitions]
 
 

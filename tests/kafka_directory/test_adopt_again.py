@@ -15,7 +15,7 @@ from log_dirs import STAGES, copy_of, golden_of, partition_of, read
 import distlog
 from distlog import InvalidTopicError, StorageError, TopicExistsError
 from distlog.core import paths
-from distlog.core.commits.actions import GcFloor, LogFloor
+from distlog.core.commits.actions import SetLogHorizon, SetVacuumHorizon
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.format.record_batch import read_headers
 
@@ -137,7 +137,7 @@ def test_a_shared_batch_marks_the_new_records_after_commits_were_deleted(
         topic.append([{"value": b"ours"}])
     log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer="a", checkpoint_commits=1)
     for _ in range(3):
-        put_commit(log, log.load(), "gc", lambda head: [GcFloor(head.version), LogFloor(head.version)])
+        put_commit(log, log.load(), "gc", lambda head: [SetVacuumHorizon(head.version), SetLogHorizon(head.version)])
     topic.storage.delete([paths.commit_file(version) for version in range(2)])
     if is_appended_to:
         with pytest.raises(TopicExistsError, match="partition 0 has other records"):

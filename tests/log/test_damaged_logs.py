@@ -130,7 +130,7 @@ def test_a_flipped_bit_before_uncounted_sound_batches_refuses_appends(
     caplog.clear()
     _warn_once.cache_clear()
     assert Process(folder).values()[0] == VALUES[:number]
-    assert "readers see the records before it" in caplog.text
+    assert "readers get the records before the damage" in caplog.text
 
 
 def test_a_torn_write_is_truncated_and_logged(
@@ -143,7 +143,7 @@ def test_a_torn_write_is_truncated_and_logged(
         assert append(Process(folder)[0], b"new") == (7, 8)
     messages = [record.getMessage() for record in caplog.records if "recovery cuts off" in record.getMessage()]
     assert messages == [
-        f"{log(folder)}: recovery cuts off 20 bytes after position {7 * SIZE}, the records from offset 7 on"
+        f"{log(folder)}: recovery cuts off 20 bytes after position {7 * SIZE}: the records from offset 7 on"
     ]
     assert Process(folder).values()[0] == [*VALUES[:7], b"new"]
 
@@ -287,7 +287,7 @@ def test_an_export_of_a_damaged_log_fails_and_keeps_the_earlier_one(
     old_content = exported.read_bytes()
     flip(log(folder), 3 * SIZE + 66)
     rebooted()
-    with pytest.raises(DamagedLogError, match="sound ones follow it"):
+    with pytest.raises(DamagedLogError, match="sound batches follow it"):
         Process(folder).topic().export(kafka)
     assert exported.read_bytes() == old_content
     Process(folder).topic().repair()

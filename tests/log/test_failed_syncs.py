@@ -250,7 +250,7 @@ def test_damage_after_an_unfinished_sync_truncates_nothing(folder: Path) -> None
     changed[7], sound[7] = 3, 4
     changed[-1] ^= 1
     log.write_bytes(content + changed + sound)
-    with pytest.raises(DamagedLogError, match="sound ones follow"):
+    with pytest.raises(DamagedLogError, match="sound batches follow"):
         append(Process(folder)[0], b"d")
     assert log.read_bytes() == content + changed + sound
     assert Process(folder).values()[0] == [b"a", b"b", b"c"]

@@ -18,7 +18,7 @@ from distlog.core.errors import InvalidRecordError, InvalidTimestampError, Recor
 from distlog.core.format.compression import compress
 from distlog.core.format.record_batch import APPEND_TIME, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.format.record_decoder import decode
-from distlog.core.log.partition_log import stamped
+from distlog.core.log.partition_log import with_append_times
 
 DAY, HOUR = 86_400_000, 3_600_000
 PRODUCER = (1324, 10, 984)
@@ -86,7 +86,7 @@ def test_another_codec_takes_the_topics_level() -> None:
 def test_an_append_time_is_put_into_the_header_alone(codec: str) -> None:
     data = packed(records(5, 1), codec, base_timestamp=1234)
     valid = checked(data, now_ms=NOW + 9, message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=0)
-    rows, newest, oldest = stamped(valid.data, valid.rows, NOW + 9)
+    rows, newest, oldest = with_append_times(valid.data, valid.rows, NOW + 9)
     assert bytes(valid.data)[HEADER_SIZE:] == data[HEADER_SIZE:]
     assert rows["base_timestamp"] == [1234]
     assert rows["max_timestamp"] == [NOW + 9]

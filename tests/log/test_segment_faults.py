@@ -180,7 +180,7 @@ def test_a_truncated_log_is_detected_and_cannot_be_extended(tmp_path: Path) -> N
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(records(0) + records(1)[:-5])
     assert segment.unknown_bytes() == -5
-    with pytest.raises(StorageError, match="than it has"):
+    with pytest.raises(StorageError, match="shorter than its recorded end"):
         segment.seal()
     segment.recover(none_open())
     assert path.read_bytes() == records(0)

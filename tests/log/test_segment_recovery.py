@@ -172,7 +172,7 @@ def test_a_batch_that_is_out_of_order_ends_the_log_before_it(tmp_path: Path) -> 
     path.write_bytes(good + records(3) + records(9))
     segment = reopened(tmp_path, state, index_interval_bytes=0)
     assert segment.scan_tail(none_open()) == state
-    with pytest.raises(DamagedLogError, match="sound ones"):
+    with pytest.raises(DamagedLogError, match="sound batches"):
         segment.recover_tail(none_open())
 
 

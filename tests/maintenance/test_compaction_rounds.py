@@ -112,7 +112,7 @@ def test_more_segments_than_a_commit_takes_are_cleaned_by_several(
     topic = distlog.create(f"memory://cleaned-by-{commits}-commits/t", partitions, {"cleanup.policy": "compact"})
     for number in range(appends):
         topic.append([{"partition": index, "key": b"k", "value": b"%d" % number} for index in range(partitions)])
-    monkeypatch.setattr(actions, "MOST_ROWS", 2 * most)
+    monkeypatch.setattr(actions, "MAX_COMMIT_ROWS", 2 * most)
     for module in (compaction, group_rewrite):
         monkeypatch.setattr(module, "MAX_SEGMENTS", most)
     old_version = topic.version

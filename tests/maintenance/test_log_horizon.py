@@ -18,11 +18,11 @@ from distlog.core.commits.actions import (
     Action,
     Add,
     Drop,
-    GcFloor,
-    LogFloor,
     Remove,
     SetConfig,
+    SetLogHorizon,
     SetLogStartOffset,
+    SetVacuumHorizon,
 )
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -231,8 +231,8 @@ def test_a_retention_must_leave_room_for_the_delay_of_deletes() -> None:
 def test_a_log_horizon_above_the_vacuum_horizon_is_refused(world: World) -> None:
     head = commits(world, 5)
     with pytest.raises(CommitConflictError, match="above the vacuum horizon"):
-        put_commit(world.log, head, "gc", lambda _: [LogFloor(3)])
-    _, after = put_commit(world.log, head, "gc", lambda _: [GcFloor(3), LogFloor(3)])
+        put_commit(world.log, head, "gc", lambda _: [SetLogHorizon(3)])
+    _, after = put_commit(world.log, head, "gc", lambda _: [SetVacuumHorizon(3), SetLogHorizon(3)])
     assert after.log_floor == 3
 
 
@@ -460,7 +460,7 @@ def test_on_a_network_disk_a_deleted_commit_is_not_written_again(
             after = a_log().load()
             for _ in range(4):
                 _, after = put_commit(a_log(), after, "append", nothing)
-            raised = [GcFloor(version + 3), LogFloor(version + 3)]
+            raised = [SetVacuumHorizon(version + 3), SetLogHorizon(version + 3)]
             checkpoint.write(storage, put_commit(a_log(), after, "gc", lambda _: raised)[1])
             storage.delete([paths.commit_file(number) for number in range(version + 3)])
             monkeypatch.setattr(Storage, "now_ms", lambda self, folder: now_ms() + 2 * WEEK_MS)

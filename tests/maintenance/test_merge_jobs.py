@@ -74,7 +74,7 @@ def test_a_merge_takes_a_get_for_each_bundle_and_a_put_for_all_partitions(s3_url
 def test_more_segments_than_a_commit_takes_are_merged_by_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = bundled_topic(Storage("memory://merged-by-several-runs/t"), 3, partitions=300)
     old_contents = contents(topic)
-    monkeypatch.setattr(actions, "MOST_ROWS", 1000)
+    monkeypatch.setattr(actions, "MAX_COMMIT_ROWS", 1000)
     monkeypatch.setattr(merge, "MAX_SEGMENTS", 500)
     assert len(topic.compact(dry_run=True).groups) == 166
     reports = [topic.compact() for _ in range(3)]

@@ -77,7 +77,7 @@ def test_many_rebuilt_segments_are_recorded_by_several_commits(
     topic = distlog.create(f"{tmp_path}/many", 700)
     topic.append([{"partition": number, "value": b""} for number in range(700)])
     learned = [dataclasses.replace(rebuilt, fields={"leader_epoch": 7}) for rebuilt in all_rebuilt(topic)]
-    monkeypatch.setattr(actions, "MOST_ROWS", 600)
+    monkeypatch.setattr(actions, "MAX_COMMIT_ROWS", 600)
     monkeypatch.setattr(verify, "MAX_SEGMENTS", 300)
     after = commit_index_fields(topic.handle, topic.snapshot, learned)
     assert after.version == topic.version + 3

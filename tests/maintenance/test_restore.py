@@ -78,7 +78,7 @@ def test_more_segments_than_a_commit_takes_come_back_by_several(
     for number in range(3):
         topic.delete_records({number: 260})
         assert topic.retention().to_dict()["segments"] == 260
-    monkeypatch.setattr("distlog.core.commits.actions.MOST_ROWS", 600)
+    monkeypatch.setattr("distlog.core.commits.actions.MAX_COMMIT_ROWS", 600)
     monkeypatch.setattr("distlog.core.maintain.restore.MAX_SEGMENTS", 600, raising=False)
     dry, report = topic.restore(old_version, dry_run=True), topic.restore(old_version)
     assert report.to_dict()["partitions"] == dry.to_dict()["partitions"]

@@ -10,7 +10,7 @@ import pytest
 from store_clock import TimedStorage
 from vacuuming import World
 
-from distlog.core.commits.actions import Action, GcFloor
+from distlog.core.commits.actions import Action, SetVacuumHorizon
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.errors import StorageFullError
 
@@ -24,7 +24,7 @@ class FullDisk:
         put, delete = CommitRace.put, TimedStorage.delete
 
         def full(race: CommitRace, actions: Sequence[Action]) -> bool:
-            is_floor = any(isinstance(action, GcFloor) for action in actions)
+            is_floor = any(isinstance(action, SetVacuumHorizon) for action in actions)
             if is_floor and not self.has_room:
                 if not self.was_full:
                     self.was_full = True

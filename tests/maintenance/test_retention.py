@@ -267,7 +267,7 @@ def test_deletions_in_many_partitions_are_one_table(memory_url: Any) -> None:
     assert (len(removed.rows), len(starts)) == (600, 300)
     assert set(map(type, starts)) == {SetLogStartOffset}
     after = old_snapshot.refresh().snapshot
-    assert (after.partitions.changed_states, after.partitions.log_start_offsets.tolist()) == ({}, [4] * 300)
+    assert (after.partitions.own_states, after.partitions.log_start_offsets.tolist()) == ({}, [4] * 300)
     assert after.partitions.segment_count == 0
 
 
@@ -278,7 +278,7 @@ def test_more_segments_than_a_commit_takes_are_deleted_by_several_runs(
     rows = pa.table({"partition": range(300), "value": ["v"] * 300, "timestamp": [0] * 300})
     for _ in range(4):
         topic.append(rows)
-    monkeypatch.setattr("distlog.core.commits.actions.MOST_ROWS", 1001)
+    monkeypatch.setattr("distlog.core.commits.actions.MAX_COMMIT_ROWS", 1001)
     monkeypatch.setattr("distlog.core.maintain.retention.MAX_SEGMENTS", 1001)
     planned = topic.retention(dry_run=True).partitions
     assert topic.retention().partitions == planned

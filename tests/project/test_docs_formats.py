@@ -24,9 +24,9 @@ from distlog.core.arrays import PAGE_BYTES
 from distlog.core.commits import actions, checkpoint, deduplication, fields
 from distlog.core.commits.actions import (
     MAX_PARTITIONS,
-    MOST_PRODUCER_BATCHES,
+    MAX_PRODUCER_BATCHES,
     PRODUCER_APP,
-    PRODUCER_STEPS,
+    PRODUCER_COLUMNS_AS_STEPS,
     RESERVED_APPS,
     Action,
     Add,
@@ -39,12 +39,12 @@ from distlog.core.commits.actions import (
     write_table,
 )
 from distlog.core.commits.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
-from distlog.core.commits.deduplication import KEPT_MS, KEPT_NUMBERS, PAUSE_MS, ProducerBatch
+from distlog.core.commits.deduplication import KEPT_MS, KEPT_ORDERED_BATCHES, MAX_PAUSE_MS, ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format import record_batch
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from distlog.core.integers import MAX_LONG
-from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, head
+from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, packed_header
 from distlog.core.read.group_log import RETAINED_VERSIONS, Member
 from distlog.core.segments.producer_states import ENTRY as PRODUCER_ENTRY
 from distlog.core.segments.producer_states import write_producer_snapshot
@@ -159,15 +159,15 @@ def test_a_producer_has_the_numbers_and_the_id_that_the_page_says(tmp_path: Path
 
 def test_the_columns_of_differences_of_a_table_are_those_of_the_page() -> None:
     steps, *rows = table(PAGE, "### Actions", 1)
-    assert set(names([steps])) == actions.STEPS
+    assert set(names([steps])) == actions.COLUMNS_AS_STEPS
     relative = {names([row])[0]: names([row], 1)[0] for row in rows if "the difference to `" in row[1]}
-    assert relative == actions.RELATIVE
-    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*actions.ADJACENT}
+    assert relative == actions.RELATIVE_COLUMNS
+    assert {names([row])[0] for row in rows if "where the" in row[1]} == {*actions.ADJACENT_PARTS}
     assert names(rows[-2:]) == ["crc32c", "time_index_crc32c"]
     text = section(PAGE, "### Actions")
     assert f"From {actions.TABLE_ROWS} on" in text
-    assert f"up to {actions.MOST_ROWS_OF_TABLE:,} rows" in text
-    assert f"up to {actions.MOST_ROWS:,}." in text
+    assert f"up to {actions.MAX_TABLE_ROWS:,} rows" in text
+    assert f"up to {actions.MAX_COMMIT_ROWS:,}." in text
 
 
 def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topic) -> None:
@@ -179,7 +179,7 @@ def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topi
 def test_the_producer_entries_of_a_commit_match_the_table() -> None:
     rows, text = table(PAGE, "### Producers"), " ".join(section(PAGE, "### Producers").split())
     assert names(rows) == ["partition", *deduplication.BOUNDS]
-    assert {name for row in rows for name in names([row]) if "differences" in row[2]} == {*PRODUCER_STEPS}
+    assert {name for row in rows for name in names([row]) if "differences" in row[2]} == {*PRODUCER_COLUMNS_AS_STEPS}
     batch = ProducerBatch(7, 0, 4, 9, 2, 1_000, deduplication.DATA, deduplication.NONE)
     (document,) = write_actions([ProducerBatches({0: (batch,)})])
     assert document["producers"].keys() == {name for row in rows for name in names([row]) if not row[1]}
@@ -191,8 +191,8 @@ def test_the_producer_entries_of_a_commit_match_the_table() -> None:
     assert kinds[deduplication.ABORT_MARKER] == "abort marker"
     assert kinds[deduplication.COMMIT_MARKER] == "commit marker"
     assert f"the last {deduplication.KEPT_BATCHES} batches" in text
-    assert f"at most {MOST_PRODUCER_BATCHES:,} batches" in text
-    assert (deduplication.EXPIRATION_MS, deduplication.PRODUCER_PAUSE_MS) == (86_400_000, 3_600_000)
+    assert f"at most {MAX_PRODUCER_BATCHES:,} batches" in text
+    assert (deduplication.EXPIRATION_MS, deduplication.MAX_PRODUCER_PAUSE_MS) == (86_400_000, 3_600_000)
 
 
 def test_a_checkpoint_has_the_columns_and_members_of_the_tables(topic: distlog.Topic) -> None:
@@ -210,7 +210,7 @@ def test_a_checkpoint_has_the_columns_and_members_of_the_tables(topic: distlog.T
     assert list(rows) == list(state)
     assert rows["partitions"] == list(state["partitions"][0])
     assert rows["active"] == list(state["active"][0])
-    assert f"{checkpoint.BYTES_PER_BYTE} times its size and {checkpoint.FREE_BYTES // MEBIBYTE} MiB" in PAGE
+    assert f"{checkpoint.BYTES_PER_BYTE} times its size and {checkpoint.MIN_SIZE_LIMIT // MEBIBYTE} MiB" in PAGE
     assert f"each {CHECKPOINT_COMMITS} commits or {CHECKPOINT_BYTES // MEBIBYTE} MiB" in " ".join(PAGE.split())
 
 
@@ -235,7 +235,7 @@ def test_the_value_of_a_lock_is_as_the_tables_say() -> None:
     assert ranges == [(sum(size for _, size in ranges[:number]), size) for number, (_, size) in enumerate(ranges)]
     assert sum(ranges[-1]) == RECORD_BYTES
     assert [size for _, size in ranges[-2:]] == [STATE_BYTES, len(NO_POINT)]
-    packed = head("00000000-0000-0000-0000-000000000001", PageStatus.ACTIVE)
+    packed = packed_header("00000000-0000-0000-0000-000000000001", PageStatus.ACTIVE)
     assert rows[0][2] == f"version, {packed[0]}"
     assert re.findall(r"(\d) (\w+)", rows[1][2]) == [(str(int(page)), page.name.lower()) for page in PageStatus]
     assert packed[ranges[3][0] :][: ranges[3][1]] == bytes(15) + b"\x01"
@@ -262,9 +262,9 @@ def test_the_put_of_a_group_follows_the_page() -> None:
 
 def test_the_remembered_batches_match_the_page() -> None:
     text = " ".join(section(PAGE, "### The fold").split())
-    assert KEPT_NUMBERS == 10
+    assert KEPT_ORDERED_BATCHES == 10
     assert "last ten numbers" in text
-    assert f"the batches of the last {KEPT_MS // PAUSE_MS} days" in text
+    assert f"the batches of the last {KEPT_MS // MAX_PAUSE_MS} days" in text
     assert "counts as one day at most" in text
     assert f"is at most {MAX_PARTITIONS:,}" in text
 

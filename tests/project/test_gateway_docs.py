@@ -17,7 +17,7 @@ from users_files import users_file
 
 from distlog.cli import app
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
-from distlog.core.log.producers import _MOST_EXPANSION, _SMALLEST_LIMIT
+from distlog.core.log.producers import _MAX_EXPANSION, _MIN_EXPANSION_LIMIT
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.write.engine import PRODUCER_SEARCH_AGE_MS
 from distlog.gateway.apis import APIS
@@ -95,12 +95,12 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert [row[1] for row in table(TABLES, "## Limits")] == [
         f"{LARGEST_OTHER_BYTES >> 20} MiB",
         str(MAX_ITEMS),
-        f"{_MOST_EXPANSION} times max.message.bytes",
+        f"{_MAX_EXPANSION} times max.message.bytes",
         f"{config.fetch_memory_bytes >> 20} MiB",
         f"{config.request_timeout_ms // 1000} seconds",
         f"{config.authentication_timeout_ms // 1000} seconds",
     ]
-    assert (BYTES_PER_S, _SMALLEST_LIMIT) == (1 << 20, 32 << 20)
+    assert (BYTES_PER_S, _MIN_EXPANSION_LIMIT) == (1 << 20, 32 << 20)
     text = " ".join(TEXT.split())
     assert f"within {STOP_TIMEOUT_S:g} seconds" in text
     assert f"last {PRODUCER_SEARCH_AGE_MS // 60_000} minutes" in text

@@ -18,7 +18,7 @@ from raw_batches import batch, record
 from searches import examples
 
 from distlog import Topic
-from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.format.record_batch import TRANSACTIONAL
 from distlog.core.segments.producer_states import last_stable_offset, transactions_of
@@ -38,7 +38,7 @@ def stable_and_requests(topic: Topic, state: PartitionState | None = None) -> tu
 def by_reading(topic: Topic) -> int:
     """Return the last stable offset without stored metadata."""
     state = topic.snapshot.partitions[0]
-    segments = [dataclasses.replace(segment, first_unstable_offset=NOT_LOOKED) for segment in state.segments]
+    segments = [dataclasses.replace(segment, first_unstable_offset=UNDETERMINED_OFFSET) for segment in state.segments]
     unknown = dataclasses.replace(state, segments=type(state.segments).of(segments))
     return last_stable_offset(topic.reader, unknown)
 
@@ -65,7 +65,7 @@ def test_without_metadata_segments_are_read_until_a_rebuild(memory_url: Any) -> 
     topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
     offsets = unstable_offsets(topic)
     forget_fields(topic)
-    assert set(unstable_offsets(topic)) == {NOT_LOOKED}
+    assert set(unstable_offsets(topic)) == {UNDETERMINED_OFFSET}
     stable_offset, cost = stable_and_requests(topic)
     assert cost > 0
     topic.rebuild_indexes()

@@ -12,7 +12,7 @@ from described_segment import describe_segment
 from golden import GoldenPartition, partitions
 from topics import NOW, topic_on
 
-from distlog.core.commits.segment_table import NOT_LOOKED, SegmentInfo
+from distlog.core.commits.segment_table import UNDETERMINED_OFFSET, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.record_batch import read_headers
 from distlog.core.segments.segment_state import LogDescription
@@ -38,7 +38,7 @@ def test_a_log_has_the_description_of_its_writer(
     name = topic.reader.name(written)
     description, files = described(storage.read(name))
     same = {"stem": written.stem, "created_ms": written.created_ms, "first_unstable_offset": -1}
-    assert description.first_unstable_offset == NOT_LOOKED
+    assert description.first_unstable_offset == UNDETERMINED_OFFSET
     assert dataclasses.replace(description, **same) == written
     for suffix, data in files.items():
         assert data

@@ -21,7 +21,7 @@ from topics import NOW, Clock, topic_on
 
 import distlog
 from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.segment_table import BY_COMMIT
+from distlog.core.commits.segment_table import TIME_OF_COMMIT
 from distlog.core.errors import CommitConflictError
 from distlog.core.format.record_batch import LOG_APPEND_TIME, check_crcs, read_headers
 from distlog.core.storage.storage import Storage
@@ -117,7 +117,7 @@ def test_no_segment_that_waits_for_its_time_is_stored() -> None:
     topic = topic_of(Clock(NOW))
     topic.append(rows("a"))
     waiting = dataclasses.replace(
-        segment(topic), append_time_ms=BY_COMMIT, stem=f"v{0:020d}-{uuid.uuid4().hex}"
+        segment(topic), append_time_ms=TIME_OF_COMMIT, stem=f"v{0:020d}-{uuid.uuid4().hex}"
     ).moved_to(1)
     commit, _ = put_commit(topic.log, topic.snapshot, "append", lambda _: [Add(waiting)])
     assert commit is not None

@@ -144,7 +144,7 @@ class DiskHistory:
             patches.enter_context(frequent_checkpoints())
             patches.enter_context(small_limits(drawn.seed))
             # these short logs need recovery points with records after them
-            patches.enter_context(mock.patch.object(partition_log, "_SPAN_BYTES", drawn.span_bytes))
+            patches.enter_context(mock.patch.object(partition_log, "_RECOVERY_BYTES", drawn.span_bytes))
             delay_s = int(str(drawn.config["file.delete.delay.ms"])) / 1000
             self.oracle = oracle = DiskOracle(world, disk, f"{disk.root}/clicks", delay_s)  # type: ignore[arg-type]
             oracle.flush_messages = int(str(drawn.config["flush.messages"]))

@@ -67,12 +67,12 @@ def _other_boots_are_believed() -> Any:
 
 def _the_last_batch_is_cut() -> Any:
     """Recovery cuts off the last sound batch."""
-    real = segment_files._in_order
+    real = segment_files._count_in_order
 
     def in_order(rows: Any, next_offset: int) -> int:
         return max(real(rows, next_offset) - 1, 0)
 
-    return mock.patch.object(segment_files, "_in_order", in_order)
+    return mock.patch.object(segment_files, "_count_in_order", in_order)
 
 
 def _flushed_before_the_sync() -> Any:
@@ -140,7 +140,7 @@ BUGS: Mapping[str, Bug] = {
         patched(live_snapshot, "_end_after_failed_sync", return_value=None), "reader", "failing"
     ),
     "a retried direct append is appended again": bug(
-        patched(PartitionProducers, "check", return_value=None), "window"
+        patched(PartitionProducers, "find_duplicate", return_value=None), "window"
     ),
     "a recovery point is not synced": bug(patched(SegmentFiles, "sync_indexes", return_value=None)),
 }

@@ -133,7 +133,7 @@ def _old_files_are_committed() -> Any:
     """The writer commits files that vacuum may have deleted."""
     every = ExitStack()
     every.enter_context(mock.patch.object(commit_log, "check_read_version", return_value=None))
-    every.enter_context(mock.patch.object(snapshot, "first_old_stem", return_value=None))
+    every.enter_context(mock.patch.object(snapshot, "first_stem_below", return_value=None))
     return every
 
 
@@ -179,11 +179,11 @@ def _vacuum_forgets_what_was_removed() -> Any:
 def _late_misses_are_believed() -> Any:
     """A missing object counts as missing, even if the response came late."""
 
-    def believed(self: Any, base: Any, head: Any, asked_ms: int) -> Any:
-        head.note_seen(asked_ms)
+    def believed(self: Any, base: Any, head: Any, store_ms: int) -> Any:
+        head.note_seen(store_ms)
         return head
 
-    return mock.patch.object(snapshot_loader.SnapshotLoader, "_believed", believed)
+    return mock.patch.object(snapshot_loader.SnapshotLoader, "_if_newest", believed)
 
 
 def _log_floor_is_not_committed() -> Any:
@@ -479,7 +479,7 @@ def _the_next_commit_is_taken_for_ones_own() -> Any:
 
     def observe(self: Any, commits: Any) -> None:
         real(self, commits)
-        if self.is_left:
+        if self.is_queued:
             self.group_commit = commits[-1]
 
     return mock.patch.object(AppendTicket, "observe", observe)
@@ -487,14 +487,14 @@ def _the_next_commit_is_taken_for_ones_own() -> Any:
 
 def _queued_batches_keep_planned_offsets() -> Any:
     """A group commit records an application's batch at its planned offsets."""
-    real = group_commit._placed
+    real = group_commit._at_log_ends
 
     def placed(appends: Any, head: Any, ends: Any) -> list[Any]:
         appends = list(appends)
         batches = [append.actions[-1] for append in appends if isinstance(append.actions[-1], SetTransaction)]
         return [*(action for action in real(appends, head, ends) if not isinstance(action, SetTransaction)), *batches]
 
-    return mock.patch.object(group_commit, "_placed", placed)
+    return mock.patch.object(group_commit, "_at_log_ends", placed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -627,6 +627,6 @@ BUGS: Mapping[str, Bug] = {
     "queued batches keep planned offsets": bug(_queued_batches_keep_planned_offsets, "crowd", "appender"),
     "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
     "found appends are where they were planned": bug(
-        patched(AppendRace, "placed", lambda self, segments: segments), "crowd"
+        patched(AppendRace, "as_committed", lambda self, segments: segments), "crowd"
     ),
 }

@@ -58,7 +58,7 @@ def bases_are_deleted() -> Any:
 def damage_is_not_noticed() -> Any:
     """A reader does not check the checksum of a checkpoint."""
     return mock.patch.object(
-        checkpoint, "_read_file", lambda storage, name: storage.read(name, 0, checkpoint.MAX_BYTES)
+        checkpoint, "_read_file", lambda storage, name: storage.read(name, 0, checkpoint.MAX_FILE_BYTES)
     )
 
 

@@ -277,7 +277,7 @@ class DiskScenario(Scenario):
         disk = self.disk
         with disk, world, ExitStack() as patches:
             patches.enter_context(frequent_checkpoints())
-            patches.enter_context(mock.patch.object(partition_log, "_SPAN_BYTES", self.span_bytes))
+            patches.enter_context(mock.patch.object(partition_log, "_RECOVERY_BYTES", self.span_bytes))
             disk.faults, disk.replace, disk.after_loss = DiskFaults(writeback=0.0), self.die, self._boot
             url = f"{disk.root}/clicks"
             self.oracle = DiskOracle(world, disk, url, 60.0)  # type: ignore[arg-type]

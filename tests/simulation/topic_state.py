@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distlog.core.commits.snapshot import MOST_FORMER_IDS
+from distlog.core.commits.snapshot import MAX_FORMER_IDS
 from simulation.commit_reader import Body, ReadCommit
 
 DAY_MS = 86_400_000
@@ -225,7 +225,7 @@ def differences(snapshot: Any, state: TopicState) -> Iterator[str]:
     for name in ("version", "topic_id", "timestamp_ms", "dropped", "gc_floor", "log_floor"):
         if getattr(snapshot, name) != getattr(state, name):
             yield f"{name} is {getattr(snapshot, name)}, not {getattr(state, name)}"
-    if snapshot.former_ids != state.former_ids[-MOST_FORMER_IDS:]:
+    if snapshot.former_ids != state.former_ids[-MAX_FORMER_IDS:]:
         yield f"its former ids are {snapshot.former_ids}, not {state.former_ids}"
     if snapshot.commit_id != state.id:
         yield "it has the id of another commit"

@@ -97,7 +97,7 @@ class Lives:
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
             # these short logs need recovery points with records after them
-            patches.setattr("distlog.core.log.partition_log._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24]))
+            patches.setattr("distlog.core.log.partition_log._RECOVERY_BYTES", self._chance.choice([1, 300, 1 << 24]))
             yield patches
 
     def _check_survivors(self) -> None:

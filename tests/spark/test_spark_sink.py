@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 import distlog
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import GcFloor, LogFloor, SetConfig, SetTransaction
+from distlog.core.commits.actions import SetConfig, SetLogHorizon, SetTransaction, SetVacuumHorizon
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.deduplication import TAIL_LIMIT
 from distlog.core.commits.snapshot_loader import CommitFiles
@@ -181,7 +181,7 @@ def test_an_app_id_of_the_library_is_refused(topic: distlog.Topic) -> None:
 def test_the_outcome_is_unknown_after_vacuum_deleted_possible_commits(topic: distlog.Topic, read: int) -> None:
     for number in range(6):
         topic.append([{"value": b"%d" % number}])
-    put_commit(topic.handle.log, topic.snapshot, "gc", lambda _: [GcFloor(4), LogFloor(4)])
+    put_commit(topic.handle.log, topic.snapshot, "gc", lambda _: [SetVacuumHorizon(4), SetLogHorizon(4)])
     checkpoint.write(topic.storage, topic.handle.log.load(4))
     topic.storage.delete([paths.commit_file(version) for version in range(4)])
     if read == 5:

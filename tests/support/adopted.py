@@ -18,7 +18,7 @@ import distlog
 from distlog import Topic
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
-from distlog.core.commits.segment_table import NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import UNDETERMINED_OFFSET, UNKNOWN, SegmentInfo
 from distlog.core.format.record_batch import read_headers
 from distlog.core.integers import MAX_INT
 from distlog.core.kafka.partition_folder import CLEAN_SHUTDOWN_FILE
@@ -109,7 +109,7 @@ def forget_fields(topic: Topic) -> Topic:
     unknown: dict[str, Any] = {
         **dict.fromkeys([*names, "first_batch_crc", "last_batch_crc", "min_timestamp"], UNKNOWN)
     }
-    unknown["first_unstable_offset"] = NOT_LOOKED
+    unknown["first_unstable_offset"] = UNDETERMINED_OFFSET
     segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
     removed: list[Action] = [Remove(segment.partition, segment.stem) for segment in segments]
     added = [Add(dataclasses.replace(segment, **unknown)) for segment in segments]

@@ -27,7 +27,7 @@ def put_commit(
             if actions is None:
                 break
             race.put(actions)
-    return race.commit, race.after
+    return race.commit, race.snapshot
 
 
 def put_sealed(
@@ -47,7 +47,7 @@ def put_sealed(
             if actions is None:
                 break
             race.put([*seals.actions, *actions])
-    return race.after
+    return race.snapshot
 
 
 def put_state(log: GroupLog, state: GroupState, plan: Callable[[GroupState], GroupState]) -> GroupState:
@@ -55,4 +55,4 @@ def put_state(log: GroupLog, state: GroupState, plan: Callable[[GroupState], Gro
     race = GroupRace(log, state)
     for current in race:
         race.put(plan(current))
-    return race.after
+    return race.snapshot

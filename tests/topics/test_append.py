@@ -14,7 +14,7 @@ from uncommitted import committed, written
 from uncommitted import local as local
 from uncommitted import storage as storage
 
-from distlog.core.commits.actions import GcFloor
+from distlog.core.commits.actions import SetVacuumHorizon
 from distlog.core.errors import (
     InvalidRecordError,
     TransactionTooOldError,
@@ -89,7 +89,7 @@ def test_files_older_than_the_vacuum_horizon_are_refused(storage: Storage) -> No
     topic, vacuum = topic_on(storage, 1), topic_on(storage)
     segments = written(topic, *values([1]))
     vacuum.append(values([0]))
-    put_commit(vacuum.log, vacuum.snapshot, "gc", lambda snapshot: [GcFloor(1)])
+    put_commit(vacuum.log, vacuum.snapshot, "gc", lambda snapshot: [SetVacuumHorizon(1)])
     with pytest.raises(TransactionTooOldError, match="write them again"):
         committed(topic, segments)
     assert contents(topic.refresh()) == {0: [b"v0"]}
@@ -99,7 +99,7 @@ def test_files_older_than_the_vacuum_horizon_are_refused(storage: Storage) -> No
 def test_files_at_the_vacuum_horizon_are_accepted(local: Storage) -> None:
     topic, vacuum = topic_on(local, 1), topic_on(local)
     segments = written(topic, *values([1]))
-    put_commit(vacuum.log, vacuum.snapshot, "gc", lambda snapshot: [GcFloor(0)])
+    put_commit(vacuum.log, vacuum.snapshot, "gc", lambda snapshot: [SetVacuumHorizon(0)])
     assert committed(topic, segments).offsets == {0: (0, 1)}
 
 

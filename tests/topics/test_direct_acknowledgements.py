@@ -149,7 +149,9 @@ def test_a_flush_reports_once_records_of_a_long_sealed_segment(tmp_path: Path) -
         world.expire()
         world.vacuum()
     assert world.topic().snapshot.log_floor > 3
-    with pytest.raises(OffsetOutOfRangeError, match=r"may not be durable.*first_offset=0 end_offset=1"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"whether the appended records are durable.*first_offset=0 end_offset=1"
+    ):
         writer.flush()
     writer.append(b"", partition=0, timestamp=world.clock())
     writer.flush()

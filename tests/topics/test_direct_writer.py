@@ -109,7 +109,7 @@ def test_a_full_index_rolls_within_a_buffer(topic: Topic) -> None:
 def test_the_number_of_open_files_is_bounded(
     flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_log, "MOST_OPEN_LOGS", 3)
+    monkeypatch.setattr(partition_log, "MAX_OPEN_LOGS", 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     many.alter_config({"flush.messages": flush_messages})
     old_files = open_files(tmp_path)

@@ -21,10 +21,10 @@ from distlog.core.commits.actions import Add, Commit, Drop, SetLogStartOffset, S
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.deduplication import TAIL_LIMIT
 from distlog.core.commits.group_commit import (
-    _ALIKE,
-    CROWD,
-    LARGEST_PENDING,
+    _COMMON_TEXT,
+    LEAVE_ONE_OF,
     LONGEST_WAIT_S,
+    MAX_PENDING_BYTES,
     PATIENCE_S,
     AppendRace,
     AppendTicket,
@@ -53,13 +53,13 @@ BATCH = SetTransaction("app", 1, {})
 def all_appends_are_committed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits leave no append in the queue, except in tests of `turns`."""
     if "turns" not in request.fixturenames:
-        monkeypatch.setattr("distlog.core.commits.group_commit.CROWD", 1000)
+        monkeypatch.setattr("distlog.core.commits.group_commit.LEAVE_ONE_OF", 1000)
 
 
 @pytest.fixture
 def turns() -> int:
     """The number of pending appends from which each commit names the next leader."""
-    return CROWD
+    return LEAVE_ONE_OF
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_invalid_queued_appends_are_not_committed(topic: Topic, change: Callable
     assert topic.append(values([2], partition=0)).offsets == {0: (1, 2)}
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"x" * (LARGEST_PENDING + 1)])
+@pytest.mark.parametrize("damage", [b"", b"{}", b"x" * (MAX_PENDING_BYTES + 1)])
 def test_a_damaged_file_is_ignored(topic: Topic, damage: bytes) -> None:
     append = append_of(topic, 5)
     leave(topic, append, name=stem_of(append_of(topic, 6)))
@@ -309,8 +309,8 @@ def test_a_foreign_name_is_ignored(topic: Topic) -> None:
 
 
 def test_the_dictionary_of_names_is_part_of_the_format() -> None:
-    assert crc32c(_ALIKE.encode()) == 4008998440
-    assert f"CRC-32C {crc32c(_ALIKE.encode())}" in (ROOT / "docs" / "formats.md").read_text()
+    assert crc32c(_COMMON_TEXT.encode()) == 4008998440
+    assert f"CRC-32C {crc32c(_COMMON_TEXT.encode())}" in (ROOT / "docs" / "formats.md").read_text()
 
 
 def test_the_name_of_an_append_to_one_partition_is_short(topic: Topic) -> None:
@@ -371,7 +371,7 @@ def test_an_append_may_be_committed_by_others_unless_the_store_refused_it(
 
     monkeypatch.setattr(Storage, "put", fails)
     group = group_of(topic, append)
-    assert group.is_left == (error is CommitStateUnknownError)
+    assert group.is_queued == (error is CommitStateUnknownError)
     with pytest.raises(error), outcome(group):
         raise CommitConflictError("other commits came first until the deadline")
 
@@ -389,7 +389,7 @@ def test_a_crowded_commit_leaves_the_oldest_append_as_the_next_leader(topic: Top
     for group in groups:
         group.observe([commit])
     assert [group.group_commit is not None for group in groups] == [False, *[True] * turns]
-    assert groups[0].is_first(101), "it is its turn"
+    assert groups[0].is_wait_over(101), "it is its turn"
 
 
 def test_unnamed_writers_wait_for_the_named_one_first(topic: Topic) -> None:
@@ -397,10 +397,10 @@ def test_unnamed_writers_wait_for_the_named_one_first(topic: Topic) -> None:
     own_append = append_of(topic, 1)
     commit = committed(topic_on(topic.storage), None, own_append)
     group.observe([dataclasses.replace(commit, next_append=stem_of(earlier[0]))])
-    assert not group.is_first(101)
-    assert not group.is_first(100.9 + PATIENCE_S)
-    assert not group.is_first(101 + PATIENCE_S), "one more is before it, besides the one that seems to be dead"
-    assert group.is_first(101 + 2 * PATIENCE_S)
+    assert not group.is_wait_over(101)
+    assert not group.is_wait_over(100.9 + PATIENCE_S)
+    assert not group.is_wait_over(101 + PATIENCE_S), "one more is before it, besides the one that seems to be dead"
+    assert group.is_wait_over(101 + 2 * PATIENCE_S)
 
 
 def test_a_writer_with_history_commits_earlier_appends(topic: Topic) -> None:
@@ -409,7 +409,7 @@ def test_a_writer_with_history_commits_earlier_appends(topic: Topic) -> None:
     topic.append(values([0]))
     (commit,) = topic.handle.log.commits(1, 2)
     own_append = append_of(topic, 1)
-    group = ticket_of(topic, own_append, CommitHistory(base.version, base.commit_id).then(commit))
+    group = ticket_of(topic, own_append, CommitHistory(base.version, base.commit_id).with_next(commit))
     group.join(0)
     assert len(group.group_actions(topic.snapshot, own_append.actions)) == 1
     stranger = ticket_of(topic, own_append, CommitHistory(base.version, str(uuid.uuid4())))
@@ -429,27 +429,27 @@ def queued(topic: Topic, count: int) -> tuple[AppendTicket, list[Commit]]:
 
 def test_each_append_waits_for_earlier_ones_up_to_a_limit(topic: Topic) -> None:
     group, _ = queued(topic, 3)
-    assert not group.is_first(100)
-    assert not group.is_first(100 + 1.9 * PATIENCE_S)
-    assert group.is_first(100 + 2 * PATIENCE_S)
+    assert not group.is_wait_over(100)
+    assert not group.is_wait_over(100 + 1.9 * PATIENCE_S)
+    assert group.is_wait_over(100 + 2 * PATIENCE_S)
 
 
 def test_a_commit_restarts_the_wait_of_queued_appends(topic: Topic) -> None:
     group, earlier = queued(topic, 3)
-    assert not group.is_first(100)
+    assert not group.is_wait_over(100)
     group.observe([committed(topic, None, earlier[0])])
-    assert not group.is_first(101)
-    assert group.is_first(101 + PATIENCE_S)
+    assert not group.is_wait_over(101)
+    assert group.is_wait_over(101 + PATIENCE_S)
 
 
 def test_the_wait_in_a_long_queue_is_bounded(topic: Topic) -> None:
     group, _ = queued(topic, 30)
-    assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
+    assert not group.is_wait_over(100 + 0.9 * LONGEST_WAIT_S)
     for number in range(3):
         later = append_of(topic, 100 + number, partition=1)
         group.observe([committed(topic_on(topic.storage), None, later)])
-        assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
-    assert group.is_first(100 + LONGEST_WAIT_S)
+        assert not group.is_wait_over(100 + 0.9 * LONGEST_WAIT_S)
+    assert group.is_wait_over(100 + LONGEST_WAIT_S)
     assert not group.join(100 + LONGEST_WAIT_S), "then it races"
 
 
@@ -467,7 +467,7 @@ def test_without_a_queue_the_append_commits_alone(
 
     monkeypatch.setattr(Storage, call, fails)
     group = group_of(topic, append)
-    assert group.is_first(0)
+    assert group.is_wait_over(0)
     assert not group.join(0)
     assert group.group_actions(topic.snapshot, []) == []
 
@@ -492,7 +492,7 @@ def test_a_gap_in_the_history_is_an_unknown_outcome(topic: Topic) -> None:
     group.lose_track(later)
     assert group.history.version == 7
     assert group.join(0)
-    with pytest.raises(CommitStateUnknownError, match="may have the append"):
+    with pytest.raises(CommitStateUnknownError, match="append may be in a commit"):
         group.lose_track(dataclasses.replace(later, version=9))
     group.observe([dataclasses.replace(append_of(topic, 2), version=8, actions=(Drop(),))])
     group.lose_track(dataclasses.replace(later, version=9))

@@ -127,7 +127,7 @@ def test_a_store_that_does_not_answer_is_not_a_damaged_topic(
 def test_a_topic_of_many_commits_is_listed_as_it_is_opened(
     memory_url: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_loader, "FEW_NAMES", 3)
+    monkeypatch.setattr(snapshot_loader, "ONE_PAGE", 3)
     topic = distlog.create(f"{memory_url.url}/a")
     for _ in range(6):
         topic.append([{"value": b"v"}])

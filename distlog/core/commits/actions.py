@@ -1,4 +1,4 @@
-"""A commit, its actions, each of which changes one thing about a topic, and their JSON."""
+"""A commit and its actions, each of which changes one thing about a topic; and their JSON."""
 
 from __future__ import annotations
 
@@ -42,61 +42,62 @@ FORMAT = 2
 #: The operation of a commit that makes an empty topic.
 CREATE = "create"
 MAX_PARTITIONS = 100_000
-#: Prefixes of the application ids of leaders and producers. Another application with one would fence them.
+#: Prefixes of the application ids of leaders and producers. Another application that used them would fence these.
 LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
 #: The names of the actions that are tables.
 ADD_TABLE, REMOVE_TABLE, PRODUCERS = "add_table", "remove_table", "producers"
-#: From this number on, actions of a kind become a table, see `write_table`.
+#: This many Add or Remove actions in a row become one table.
 TABLE_ROWS = 32
-#: The most rows of a table, of the tables of a commit, and of its batches of producers.
-MOST_ROWS_OF_TABLE, MOST_ROWS, MOST_PRODUCER_BATCHES = 100_000, 500_000, 100_000
-#: The columns of producer batches that are stored as differences, and the values of columns that are left out.
-PRODUCER_STEPS = ("partition", "last_offset", "timestamp")
+#: The most rows of a table, of a commit's tables together, and the most producer batches in a commit.
+MAX_TABLE_ROWS, MAX_COMMIT_ROWS, MAX_PRODUCER_BATCHES = 100_000, 500_000, 100_000
+#: The columns of producer batches that are stored as differences to the row before; the values of omitted columns.
+PRODUCER_COLUMNS_AS_STEPS = ("partition", "last_offset", "timestamp")
 _PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
 _FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
-_MOST_FEATURES = 1000
+_MAX_FEATURES = 1000
 
-# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic state. This
-# library knows no feature yet, so it raises an error with the names of all that are listed.
+# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic's state. This
+# library supports no feature yet, so it raises an error with the names of all listed ones.
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_FEATURES:
+def _features(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_FEATURES:
         raise ValueError("must be a list of features")
     return tuple(sorted({_FEATURE(name) for name in value}))
 
 
 @dataclass(frozen=True, slots=True)
 class Requires:
-    """The features that a reader must know, and the features that only a writer must know; sorted."""
+    """The features that readers and writers must support, and those that only writers must support; sorted."""
 
-    reader: tuple[str, ...] = stored(_names, default=())
-    writer: tuple[str, ...] = stored(_names, default=())
+    reader: tuple[str, ...] = stored(_features, default=())
+    writer: tuple[str, ...] = stored(_features, default=())
 
     @classmethod
     def of(cls, value: Any) -> Requires:
         return fields.read(cls, value)
 
-    def also(self, other: Requires) -> Requires:
-        if other == NOTHING:
+    def union(self, other: Requires) -> Requires:
+        if other == NO_FEATURES:
             return self
         names = ((*self.reader, *other.reader), (*self.writer, *other.writer))
         return Requires(*(tuple(sorted(set(features))) for features in names))
 
     def check_readable(self, file: str) -> None:
-        _refuse(self.reader, "read", file)
+        _check_supported(self.reader, "read", file)
 
     def check_writable(self) -> None:
-        _refuse((*self.reader, *self.writer), "write to", None)
+        _check_supported((*self.reader, *self.writer), "write to", None)
 
 
-NOTHING = Requires()
+NO_FEATURES = Requires()
 
 
-def _refuse(features: Sequence[str], verb: str, file: str | None) -> None:
+def _check_supported(features: Sequence[str], verb: str, file: str | None) -> None:
     if features:
         raise UnsupportedVersionError(
-            f"a newer distlog wrote this topic with {', '.join(features)}: upgrade to {verb} it", file=file
+            f"to {verb} the topic, distlog needs features of a newer version: upgrade",
+            **{"file": file, "features": ",".join(features)},
         )
 
 
@@ -135,14 +136,14 @@ class SetConfig:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Adds a sealed segment: at the log's end, or in the place of segments that the same commit removes."""
+    """Adds a sealed segment: at the log's end, or in place of segments that the same commit removes."""
 
     segment: SegmentInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Takes a segment out of the snapshot; vacuum deletes its files later."""
+    """Removes a segment from the snapshot; vacuum deletes its files later."""
 
     partition: int = stored(PARTITION)
     stem: str = stored(STEM)
@@ -150,21 +151,21 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class AddTable:
-    """Adds the segments in `rows`, in their order, as an Add for each does; of SegmentTable's SCHEMA."""
+    """Adds the segments in `rows` (of SegmentTable's SCHEMA), as an Add for each row in turn does."""
 
     rows: pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveTable:
-    """Takes out the segments in `rows`, as a Remove for each does; of REMOVED_SCHEMA."""
+    """Removes the segments in `rows` (of REMOVED_SCHEMA), as a Remove for each row does."""
 
     rows: pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
 class SetLogStartOffset:
-    """Raises a partition's log start offset; above the log end only while the partition holds no segment."""
+    """Raises a partition's log start offset. It may exceed the log end only if the partition has no segments."""
 
     partition: int = stored(PARTITION)
     offset: int = stored(LONG)
@@ -194,7 +195,7 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """The batches of producers that a commit adds, by partition, in offset order; the first also has earlier ones."""
+    """The producer batches of a commit, by partition, in offset order; the first commit may add earlier ones, too."""
 
     batches: Mapping[int, tuple[ProducerBatch, ...]]
 
@@ -225,15 +226,15 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class GcFloor:
-    """From now on, refuses files whose read version is below `version`, so that vacuum may delete them."""
+class SetVacuumHorizon:
+    """Raises the vacuum horizon: no commit may add files started below `version`, so that vacuum may delete them."""
 
     version: int = stored(LONG)
 
 
 @dataclass(frozen=True, slots=True)
-class LogFloor:
-    """From now on, commits and checkpoints below `version` may be deleted; not above the vacuum horizon."""
+class SetLogHorizon:
+    """Raises the log retention horizon, at most to the vacuum horizon. Vacuum may delete commits below it."""
 
     version: int = stored(LONG)
 
@@ -255,13 +256,13 @@ Action = (
     | Cleaned
     | Active
     | Seal
-    | GcFloor
-    | LogFloor
+    | SetVacuumHorizon
+    | SetLogHorizon
 )
 
 
 def each_action(actions: Iterable[Action]) -> Iterator[Action]:
-    """Yield the actions, each row of a table as an action of its own: many take long to make."""
+    """Yield the actions, with an action for each row of a table: slow for large tables."""
     for action in actions:
         if isinstance(action, AddTable):
             yield from map(Add, to_segments(action.rows))
@@ -271,24 +272,23 @@ def each_action(actions: Iterable[Action]) -> Iterator[Action]:
             yield action
 
 
-def first_old_stem(actions: Sequence[Action], gc_floor: int) -> str | None:
-    """The stem of a file that the actions add, and that was started below `gc_floor`; None without one."""
-    stems = {stem for _, stem in _files(actions, Add | Active)}
+def first_stem_below(actions: Sequence[Action], horizon: int) -> str | None:
+    """Return the first new stem in the actions whose writer started below the vacuum `horizon`; or None."""
+    stems = {stem for _, stem in _partition_stems(actions, Add | Active)}
     for action in actions:
         if isinstance(action, AddTable):
             stems.update(pc.unique(action.rows["stem"]).to_pylist())
-    old_stems = {stem for stem in stems if (version := stem_read_version(stem)) is not None and version < gc_floor}
+    old_stems = {stem for stem in stems if (version := stem_read_version(stem)) is not None and version < horizon}
     if not old_stems:
         return None
-    # files that the same actions remove, seal or restore were added before
-    replaced_files = set(_files(actions, Remove | RemoveTable | Seal))
+    # these files were added before
+    replaced_files = set(_partition_stems(actions, Remove | RemoveTable | Seal))
     restored = {action.partition for action in actions if isinstance(action, Restore)}
-    added = (file for file in _files(actions, Add | AddTable | Active) if file[0] not in restored)
+    added = (file for file in _partition_stems(actions, Add | AddTable | Active) if file[0] not in restored)
     return next((file[1] for file in added if file[1] in old_stems and file not in replaced_files), None)
 
 
-def _files(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[int, str]]:
-    """Yield the partition and stem of each segment that actions of the given kinds name."""
+def _partition_stems(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[int, str]]:
     for action in actions:
         if isinstance(action, kinds):
             if isinstance(action, AddTable | RemoveTable):
@@ -298,19 +298,19 @@ def _files(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[int, str]]:
                 yield segment.partition, segment.stem
 
 
-#: The field with the position of each part of a bundle that a segment may have, and the field with its size.
+#: For each part of a segment that may be in a bundle: the fields with its position and its size.
 PARTS = (
     ("log_position", "log_bytes"),
     ("offset_index_position", "offset_index_bytes"),
     ("time_index_position", "time_index_bytes"),
     ("key_index_position", "key_index_bytes"),
 )
-#: The columns of a segment that `check` compares.
+#: The columns that `check_bundles` compares.
 _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_iterable(PARTS))])
 
 
 def check_added(actions: Sequence[Action]) -> None:
-    """Raise ValueError if parts overlap that one commit adds: a task writes and commits a bundle as a whole."""
+    """Raise ValueError if parts of bundles in the actions overlap: a bundle's segments are all in one commit."""
     added = [action.segment for action in actions if isinstance(action, Add) and action.segment.is_bundled]
     batches = [action.rows.select(_PART_SCHEMA.names) for action in actions if isinstance(action, AddTable)]
     if added:
@@ -320,7 +320,7 @@ def check_added(actions: Sequence[Action]) -> None:
 
 
 def check_bundles(segments: pa.RecordBatch) -> None:
-    """Raise ValueError if parts of bundles overlap or end too far; `segments` are rows of SegmentTable's SCHEMA."""
+    """Raise ValueError if parts of a bundle overlap, or end past the largest position; `segments` has PARTS."""
     if not (numbers_of(segments["log_position"]) >= 0).any():
         return
     stems = numbers_of(segments["stem"].dictionary_encode().indices)
@@ -336,62 +336,62 @@ def check_bundles(segments: pa.RecordBatch) -> None:
         raise ValueError("two parts of a bundle overlap")
 
 
-def in_tables(actions: Sequence[Action]) -> list[Action]:
-    """The actions, of which long runs of segments that are added or removed are tables."""
+def with_tables(actions: Sequence[Action]) -> list[Action]:
+    """Return the actions, with each run of at least TABLE_ROWS Add or Remove actions as one table."""
     if len(actions) < TABLE_ROWS:
         return list(actions)
-    tabled = list[Action]()
+    result = list[Action]()
     for kind, group in itertools.groupby(actions, type):
         run: list[Any] = list(group)
         if kind not in (Add, Remove) or len(run) < TABLE_ROWS:
-            tabled += run
+            result += run
         elif kind is Add:
-            tabled.append(AddTable(to_columns([action.segment for action in run])))
+            result.append(AddTable(to_columns([action.segment for action in run])))
         else:
             columns = [integers([action.partition for action in run]), texts([action.stem for action in run])]
-            tabled.append(RemoveTable(pa.RecordBatch.from_arrays(columns, schema=REMOVED_SCHEMA)))
-    return tabled
+            result.append(RemoveTable(pa.RecordBatch.from_arrays(columns, schema=REMOVED_SCHEMA)))
+    return result
 
 
-def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
-    """The actions that take out the segments in `removed`, and add those in `added`: tables if these are many."""
+def replacement_actions(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
+    """The actions that remove the segments in `removed`, and add those in `added`: tables if they are many."""
     tables: list[Action] = [RemoveTable(removed), AddTable(added)]
     return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*each_action(tables)]
 
 
-def _long(name: str, column: Any, count: int) -> list[Any]:
+def _expanded(name: str, column: Any, count: int) -> list[Any]:
     if not isinstance(column, list):
         return [column] * count
     if len(column) != count:
-        raise ValueError(f"{name}: a column must have a value for each of the {count} partitions")
+        raise ValueError(f"{name}: a column must have a value for each of the {count} batches")
     return column
 
 
 def write_producers(action: ProducerBatches) -> dict[str, Any]:
     rows = [(partition, *batch) for partition, batches in action.batches.items() for batch in batches]
     columns: dict[str, Any] = dict(zip(("partition", *BOUNDS), map(list, zip(*rows, strict=True)), strict=True))
-    for name in PRODUCER_STEPS:
+    for name in PRODUCER_COLUMNS_AS_STEPS:
         columns[name] = [value - previous for previous, value in itertools.pairwise([0, *columns[name]])]
-    short = {name: column[0] if len(set(column)) == 1 else column for name, column in columns.items()}
-    shown = {name: column for name, column in short.items() if column != _PRODUCER_DEFAULTS.get(name)}
-    # the list that says how many there are
-    return {PRODUCERS: {**shown, "partition": columns["partition"]}}
+    compacted = {name: column[0] if len(set(column)) == 1 else column for name, column in columns.items()}
+    stored_columns = {name: column for name, column in compacted.items() if column != _PRODUCER_DEFAULTS.get(name)}
+    # always a list, since its length is the number of batches
+    return {PRODUCERS: {**stored_columns, "partition": columns["partition"]}}
 
 
 def read_producers(body: Any) -> ProducerBatches:
     if not isinstance(body, dict) or not isinstance(body.get("partition"), list):
         raise ValueError(f"{PRODUCERS} must be an object of columns, among them a list of partitions")
     count = len(body["partition"])
-    if not 0 < count <= MOST_PRODUCER_BATCHES:
-        raise ValueError(f"a commit has 1 to {MOST_PRODUCER_BATCHES} batches of producers, not {count}")
+    if not 0 < count <= MAX_PRODUCER_BATCHES:
+        raise ValueError(f"a commit has 1 to {MAX_PRODUCER_BATCHES} batches of producers, not {count}")
     columns = {}
     for name in ("partition", *BOUNDS):
         if name not in body and name not in _PRODUCER_DEFAULTS:
             raise ValueError(f"{name}: {PRODUCERS} must have this column")
-        column = _long(name, body.get(name, _PRODUCER_DEFAULTS.get(name)), count)
+        column = _expanded(name, body.get(name, _PRODUCER_DEFAULTS.get(name)), count)
         if set(map(type, column)) - {int}:
             raise ValueError(f"{name}: must be integers")
-        columns[name] = list(itertools.accumulate(column)) if name in PRODUCER_STEPS else column
+        columns[name] = list(itertools.accumulate(column)) if name in PRODUCER_COLUMNS_AS_STEPS else column
         low, high = BOUNDS.get(name, (0, MAX_PARTITIONS - 1))
         if min(columns[name]) < low or max(columns[name]) > high:
             raise ValueError(f"{name}: must be integers from {low} to {high}")
@@ -401,7 +401,7 @@ def read_producers(body: Any) -> ProducerBatches:
     return ProducerBatches({partition: tuple(batches) for partition, batches in batches_by_partition.items()})
 
 
-_NAMES: dict[str, type] = {
+_KINDS: dict[str, type] = {
     "create": Create,
     "drop": Drop,
     "topic_id": SetTopicId,
@@ -415,43 +415,43 @@ _NAMES: dict[str, type] = {
     "cleaned": Cleaned,
     "active": Active,
     "seal": Seal,
-    "gc_floor": GcFloor,
-    "log_floor": LogFloor,
+    "gc_floor": SetVacuumHorizon,
+    "log_floor": SetLogHorizon,
 }
-_NAME_OF = {kind: name for name, kind in _NAMES.items()}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def read_actions(items: Any) -> tuple[Action, ...]:
     """The actions of a commit, from a list of JSON objects; raises ValueError, and UnsupportedVersionError."""
     if not isinstance(items, list):
         raise ValueError("must be a list")
-    actions = tuple(_read_action(*named(item)) for item in items)
+    actions = tuple(_read_action(*name_and_body(item)) for item in items)
     if sum(isinstance(action, ProducerBatches) for action in actions) > 1:
-        raise ValueError("a commit has producers once, not several times")
+        raise ValueError("a commit may have the action producers only once")
     rows = sum(len(action.rows) for action in actions if isinstance(action, AddTable | RemoveTable))
-    if rows > MOST_ROWS:
-        raise ValueError(f"tables of {rows} rows are more than a commit has")
+    if rows > MAX_COMMIT_ROWS:
+        raise ValueError(f"the tables of a commit may have {MAX_COMMIT_ROWS} rows, not {rows}")
     return actions
 
 
 def write_actions(actions: Iterable[Action]) -> list[dict[str, Any]]:
-    """The JSON objects that `read_actions` turns into the actions; a table of too many rows becomes several."""
+    """The JSON objects that `read_actions` turns into the actions; a table of too many rows is split."""
     items = []
     for action in actions:
         match action:
             case AddTable() | RemoveTable():
-                starts = range(0, len(action.rows), MOST_ROWS_OF_TABLE)
-                items += [write_table(type(action)(action.rows.slice(row, MOST_ROWS_OF_TABLE))) for row in starts]
+                starts = range(0, len(action.rows), MAX_TABLE_ROWS)
+                items += [write_table(type(action)(action.rows.slice(row, MAX_TABLE_ROWS))) for row in starts]
             case ProducerBatches():
                 items.append(write_producers(action))
             case Add(segment):
                 items.append({"add": fields.write(segment)})
             case _:
-                items.append({_NAME_OF[type(action)]: fields.write(action)})
+                items.append({_NAMES[type(action)]: fields.write(action)})
     return items
 
 
-def named(item: Any) -> tuple[str, Any]:
+def name_and_body(item: Any) -> tuple[str, Any]:
     if not isinstance(item, dict) or len(item) != 1:
         raise ValueError("an action must be an object with one member")
     ((name, body),) = item.items()
@@ -459,8 +459,8 @@ def named(item: Any) -> tuple[str, Any]:
 
 
 def check_known(name: str) -> None:
-    """Raise UnsupportedVersionError unless this library knows the action `name`."""
-    if name not in _NAMES and name not in (ADD_TABLE, REMOVE_TABLE, PRODUCERS):
+    """Raise UnsupportedVersionError unless this library knows an action of this name."""
+    if name not in _KINDS and name not in (ADD_TABLE, REMOVE_TABLE, PRODUCERS):
         raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r}: upgrade")
 
 
@@ -472,7 +472,7 @@ def _read_action(name: str, body: Any) -> Action:
         return read_producers(body)
     if name == "add":
         return Add(fields.read(SegmentInfo, body))
-    action: Action = fields.read(_NAMES[name], body)
+    action: Action = fields.read(_KINDS[name], body)
     return action
 
 
@@ -488,20 +488,20 @@ class Commit:
     operation: str = stored(Text("[a-z-]{1,64}"))
     writer: str = stored(NAME)
     actions: tuple[Action, ...] = stored(read_actions)
-    # The features that readers and writers need from this version on.
-    requires: Requires = stored(Requires.of, default=NOTHING)
-    # How long its writer has retried, since other commits came first: newer writers let it go first.
+    # The features that readers and writers must support from this version on.
+    requires: Requires = stored(Requires.of, default=NO_FEATURES)
+    # For how many ms its writer tried while other commits came first: newer writers let a longer wait go first.
     waited_ms: int = stored(LONG, default=0)
-    # The write that made the commit, if that must be recognized.
+    # An id by which the writer finds its own commit in the log, after an error hid the outcome; None if not needed.
     write_id: str | None = stored(optional(NAME), default=None)
-    # The stem of a queued append, if many are queued: its writer commits next, see `AppendRace`.
+    # If many appends are queued: the stem of the one whose writer commits next, see `AppendRace`.
     next_append: str | None = stored(optional(Text(NEW_STEM_PATTERN)), default=None)
-    # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.
+    # The size of the commit's file, which counts for the next checkpoint; 0 unless it was read from a file.
     size: int = dataclasses.field(default=0, compare=False)
 
     def encode(self) -> bytes:
         body = {"format": FORMAT, **fields.write(self), "actions": write_actions(self.actions)}
-        return fields.write_text(body, fields.write)
+        return fields.with_checksum(body)
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Commit:
@@ -513,32 +513,33 @@ class Commit:
 
 
 def parse(data: bytes, file: str) -> Any:
-    """The JSON object of the commit `file`; raises ValueError, and UnsupportedVersionError for a feature it lacks."""
+    """The JSON object of the commit `file`; raises ValueError, and UnsupportedVersionError for unknown features."""
     body = fields.parse(data)
     if not isinstance(body, dict):
         raise ValueError("a commit must be an object")
     check_format(body.get("format"), file)
     fields.check_checksum(data)
-    # before the rest: a reader that lacks the feature may not be able to make sense of that
+    # before other fields, which this library may misread without the feature
     Requires.of(body.get("requires", {})).check_readable(file)
     return body
 
 
 def check_format(stored_format: Any, file: str) -> None:
-    """Raise UnsupportedVersionError for another format of a commit or checkpoint, and ValueError for no number."""
+    """Raise UnsupportedVersionError for a format of commits that is not FORMAT, ValueError unless it is a number."""
     if fields.LONG(stored_format) > FORMAT:
         raise UnsupportedVersionError("a newer distlog wrote this topic: upgrade", file=file, format=stored_format)
     if stored_format < FORMAT:
         raise UnsupportedVersionError(
-            "a distlog from before the first release wrote this topic: read it with that, and append it to a new one",
+            "a pre-release distlog wrote this topic: read it with that version, and append it to a new topic",
             file=file,
             format=stored_format,
         )
 
 
-STEPS = frozenset({"partition", "base_offset", "created_ms"})
-#: In the order in which they are decoded.
-RELATIVE = {
+#: The columns of a table that are stored as differences to the row before.
+COLUMNS_AS_STEPS = frozenset({"partition", "base_offset", "created_ms"})
+#: The columns that are stored as differences to another column, in the order in which they are decoded.
+RELATIVE_COLUMNS = {
     "next_offset": "base_offset",
     "offset_of_max_timestamp": "base_offset",
     "max_timestamp": "created_ms",
@@ -546,61 +547,66 @@ RELATIVE = {
     "min_timestamp": "max_timestamp",
     "last_batch_crc": "first_batch_crc",
 }
-ADJACENT = {
+#: The positions that are stored as differences to the end of the same part in the row before, and the parts' sizes.
+ADJACENT_PARTS = {
     "log_position": "log_bytes",
     "offset_index_position": "offset_index_bytes",
     "time_index_position": "time_index_bytes",
     "key_index_position": "key_index_bytes",
 }
-#: The header of a batch of format 2 up to where its checksum begins to count.
-_HEAD = np.dtype([("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")])
+#: The header of a batch of format 2, up to its checksum.
+_HEADER = np.dtype(
+    [("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")]
+)
 _SCHEMAS = {ADD_TABLE: SCHEMA, REMOVE_TABLE: REMOVED_SCHEMA}
 _CHECKS = fields.checks(SegmentInfo)
 _TEXT_SIZE = struct.Struct("<q")
-_LEVEL = 3
-_WIDTHS = (1, 2, 4, 8)
-_FRAME = struct.pack("<I", 0xFD2FB528)
-#: More bytes than the text of a table has: for its names, and for the texts of each row.
-_TEXT_OF_NAMES, _TEXT_OF_ROW = 4096, 128
+_ZSTD_LEVEL = 3
+_NUMBER_BYTES = (1, 2, 4, 8)
+_ZSTD_MAGIC = struct.pack("<I", 0xFD2FB528)
+#: The text of a table may have this many bytes, and for each row this many more.
+_MAX_TEXT_BYTES, _MAX_TEXT_BYTES_PER_ROW = 4096, 128
 
 Longs = npt.NDArray[np.int64]
 
 
 def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:
-    """The JSON object of a table of at least one row and at most MOST_ROWS_OF_TABLE."""
+    """The JSON object of a table of at least one row and at most MAX_TABLE_ROWS."""
     kind = ADD_TABLE if isinstance(action, AddTable) else REMOVE_TABLE
-    columns, lists = dict[str, Longs](), dict[str, list[str]]()
+    columns, texts_of = dict[str, Longs](), dict[str, list[str]]()
     for spec in _SCHEMAS[kind]:
         column = action.rows[spec.name]
         if spec.type == pa.string():
             coded = column.dictionary_encode()
-            lists[spec.name] = coded.dictionary.to_pylist()
+            texts_of[spec.name] = coded.dictionary.to_pylist()
             columns[spec.name] = numbers_of(coded.indices).astype(np.int64)
         else:
-            flags = spec.type == pa.bool_()
-            columns[spec.name] = flags_of(column).astype(np.int64) if flags else numbers_of(column)
+            is_flag = spec.type == pa.bool_()
+            columns[spec.name] = flags_of(column).astype(np.int64) if is_flag else numbers_of(column)
     encoded = _encoded(columns)
     rows = len(action.rows)
-    same = {name: int(column[0]) for name, column in encoded.items() if (column == column[0]).all()}
-    widths = {name: _width(column) for name, column in encoded.items() if name not in same}
-    text = json.dumps({"texts": lists, "columns": widths, "same": same}, separators=(",", ":")).encode()
+    constants = {name: int(column[0]) for name, column in encoded.items() if (column == column[0]).all()}
+    widths = {name: _number_bytes(column) for name, column in encoded.items() if name not in constants}
+    text = json.dumps({"texts": texts_of, "columns": widths, "same": constants}, separators=(",", ":")).encode()
     parts = [encoded[name].astype(f"<i{width}").tobytes() for name, width in widths.items()]
     plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *parts])
-    data = base64.b64encode(pa.Codec("zstd", _LEVEL).compress(plain, asbytes=True)).decode("ascii")
+    data = base64.b64encode(pa.Codec("zstd", _ZSTD_LEVEL).compress(plain, asbytes=True)).decode("ascii")
+    # at least one character for each row, so that no small commit expands to a huge table
     return {kind: {"rows": rows, "size": len(plain), "data": data, "pad": "0" * (rows - len(data))}}
 
 
 def _encoded(columns: Mapping[str, Longs]) -> dict[str, Longs]:
     encoded = dict(columns)
-    for name in STEPS & columns.keys():
+    for name in COLUMNS_AS_STEPS & columns.keys():
         encoded[name] = np.diff(columns[name], prepend=0)
-    for name, other in RELATIVE.items():
+    for name, other in RELATIVE_COLUMNS.items():
         if name in columns:
             encoded[name] = columns[name] - columns[other]
-    for name, size in ADJACENT.items():
+    for name, size in ADJACENT_PARTS.items():
         if name in columns:
             ends = columns[name] + columns[size]
             encoded[name] = columns[name] - np.concatenate([[0], ends[:-1]])
+    # the difference is 0 for a log of one batch, which compresses well
     for name, expected in _expected_checksums(columns).items():
         encoded[name] = columns[name] ^ expected
     return encoded
@@ -611,32 +617,32 @@ def _expected_checksums(columns: Mapping[str, Longs]) -> dict[str, Longs]:
     if "crc32c" not in columns:
         return {}
     sizes, count = columns["log_bytes"], len(columns["log_bytes"])
-    head = np.empty(count, _HEAD)
+    head = np.empty(count, _HEADER)
     head["base_offset"], head["size"] = columns["stored_base_offset"], sizes - LOG_OVERHEAD
     head["leader_epoch"], head["magic"], head["crc"] = columns["leader_epoch"], 2, columns["first_batch_crc"]
     entry = np.empty(count, TIME_ENTRY)
     entry["timestamp"] = columns["max_timestamp"]
     entry["relative_offset"] = columns["next_offset"] - columns["base_offset"] - 1
     has_entry = columns["time_index_bytes"] == TIME_ENTRY.itemsize
-    log = crcs_joined(crcs_of_rows(head), columns["first_batch_crc"], sizes - _HEAD.itemsize)
+    log = crcs_joined(crcs_of_rows(head), columns["first_batch_crc"], sizes - _HEADER.itemsize)
     return {"crc32c": log, "time_index_crc32c": np.where(has_entry, crcs_of_rows(entry), 0)}
 
 
-def _width(column: Longs) -> int:
+def _number_bytes(column: Longs) -> int:
     low, high = int(column.min()), int(column.max())
-    return next(width for width in _WIDTHS if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
+    return next(width for width in _NUMBER_BYTES if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
 
 
 def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
     if not isinstance(body, dict) or not isinstance(body.get("data"), str):
         raise ValueError(f"{kind} must be an object with data")
-    rows = fields.Integer(1, MOST_ROWS_OF_TABLE)(body.get("rows"))
+    rows = fields.Integer(1, MAX_TABLE_ROWS)(body.get("rows"))
     pad = body.get("pad")
     if not isinstance(pad, str) or rows > len(body["data"]) + len(pad):
-        raise ValueError(f"{kind}: {rows} rows are more than its data and padding have characters")
-    columns, lists = _unpacked(body, rows, _SCHEMAS[kind])
+        raise ValueError(f"{kind}: a table of {rows} rows must have as many characters of data and padding")
+    columns, texts_of = _unpacked(body, rows, _SCHEMAS[kind])
     batch = pa.RecordBatch.from_arrays(
-        [_column(spec, columns, lists, rows) for spec in _SCHEMAS[kind]], schema=_SCHEMAS[kind]
+        [_column(spec, columns, texts_of, rows) for spec in _SCHEMAS[kind]], schema=_SCHEMAS[kind]
     )
     if kind == REMOVE_TABLE:
         for name in REMOVED_SCHEMA.names:
@@ -647,8 +653,8 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
 
 
 def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[dict[str, Longs], dict[str, list[str]]]:
-    most_text = _TEXT_OF_NAMES + _TEXT_OF_ROW * rows
-    size = Integer(_TEXT_SIZE.size, most_text + 8 * len(schema) * rows)(body.get("size"))
+    max_text_size = _MAX_TEXT_BYTES + _MAX_TEXT_BYTES_PER_ROW * rows
+    size = Integer(_TEXT_SIZE.size, max_text_size + 8 * len(schema) * rows)(body.get("size"))
     try:
         data = base64.b64decode(body["data"], validate=True)
         if declared_size(data) != size:
@@ -657,39 +663,39 @@ def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[di
     except (binascii.Error, pa.ArrowException, OSError) as error:
         raise ValueError(f"the table cannot be decompressed: {error}") from None
     (text_size,) = _TEXT_SIZE.unpack_from(plain)
-    if not 0 <= text_size <= min(size - _TEXT_SIZE.size, most_text):
-        raise ValueError("the text of its table is cut off")
+    if not 0 <= text_size <= min(size - _TEXT_SIZE.size, max_text_size):
+        raise ValueError("the text of the table is cut off")
     start = _TEXT_SIZE.size + text_size
     text = fields.parse(bytes(plain[_TEXT_SIZE.size : start]))
     if not isinstance(text, dict):
-        raise ValueError("the text of its table must be an object")
-    lists, widths, same = (text.get(name) for name in ("texts", "columns", "same"))
-    if not isinstance(lists, dict) or not isinstance(widths, dict) or not isinstance(same, dict):
+        raise ValueError("the text of the table must be an object")
+    texts_of, widths, constants = (text.get(name) for name in ("texts", "columns", "same"))
+    if not isinstance(texts_of, dict) or not isinstance(widths, dict) or not isinstance(constants, dict):
         raise ValueError("the table lacks columns")
-    if {*widths, *same} != {*schema.names} or len(widths) + len(same) != len(schema):
+    if {*widths, *constants} != {*schema.names} or len(widths) + len(constants) != len(schema):
         raise ValueError("the table has other columns than this library knows")
-    number = Integer(-(1 << 63), (1 << 63) - 1)
-    columns = {name: np.full(rows, number(value), np.int64) for name, value in same.items()}
+    number = Integer(-(1 << 63), MAX_LONG)
+    columns = {name: np.full(rows, number(value), np.int64) for name, value in constants.items()}
     for name, width in widths.items():
-        if type(width) is not int or width not in _WIDTHS:
+        if type(width) is not int or width not in _NUMBER_BYTES:
             raise ValueError(f"{name}: a number has 1, 2, 4 or 8 bytes")
         end = start + width * rows
         if end > size:
-            raise ValueError(f"{name}: its column is cut off")
+            raise ValueError(f"{name}: the column is cut off")
         columns[name] = np.frombuffer(plain[start:end], f"<i{width}").astype(np.int64)
         start = end
     if start != size:
-        raise ValueError("the table has more bytes than columns")
-    return _decoded(columns), lists
+        raise ValueError("the table has more bytes than its columns need")
+    return _decoded(columns), texts_of
 
 
 def _decoded(columns: dict[str, Longs]) -> dict[str, Longs]:
-    for name in STEPS & columns.keys():
+    for name in COLUMNS_AS_STEPS & columns.keys():
         columns[name] = np.cumsum(columns[name])
-    for name, other in RELATIVE.items():
+    for name, other in RELATIVE_COLUMNS.items():
         if name in columns:
             columns[name] = columns[name] + columns[other]
-    for name, size in ADJACENT.items():
+    for name, size in ADJACENT_PARTS.items():
         if name in columns:
             columns[name] = np.cumsum(columns[name] + np.concatenate([[0], columns[size][:-1]]))
     for name, expected in _expected_checksums(columns).items():
@@ -697,10 +703,10 @@ def _decoded(columns: dict[str, Longs]) -> dict[str, Longs]:
     return columns
 
 
-def _column(spec: pa.Field, columns: Mapping[str, Longs], lists: Mapping[str, Any], rows: int) -> pa.Array:
+def _column(spec: pa.Field, columns: Mapping[str, Longs], texts_of: Mapping[str, Any], rows: int) -> pa.Array:
     column = columns[spec.name]
     if spec.type == pa.string():
-        values = lists.get(spec.name)
+        values = texts_of.get(spec.name)
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             raise ValueError(f"{spec.name}: there must be a list of texts")
         if len(values) > rows:
@@ -722,9 +728,9 @@ def _check_within(name: str, column: Longs, end: int) -> None:
 
 def declared_size(data: bytes) -> int:
     """The size that the header of a zstd frame (RFC 8878, 3.1.1.1) declares."""
-    flags = data[4] if len(data) > len(_FRAME) else 0
+    flags = data[4] if len(data) > len(_ZSTD_MAGIC) else 0
     has_window, width = not flags & 32, (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
     start = 5 + has_window + (0, 1, 2, 4)[flags & 3]
-    if data[:4] != _FRAME or not width or len(data) < start + width:
+    if data[:4] != _ZSTD_MAGIC or not width or len(data) < start + width:
         raise ValueError("the data is not a zstd frame that declares its size")
     return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)

@@ -1,12 +1,12 @@
 """Checkpoints: files with the whole state at one version, so that a topic opens without its history.
 
 A checkpoint is never required: if it is missing or wrong, an older one is used, or the commits. Its name has digits
-of its SHA-256. One of a large topic is incremental: it has the changes since a full one, so a reader needs two files
-at most. docs/formats.md#checkpoints has the layout.
+of its SHA-256. Checkpoints of a large topic are incremental: each has the changes since a full one, so a reader needs
+two files at most. docs/formats.md#checkpoints has the layout.
 
-Nothing in the file is trusted. The frame declares its size, which the size of the file bounds. Arrow may crash on a
-malformed schema, so the schemas are made from the names and types in the text. Arrow verifies the messages, and
-validates the columns in full; they never exceed the bytes that hold them.
+Nothing in the file is trusted. The zstd frame declares the size of its content, which the file's size limits. Arrow
+may crash on a malformed schema, so the schemas are made from the names and types in the text. Arrow verifies the
+messages, and validates the columns in full; they never exceed the bytes that hold them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distlog.core.commits import fields, segment_table
 from distlog.core.commits.actions import (
     FORMAT,
     MAX_PARTITIONS,
-    NOTHING,
+    NO_FEATURES,
     Active,
     Requires,
     check_bundles,
@@ -48,7 +48,7 @@ from distlog.core.commits.deduplication import (
 from distlog.core.commits.fields import LONG, UUID, Text, stored
 from distlog.core.commits.partition_table import Longs, PartitionTable
 from distlog.core.commits.segment_table import SegmentTable, check_rows
-from distlog.core.commits.snapshot import MOST_FORMER_IDS, PartitionState, Snapshot
+from distlog.core.commits.snapshot import MAX_FORMER_IDS, PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.integers import MAX_LONG
@@ -57,31 +57,31 @@ from distlog.core.storage.storage import Storage
 
 #: A checkpoint is due after this many commits by default, or after this many bytes of commits.
 CHECKPOINT_COMMITS, CHECKPOINT_BYTES = 100, 8 << 20
-#: The most bytes of a checkpoint file. A million segments take about 75 MB, and 290 MB when they are decompressed.
-MAX_BYTES = 256 << 20
-#: The largest size that a file may decompress to: FREE_BYTES, and BYTES_PER_BYTE times its size. Usual ones are four
-#: times as large.
-FREE_BYTES = 16 << 20
+#: The most bytes of a checkpoint file. A million segments take about 75 MB, and 290 MB decompressed.
+MAX_FILE_BYTES = 256 << 20
+#: A file may decompress to MIN_SIZE_LIMIT plus BYTES_PER_BYTE times its own size, and at most to MAX_STATE_BYTES. It
+#: usually decompresses to four times its size.
+MIN_SIZE_LIMIT = 16 << 20
 BYTES_PER_BYTE = 32
 MAX_STATE_BYTES = 2 << 30
 
 _SCHEMAS = {"segments": segment_table.SCHEMA, "transactions": BATCH_SCHEMA, "producers": PRODUCER_SCHEMA}
-#: The columns that identify a row of each table, in the order of the rows.
-_KEYS: Mapping[str, tuple[str, str | None]] = {
+#: By table, the columns by which the rows are sorted; they identify a row.
+_SORT_COLUMNS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),
     "transactions": ("version", None),
     "producers": ("partition", "producer_id"),
 }
-#: The number of an added row among all rows, and of a removed row among the rows of the full checkpoint.
-_ROW, _REMOVED = "row", "_gone"
-_ROWS_SCHEMA = pa.schema([(_ROW, pa.int64())])
+#: The column of an added or removed row's number, and the ending of the names of tables with removed rows.
+_ROW_NUMBER, _REMOVED = "row", "_gone"
+_ROWS_SCHEMA = pa.schema([(_ROW_NUMBER, pa.int64())])
 _TYPES = {str(kind): kind for schema in _SCHEMAS.values() for kind in schema.types}
-#: From this number of rows on, a checkpoint is written in the background, and incremental if it can be.
+#: A checkpoint with this many rows is written in the background, and incrementally if possible.
 LARGE_ROWS = 10_000
 #: Higher levels take several times as long, for a file of the same size.
-_LEVEL = 1
-_SKIPPED_FRAME = struct.Struct("<II")
-_SKIPPED = 0x184D2A50
+_ZSTD_LEVEL = 1
+_SKIPPABLE_FRAME_HEADER = struct.Struct("<II")
+_SKIPPABLE_FRAME_MAGIC = 0x184D2A50
 _TEXT_SIZE = struct.Struct("<q")
 #: The numbers of fields in Arrow's flatbuffers.
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3
@@ -90,61 +90,61 @@ _MALFORMED = (
     *(pa.ArrowException, ArithmeticError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError),
 )
 
-#: The sign of an int64: without it, its bytes have the order of the numbers.
-_SIGN = np.uint64(1 << 63)
+#: The sign bit of an int64: with it flipped, the big-endian bytes sort like the numbers.
+_SIGN_BIT = np.uint64(1 << 63)
 
 Flags = npt.NDArray[np.bool_]
 
 
 def row_count(snapshot: Snapshot) -> int:
-    """About how many rows a checkpoint of `snapshot` has; the partitions count, too."""
+    """About the number of rows in a checkpoint of `snapshot`, and of its partitions."""
     table = snapshot.partitions
-    producers = sum(state.producers.most for state in table.changed_states.values())
+    producers = sum(state.producers.max_count for state in table.own_states.values())
     return len(table) + table.segment_count + len(snapshot.transactions) + producers
 
 
 def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> str:
-    """Write a full checkpoint of `snapshot` and, if it `is_newest`, the hint; returns its name."""
+    """Write a full checkpoint of `snapshot` and, if it `is_newest`, its name into LAST_CHECKPOINT; returns it."""
     data = encode(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
     decode(data, name)
-    _put(storage, name, data, is_newest=is_newest)
+    _put_file(storage, name, data, is_newest=is_newest)
     return name
 
 
 def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: int) -> str | None:
-    """Write an incremental checkpoint of `snapshot` on the full one `base`, and the hint; returns its name.
+    """Write an incremental checkpoint of `snapshot` with the changes since the full one `base`; returns its name.
 
-    Returns None, and writes nothing, if a full one is due: when the incremental ones of `base`, one for each
-    `commits` commits or CHECKPOINT_BYTES of commits, are together as large as `base`, or `base` has twice as many
-    rows as the state, or is of another library or topic. Raises as `read` does.
+    Returns None, and writes nothing, if a full one is due: when all incremental ones of `base`, one per `commits`
+    commits or CHECKPOINT_BYTES of commits, are together as large as `base`; or when `base` has twice as many rows as
+    the state, or is of another library version or topic. Raises as `read` does.
     """
     body, batches = _body_and_rows(snapshot)
     data = _read_file(storage, base)
     base_body, base_batches = unpack(data)
-    most_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
-    if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > most_rows:
+    max_base_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
+    if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > max_base_rows:
         return None
-    # they grow evenly, so n checkpoints are n + 1 halves of the last one
-    written = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
-    written += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
-    most_bytes = 2 * len(data) // (max(written, 1) + 1)
+    # the checkpoints on `base` grow evenly: so all n are together as large as (n + 1) / 2 of the last one
+    count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
+    count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
+    max_bytes = 2 * len(data) // (max(count, 1) + 1)
     changed, removed = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
     for table, rows in batches.items():
         if base_batches[table].schema != rows.schema:
             return None
-        changes = RowChanges.between(base_batches[table], rows, _KEYS[table])
-        changed[table] = changes.added.append_column(_ROW, integers(changes.added_rows))
+        changes = RowChanges.between(base_batches[table], rows, _SORT_COLUMNS[table])
+        changed[table] = changes.added.append_column(_ROW_NUMBER, integers(changes.added_rows))
         removed[table + _REMOVED] = pa.RecordBatch.from_arrays([integers(changes.removed_rows)], schema=_ROWS_SCHEMA)
     data = pack(body, {name: batch for name, batch in {**changed, **removed}.items() if len(batch)})
-    if len(data) > most_bytes:
+    if len(data) > max_bytes:
         return None
     name = paths.checkpoint_file(snapshot.version, _digest(data), base)
-    _put(storage, name, data, is_newest=True)
+    _put_file(storage, name, data, is_newest=True)
     return name
 
 
-def _put(storage: Storage, name: str, data: bytes, *, is_newest: bool) -> None:
+def _put_file(storage: Storage, name: str, data: bytes, *, is_newest: bool) -> None:
     storage.put(name, data)
     if is_newest:
         storage.put(paths.LAST_CHECKPOINT, name.encode())
@@ -154,18 +154,18 @@ def read(storage: Storage, name: str) -> Snapshot:
     """The state in the checkpoint `name`; raises CorruptMetadataError, FileNotFoundError, UnsupportedVersionError."""
     full = paths.base_of_checkpoint(name)
     names = [name] if full is None else [full, name]
-    read_one = partial(_read_file, storage)
-    at_once = len(names) > 1 and not storage.is_local
-    data, *changes = in_parallel(read_one, names) if at_once else map(read_one, names)
+    read_file = partial(_read_file, storage)
+    reads_in_parallel = len(names) > 1 and not storage.is_local
+    data, *changes = in_parallel(read_file, names) if reads_in_parallel else map(read_file, names)
     snapshot = decode(data, name, *changes)
     if snapshot.version != paths.parse_checkpoint_file(name):
-        raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
+        raise CorruptMetadataError("the checkpoint has another version than its name", file=name)
     return snapshot
 
 
 def _read_file(storage: Storage, name: str) -> bytes:
-    data = storage.read(name, 0, MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
+    data = storage.read(name, 0, MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
         raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be", file=name)
     version, base = paths.parse_checkpoint_file(name) or 0, paths.base_of_checkpoint(name)
     if paths.checkpoint_file(version, _digest(data), base) != name:
@@ -177,8 +177,8 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-#: The members of a partition; the last one is the number of its segments.
-_PARTITION = ("log_start_offset", "log_end_offset", "first_dirty_offset", "segments")
+#: The JSON members of a partition; the last one is the number of its segments.
+_PARTITION_MEMBERS = ("log_start_offset", "log_end_offset", "first_dirty_offset", "segments")
 
 
 def _active(bodies: Any) -> tuple[Active, ...]:
@@ -186,13 +186,13 @@ def _active(bodies: Any) -> tuple[Active, ...]:
 
 
 def _partitions(bodies: Any) -> tuple[Longs, ...]:
-    """Check: a list of the members of each partition; returns a column for each member."""
+    """Check a list of objects with the members of a partition; returns a column for each member."""
     if not isinstance(bodies, list) or not all(type(body) is dict for body in bodies):
         raise ValueError("must be a list of objects")
     if len(bodies) > MAX_PARTITIONS:
         raise ValueError(f"there are more than {MAX_PARTITIONS} partitions")
     columns = []
-    for name in _PARTITION:
+    for name in _PARTITION_MEMBERS:
         values = [body.get(name) for body in bodies]
         if set(map(type, values)) - {int} or not 0 <= min(values, default=0) <= max(values, default=0) <= MAX_LONG:
             raise ValueError(f"{name}: must be an integer from 0 to {MAX_LONG}")
@@ -201,14 +201,14 @@ def _partitions(bodies: Any) -> tuple[Longs, ...]:
 
 
 def _former_ids(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MOST_FORMER_IDS:
+    if not isinstance(value, list) or len(value) > MAX_FORMER_IDS:
         raise ValueError("must be a list of ids")
     return tuple(map(UUID, value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The JSON in the file, with Snapshot's names."""
+    """The JSON object in the file; its members have the names of Snapshot's fields."""
 
     version: int = stored(LONG)
     commit_id: str = stored(UUID)
@@ -224,7 +224,7 @@ class _State:
     transactions: int = stored(LONG)
     producers: int = stored(LONG)
     passed_ms: int = stored(LONG, default=0)
-    requires: Requires = stored(Requires.of, default=NOTHING)
+    requires: Requires = stored(Requires.of, default=NO_FEATURES)
     log_floor: int = stored(LONG, default=0)
     former_retention_ms: int = stored(LONG, default=0)
     former_retention_version: int = stored(LONG, default=0)
@@ -232,23 +232,23 @@ class _State:
     former_ids: tuple[str, ...] = stored(_former_ids, default=())
 
 
-#: The fields that a Snapshot has in the same form.
-_SAME = fields.checks(_State).keys() - {"config", "partitions", "active", "transactions", "producers"}
+#: The fields that Snapshot has with the same type.
+_COMMON_FIELDS = fields.checks(_State).keys() - {"config", "partitions", "active", "transactions", "producers"}
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """The file of a checkpoint of `snapshot`; raises ValueError if it would be larger than a checkpoint may be."""
+    """The bytes of a checkpoint of `snapshot`; raises ValueError if they are more than a checkpoint may have."""
     return pack(*_body_and_rows(snapshot))
 
 
 def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
     table = snapshot.partitions
-    producers = producer_columns({number: state.producers for number, state in sorted(table.changed_states.items())})
+    producers = producer_columns({number: state.producers for number, state in sorted(table.own_states.items())})
     state = _State(
-        **{name: getattr(snapshot, name) for name in _SAME},
+        **{name: getattr(snapshot, name) for name in _COMMON_FIELDS},
         config={name: str(value) for name, value in snapshot.config.overrides().items()},
         partitions=(),
-        active=tuple(state.active for _, state in sorted(table.changed_states.items()) if state.active),
+        active=tuple(state.active for _, state in sorted(table.own_states.items()) if state.active),
         transactions=len(snapshot.transactions),
         producers=len(producers),
     )
@@ -265,7 +265,7 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
             if declared_size(data) + declared_size(changes) > MAX_STATE_BYTES:
                 raise ValueError("with its full checkpoint the file decompresses to more than any state may take")
             body, changed = unpack(changes, incremental=True)
-            batches = {table: _changed(rows, table, changed) for table, rows in batches.items()}
+            batches = {table: _with_changes(rows, table, changed) for table, rows in batches.items()}
         check_format(body.get("format"), file)
         state = fields.read(_State, body)
         state.requires.check_readable(file)
@@ -274,33 +274,33 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
         raise CorruptMetadataError(f"not a checkpoint: {error}", file=file) from error
 
 
-def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+def _with_changes(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
     none = pa.RecordBatch.from_arrays([integers([])], schema=_ROWS_SCHEMA)
     added = changed.get(table)
     if added is None:
-        added = base.slice(0, 0).append_column(_ROW, none[_ROW])
+        added = base.slice(0, 0).append_column(_ROW_NUMBER, none[_ROW_NUMBER])
     removed = changed.get(table + _REMOVED, none)
-    rows = numbers_of(added[_ROW])
-    return RowChanges(numbers_of(removed[_ROW]), rows, added.drop_columns([_ROW])).applied(base)
+    rows = numbers_of(added[_ROW_NUMBER])
+    return RowChanges(numbers_of(removed[_ROW_NUMBER]), rows, added.drop_columns([_ROW_NUMBER])).applied(base)
 
 
 def _partition_columns(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
     counts = np.bincount(numbers_of(segments["partition"]), minlength=len(table))
     columns = (table.log_start_offsets, table.log_end_offsets, table.first_dirty_offsets, counts)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [dict(zip(_PARTITION, row, strict=True)) for row in rows]
+    return [dict(zip(_PARTITION_MEMBERS, row, strict=True)) for row in rows]
 
 
 def _snapshot(
     state: _State, segments: pa.RecordBatch, transactions: pa.RecordBatch, producers: pa.RecordBatch
 ) -> Snapshot:
-    # as Python's integers, which do not overflow
+    # a sum of Python's integers, which do not overflow
     count = sum(state.partitions[-1].tolist())
     if (len(segments), len(transactions), len(producers)) != (count, state.transactions, state.producers):
-        raise ValueError("the number of its rows differs from its metadata")
+        raise ValueError("the numbers of rows differ from the numbers in the metadata")
     _check_segments(segments, state.partitions[1], state.partitions[-1])
     return Snapshot(
-        **{name: getattr(state, name) for name in _SAME},
+        **{name: getattr(state, name) for name in _COMMON_FIELDS},
         config=TopicConfig.stored(state.config),
         partitions=_partition_table(segments, producers, state),
         transactions=TransactionTable.of_columns(transactions, state.timestamp_ms),
@@ -308,7 +308,7 @@ def _snapshot(
 
 
 def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state: _State) -> PartitionTable:
-    log_starts, log_ends, dirty, counts = state.partitions
+    log_starts, log_ends, first_dirty, counts = state.partitions
     tables = producer_tables(producers, log_ends, state.passed_ms)
     active = {segment.partition: segment for segment in state.active}
     table, ends = SegmentTable(segments), np.cumsum(counts)
@@ -317,36 +317,36 @@ def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state:
             log_start_offset=int(log_starts[number]),
             log_end_offset=int(log_ends[number]),
             segments=table.part(int(ends[number] - counts[number]), int(ends[number])),
-            first_dirty_offset=int(dirty[number]),
+            first_dirty_offset=int(first_dirty[number]),
             active=active.get(number),
             producers=tables.get(number, NO_PRODUCERS),
         )
         for number in sorted({*active, *tables})
         if number < len(counts)
     }
-    return PartitionTable.of_columns(log_starts, log_ends, dirty, segments, changed)
+    return PartitionTable.of_columns(log_starts, log_ends, first_dirty, segments, changed)
 
 
 def pack(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> bytes:
-    """The file of a state and its rows; ValueError if it would be larger than a checkpoint may be."""
+    """The bytes of a checkpoint of a state and its rows; ValueError if they are more than a checkpoint may have."""
     columns = {name: {spec.name: str(spec.type) for spec in batch.schema} for name, batch in batches.items()}
     text = json.dumps({**state, "columns": columns}, default=fields.write, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *(batch.serialize() for batch in batches.values())])
-    data: bytes = pa.Codec("zstd", _LEVEL).compress(plain, asbytes=True)
-    # rows that are all alike pack so well that the file would be taken for a bomb
-    missing = -(-(len(plain) - FREE_BYTES) // BYTES_PER_BYTE) - len(data)
+    data: bytes = pa.Codec("zstd", _ZSTD_LEVEL).compress(plain, asbytes=True)
+    # equal rows compress so well that readers would refuse the file as a decompression bomb: add a frame to skip
+    missing = -(-(len(plain) - MIN_SIZE_LIMIT) // BYTES_PER_BYTE) - len(data)
     if missing > 0:
-        data += _SKIPPED_FRAME.pack(_SKIPPED, missing) + bytes(missing)
-    if len(data) > MAX_BYTES or len(plain) > _limit(data):
+        data += _SKIPPABLE_FRAME_HEADER.pack(_SKIPPABLE_FRAME_MAGIC, missing) + bytes(missing)
+    if len(data) > MAX_FILE_BYTES or len(plain) > _max_plain_size(data):
         raise ValueError(f"the state is too large for a checkpoint: {len(plain)} bytes, {len(data)} when compressed")
     return data
 
 
 def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
-    """The state and the tables in a checkpoint; raises one of _MALFORMED for other bytes."""
+    """The state and the tables in a checkpoint's bytes; raises one of _MALFORMED for other bytes."""
     size = declared_size(data)
-    if size > _limit(data):
+    if size > _max_plain_size(data):
         raise ValueError(f"the file decompresses to {size} bytes, far more than its size allows")
     plain = pa.BufferReader(pa.Codec("zstd").decompress(data, decompressed_size=size))
     (text_size,) = _TEXT_SIZE.unpack(plain.read(_TEXT_SIZE.size).ljust(_TEXT_SIZE.size, b"\xff"))
@@ -363,35 +363,35 @@ def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], d
     return state, batches
 
 
-def _limit(data: bytes) -> int:
-    return min(FREE_BYTES + BYTES_PER_BYTE * len(data), MAX_STATE_BYTES)
+def _max_plain_size(data: bytes) -> int:
+    return min(MIN_SIZE_LIMIT + BYTES_PER_BYTE * len(data), MAX_STATE_BYTES)
 
 
 def _next_batch(source: pa.NativeFile, columns: Mapping[str, str]) -> pa.RecordBatch:
-    """Read the batch in the next message of `source`; its columns together never exceed the message."""
+    """Read the batch in the next message of `source`; ValueError if its columns need more bytes than the message."""
     message = pa.ipc.read_message(source)
     body = message.body
-    # Arrow would believe the sizes that compressed columns claim
+    # Arrow trusts the sizes that compressed columns declare
     if message.metadata_version != pa.ipc.MetadataVersion.V5 or _is_compressed(message.metadata.to_pybytes()):
         raise ValueError("the columns are compressed")
     if body.address % 8:
         raise ValueError("the columns are not aligned")
     batch = pa.ipc.read_record_batch(message, pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()]))
     batch.validate(full=True)
-    # columns may share bytes, and a batch without columns has none
+    # columns could share bytes, and a batch without columns could have any number of rows
     if 8 * len(batch) > body.size or batch.nbytes > body.size:
         raise ValueError("the columns are larger than the bytes that hold them")
     return batch
 
 
 def _is_compressed(message: bytes) -> bool:
-    """True if the record batch that this flatbuffer describes, which Arrow has verified, is compressed."""
-    header = _field(message, _unsigned(message, 0, 4), _MESSAGE_HEADER)
-    return header == 0 or _field(message, header + _unsigned(message, header, 4), _BATCH_COMPRESSION) != 0
+    """True if the record batch in this flatbuffer, which Arrow has verified, is compressed."""
+    header = _field_position(message, _unsigned(message, 0, 4), _MESSAGE_HEADER)
+    return header == 0 or _field_position(message, header + _unsigned(message, header, 4), _BATCH_COMPRESSION) != 0
 
 
-def _field(flatbuffer: bytes, table: int, number: int) -> int:
-    """The position of a field of the table at position `table`; 0 if it is not there."""
+def _field_position(flatbuffer: bytes, table: int, number: int) -> int:
+    """The position of a field of the flatbuffer's table at `table`; 0 without the field."""
     fields_at = table - int.from_bytes(flatbuffer[table : table + 4], "little", signed=True)
     offset_at = 4 + 2 * number
     offset = _unsigned(flatbuffer, fields_at + offset_at, 2) if offset_at < _unsigned(flatbuffer, fields_at, 2) else 0
@@ -403,7 +403,7 @@ def _unsigned(data: bytes, position: int, size: int) -> int:
 
 
 def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) -> None:
-    """Raise ValueError unless the rows are segments, in the order of the log, and up to its end."""
+    """Raise ValueError unless the rows are segments in the order of their logs, within the log ends."""
     if not segments.schema.equals(segment_table.SCHEMA) or any(column.null_count for column in segments.columns):
         raise ValueError("the rows are malformed")
     check_rows(segments)
@@ -413,16 +413,16 @@ def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) ->
     limits = log_ends[owners]
     limits[:-1] = np.where(owners[:-1] == owners[1:], bases[1:], limits[:-1])
     if np.any(ends > limits):
-        raise ValueError("the segments overlap, or end above their log")
+        raise ValueError("the segments overlap, or end past their log")
     check_bundles(segments)
 
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """A table as the changes of another one, `base`.
+    """A table as changes to another one, `base`: rows of `base` that are removed, and rows that are added.
 
-    It has the rows of `base` without the numbers `removed_rows`, in their order, and `added`, whose numbers in it are
-    `added_rows`. Both ascend.
+    `removed_rows` are the row numbers in `base`. The rows `added` have the numbers `added_rows` in the new table.
+    Both ascend, and the remaining rows keep their order.
     """
 
     removed_rows: Longs
@@ -430,40 +430,40 @@ class RowChanges:
     added: pa.RecordBatch
 
     @classmethod
-    def between(cls, base: pa.RecordBatch, rows: pa.RecordBatch, keys: tuple[str, str | None]) -> RowChanges:
-        """The changes that make `rows` of `base`, both in the order of the columns `keys`; ValueError for others."""
+    def between(cls, base: pa.RecordBatch, rows: pa.RecordBatch, sort_columns: tuple[str, str | None]) -> RowChanges:
+        """The changes from `base` to `rows`; ValueError unless both are sorted by the columns `sort_columns`."""
         if base.schema != rows.schema:
             raise ValueError("the tables have other columns")
-        its, mine = _keys(base, keys), _keys(rows, keys)
-        base_rows = np.searchsorted(its, mine)
-        matched = np.flatnonzero(base_rows < len(its))
-        matched = matched[its[base_rows[matched]] == mine[matched]]
-        base_rows = base_rows[matched]
+        base_keys, keys = _sort_keys(base, sort_columns), _sort_keys(rows, sort_columns)
+        base_rows = np.searchsorted(base_keys, keys)
+        equal_rows = np.flatnonzero(base_rows < len(base_keys))
+        equal_rows = equal_rows[base_keys[base_rows[equal_rows]] == keys[equal_rows]]
+        base_rows = base_rows[equal_rows]
         same = np.ones(len(base_rows), np.bool_)
         for name in base.schema.names:
-            same &= _alike(_rows_at(base[name], base_rows), _rows_at(rows[name], matched))
-        matched, base_rows = matched[same], base_rows[same]
+            same &= _alike(_rows_at(base[name], base_rows), _rows_at(rows[name], equal_rows))
+        equal_rows, base_rows = equal_rows[same], base_rows[same]
         if (np.diff(base_rows) <= 0).any():
             raise ValueError("the rows are not in order")
-        added_rows = _complement(matched, len(rows))
+        added_rows = _complement(equal_rows, len(rows))
         return cls(_complement(base_rows, len(base)), added_rows, rows.take(integers(added_rows)))
 
     def applied(self, base: pa.RecordBatch) -> pa.RecordBatch:
-        """The table that these changes make of `base`; raises ValueError if they do not fit."""
+        """Return `base` with these changes; raises ValueError if they do not fit."""
         if base.schema != self.added.schema or len(self.added_rows) != len(self.added):
-            raise ValueError("the changes are of other rows")
+            raise ValueError("the changes are of another table")
         if not len(self.removed_rows) and not len(self.added_rows):
             return base
-        _check(self.removed_rows, len(base))
+        _check_ascending(self.removed_rows, len(base))
         count = len(base) - len(self.removed_rows) + len(self.added)
-        _check(self.added_rows, count)
+        _check_ascending(self.added_rows, count)
         sources = np.empty(count, np.int64)
         sources[self.added_rows] = np.arange(len(base), len(base) + len(self.added))
         sources[_complement(self.added_rows, count)] = _complement(self.removed_rows, len(base))
         return join([base, self.added]).take(integers(sources))
 
 
-def _check(numbers: Longs, count: int) -> None:
+def _check_ascending(numbers: Longs, count: int) -> None:
     if (np.diff(numbers) <= 0).any() or not 0 <= numbers[:1].sum() <= numbers[-1:].sum() < max(count, 1):
         raise ValueError("the changes are of rows that do not exist")
 
@@ -474,8 +474,8 @@ def _complement(numbers: Longs, count: int) -> Longs:
     return np.flatnonzero(flags)
 
 
-def _keys(rows: pa.RecordBatch, names: tuple[str, str | None]) -> npt.NDArray[np.bytes_]:
-    """The keys of the rows as bytes that sort like them."""
+def _sort_keys(rows: pa.RecordBatch, names: tuple[str, str | None]) -> npt.NDArray[np.bytes_]:
+    """Each row's values in two columns, as bytes that sort like them; without a second, equal rows are numbered."""
     first = numbers_of(rows[names[0]]).astype(np.int64)
     if names[1] is None:
         begins = np.flatnonzero(np.append(True, first[1:] != first[:-1])) if len(first) else np.empty(0, np.int64)
@@ -484,7 +484,7 @@ def _keys(rows: pa.RecordBatch, names: tuple[str, str | None]) -> npt.NDArray[np
         second = numbers_of(rows[names[1]])
     words = np.empty((len(first), 2), ">u8")
     for column_number, column in enumerate((first, second)):
-        words[:, column_number] = column.astype(np.int64).view(np.uint64) ^ _SIGN
+        words[:, column_number] = column.astype(np.int64).view(np.uint64) ^ _SIGN_BIT
     return words.view("S16").ravel()
 
 
@@ -496,7 +496,7 @@ def _rows_at(column: pa.Array, rows: Longs) -> pa.Array:
 
 def _alike(first: pa.Array, second: pa.Array) -> Flags:
     if pa.types.is_struct(first.type):
-        parts = [_alike(mine, its) for mine, its in zip(first.flatten(), second.flatten(), strict=True)]
+        parts = [_alike(*pair) for pair in zip(first.flatten(), second.flatten(), strict=True)]
         is_alike: Flags = np.logical_and.reduce(parts)
         return is_alike
     if pa.types.is_list(first.type):
@@ -504,8 +504,8 @@ def _alike(first: pa.Array, second: pa.Array) -> Flags:
         alike: Flags = lengths == right_lengths
         rows = np.flatnonzero(alike)
         items = _alike(*(_rows_at(column, rows).flatten() for column in (first, second)))
-        wrong = np.append(0, np.cumsum(~items))
+        differences = np.append(0, np.cumsum(~items))
         ends = np.cumsum(lengths[rows])
-        alike[rows] = wrong[ends] == wrong[ends - lengths[rows]]
+        alike[rows] = differences[ends] == differences[ends - lengths[rows]]
         return alike
     return flags_of(pc.equal(first, second))

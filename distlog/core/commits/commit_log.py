@@ -1,4 +1,4 @@
-"""A topic's commit log: it loads and follows the state, and commits race for the next version."""
+"""A topic's commit log: loads the state of the topic, follows it, and commits the next version."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from distlog.core.commits.actions import (
     Create,
     SetConfig,
     SetPartitions,
-    first_old_stem,
-    in_tables,
+    first_stem_below,
+    with_tables,
 )
-from distlog.core.commits.segment_table import BY_COMMIT, SegmentInfo, appended_at, with_numbers
+from distlog.core.commits.segment_table import TIME_OF_COMMIT, SegmentInfo, appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import (
     NO_DEFAULTS,
-    BehindFloorError,
+    BelowHorizonError,
     CheckpointWriter,
     CommitFiles,
     SnapshotLoader,
@@ -67,39 +67,39 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How long a commit races with others by default, in seconds: as long as a store may be unreachable.
+#: How long a commit is tried by default, in seconds: as long as a store may be unreachable.
 TIMEOUT_S = 600.0
 #: How long after a group commit the next append may start from its snapshot without a request, in seconds.
-_RECENT_CROWD_S = 1.0
-#: A clock is trusted up to this far ahead of a time that has passed, or of the store's time, in ms.
-AHEAD_MS = 5 * 60_000
-#: How often a process checks on an object store that the commit before its own exists, in seconds.
-CHECK_S = 60.0
-#: The first bytes of a commit file, which have the commit's id, as this library writes them.
+_RECENT_GROUP_COMMIT_S = 1.0
+#: This computer's clock may be this many ms ahead of the last commit's time, or of the store's time.
+MAX_CLOCK_AHEAD_MS = 5 * 60_000
+#: The pause between a process's checks on an object store that the commit before its own exists, in seconds.
+EXISTENCE_CHECK_S = 60.0
+#: The first bytes of a commit file, which this library writes with the commit's id among them.
 _HEAD_BYTES = 256
 #: Why a pinned topic is read-only.
-AT_A_VERSION = (
-    "opened at a version or time, where nothing new comes, so read-only; "
+PINNED_REASON = (
+    "the topic was opened at a version or time, so it is read-only; "
     "open it without version and timestamp to change or follow it"
 )
 
 #: Operations whose commits give way to appends.
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
-#: The longest usual pause after a lost race, in seconds: it does not grow, or the latest writer would win.
+#: The longest usual pause after a lost race, in seconds. It does not grow, or the newest writer would win.
 PAUSE_S = 0.05
 #: The longest pause of maintenance, in seconds.
 MAINTENANCE_PAUSE_S = 1.0
-#: The share of the usual time to try after which a writer's turn comes. At 1 there were times when nobody tries.
-TURN = 0.6
+#: A writer's turn comes when it has tried for this share of the time of winners; with 1, at times no writer tries.
+TURN_SHARE = 0.6
 #: The longest wait for a turn, in seconds.
-LONGEST_TURN_S = 5.0
-#: If other writers try for less than this, in seconds, turns cost more than they save.
-_SHORT_S = 0.5
-#: Versions to read at once after several lost races: by then, several commits follow the winner's.
-_PROBES = 4
+LONGEST_TURN_WAIT_S = 5.0
+#: If winners have tried for less than this, in seconds, turns cost more than they save.
+_USELESS_TURN_S = 0.5
+#: Versions to read at once after several lost races: several commits follow the winner's until a writer reads them.
+_PROBE_COUNT = 4
 
-# Vacuum deletes commits older than `commit.retention.ms`, so a free name proves nothing to a process that was paused:
-# docs/design/commit-log.md ("Old commits") has the rules.
+# Vacuum deletes commits older than `commit.retention.ms`. So after a pause, a missing commit file does not prove that
+# its version was never committed: docs/design/commit-log.md ("Old commits") has the rules.
 #
 # A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. A put
 # syncs the folder, with all earlier commits. Without a put, the folder is synced before the caller gets the commit.
@@ -125,13 +125,13 @@ class CommitLog:
         defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> None:
         self.storage, self._clock, self._writer, self.defaults = storage, clock, writer, defaults
-        self.random, self.pause, self.monotonic = random, sleep, monotonic
+        self.random, self.sleep, self.monotonic = random, sleep, monotonic
         self.files, self.loader = CommitFiles(storage), SnapshotLoader(storage, defaults)
-        # on an object store: the time of the last check, and the version and id of the commit to check next
+        # for `_commit_exists`: the time of the last check, and the version and id of the commit to check next
         self._last_check: tuple[float, int, str] | None = None
         self._checkpoint_commits, self._commit_count = checkpoint_commits, 0
-        #: When the last append was one of a group commit, in seconds of `monotonic`.
-        self.crowd_s = -math.inf
+        #: The time of the last append if it was in a group commit, in seconds of `monotonic`; otherwise -inf.
+        self.last_group_commit_s = -math.inf
 
     @cached_property
     def checkpoints(self) -> CheckpointWriter:
@@ -148,11 +148,11 @@ class CommitLog:
     ) -> Snapshot:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
-        `absent_ms` is the `listed_ms` of `SnapshotLoader.load_unlisted`. Raises TopicExistsError, InvalidTopicError,
-        InvalidConfigError, StorageError, UnsupportedVersionError, CommitStateUnknownError.
+        `absent_ms` is the store's time before a listing without commits, which is not repeated. Raises
+        TopicExistsError, InvalidTopicError, StorageError, UnsupportedVersionError, CommitStateUnknownError.
         """
         actions = [*creation(self.storage.url, partitions, config), *imported]
-        head = self._head_to_create_on(absent_ms)
+        head = self._dropped_head(absent_ms)
         self.storage.probe_put_if_absent(paths.COMMITS_DIR)
         operation = "import" if imported else CREATE
         while True:
@@ -160,24 +160,26 @@ class CommitLog:
             put_time = PutTime()
             winner = self.put_if_next(attempt, TIMEOUT_S, put_time)
             if winner is None and self._is_first_or_next(head, attempt, put_time):
-                # vacuum takes the lock on a full disk, and restore: they make it too, if there is space then
+                # vacuum and restore need this file, also when the disk is full; if it fails, they try to create it
                 if self.storage.is_local:
                     with suppress(StorageError):
                         ensure_lock_file(self.storage.local_path(paths.REMOVED_FILES_LOCK))
                 return attempt.after
-            head = self._head_to_create_on()
+            head = self._dropped_head()
 
     def _is_first_or_next(self, head: Snapshot | None, attempt: PreparedCommit, put_time: PutTime) -> bool:
+        """True if the commit that was put is in the log: as the first commit, or as the next one after `head`."""
         if head is not None:
             return self.confirm_put(head, attempt, put_time) is None
         waited_ms = (put_time.time_ms or self.storage.replied_ms()) - self.loader.listed_ms
         if self.loader.listed_ms and waited_ms < LEAST_COMMIT_RETENTION_MS // 2:
             return True
-        # another writer may have made the topic since, and its first commits may have been deleted
+        # another writer may have created the topic since, and vacuum may have deleted its first commits
         files = self.storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
         return all(not paths.parse_commit_file(file.name) for file in files)
 
-    def _head_to_create_on(self, absent_ms: int | None = None) -> Snapshot | None:
+    def _dropped_head(self, absent_ms: int | None = None) -> Snapshot | None:
+        """Return the head of a dropped topic, or None without commits; TopicExistsError if the topic exists."""
         head = self.loader.load() if absent_ms is None else self.loader.load_unlisted(absent_ms)
         if head and not head.dropped:
             self.sync()
@@ -194,21 +196,21 @@ class CommitLog:
         include_dropped: bool = False,
         cached: Snapshot | None = None,
         recent_ms: int = 0,
-        few: bool = False,
+        by_listing: bool = False,
     ) -> Snapshot:
-        """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
+        """The snapshot at the head, at `version`, or of the last commit at or before `timestamp_ms`.
 
-        With `cached`, an earlier snapshot, the head takes few requests, and a new commit at most `recent_ms` old is
-        taken for the head. `few` takes fewer requests if the topic has few commits. Raises TopicNotFoundError when
-        there is no topic, or it was dropped (unless `include_dropped`), OffsetOutOfRangeError, CorruptMetadataError.
+        The log is followed from `cached`, an earlier snapshot, up to a new commit that is at most `recent_ms` old.
+        `by_listing` takes fewer requests if the topic has few commits. Raises OffsetOutOfRangeError,
+        CorruptMetadataError; TopicNotFoundError without a topic, or if it was dropped (unless `include_dropped`).
         """
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
-        elif few and not self.storage.is_local:
-            snapshot = self.loader.load_few()
+        elif by_listing and not self.storage.is_local:
+            snapshot = self.loader.load_by_listing()
         else:
-            until = self._clock() + 1
-            snapshot = self.loader.load(version, cached, range(until - recent_ms, until))
+            end_ms = self._clock() + 1
+            snapshot = self.loader.load(version, cached, recent_times=range(end_ms - recent_ms, end_ms))
         if snapshot and snapshot.dropped and not include_dropped:
             self.sync()
             snapshot = None
@@ -219,19 +221,19 @@ class CommitLog:
         return snapshot
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot at the head, from an older one; TopicNotFoundError when the topic was dropped since."""
+        """The snapshot at the head, from an older one; TopicNotFoundError if the topic was dropped since."""
         try:
-            head = self.still_exists(self.loader.follow(snapshot))
-        except BehindFloorError:
+            head = self.existing_head(self.loader.follow(snapshot))
+        except BelowHorizonError:
             head = self.reload(snapshot)
         except CorruptMetadataError:
-            if self._exists(snapshot):
+            if self._commit_exists(snapshot):
                 raise
             # the commits may belong to a topic that was created again
             head = self.reload(snapshot)
         if not head.continues(snapshot):
             self.sync()
-            text = "the topic was dropped, or the one at this address has another id: if it exists, open it again"
+            text = "the topic was dropped, or its id changed: if it exists, open it again"
             raise TopicNotFoundError(text, url=self.storage.url)
         return head
 
@@ -245,22 +247,22 @@ class CommitLog:
                 return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
 
     def commits(self, start: int, end: int) -> list[Commit]:
-        """The commits from `start` (in) to `end` (out); OffsetOutOfRangeError if vacuum deleted some concurrently."""
-        groups = self.files.follow(start, end=end, existing=end - 1, group=64)
+        """The commits of the versions `start` to `end - 1`; OffsetOutOfRangeError if vacuum deleted some."""
+        groups = self.files.follow(start, end=end, known_version=end - 1, first_group=64)
         try:
             commits = [commit for group in groups for commit in group]
             for commit, after in itertools.pairwise(commits):
                 if after.prev != commit.id:
-                    # below the log retention horizon it may be the late one of a process that was paused
+                    # damage, unless vacuum deleted this version, and a paused process put another commit there
                     text = "the next commit does not follow this one: restore it from a copy"
                     file = paths.commit_file(commit.version)
                     raise CorruptMetadataError(text, file=file, version=after.version)
         except CorruptMetadataError as error:
-            floor = self.loader.floor_above(error)
-            if floor is None:
+            horizon = self.loader.horizon_above(error)
+            if horizon is None:
                 raise
-            text = f"the log starts at version {floor}: older commits were deleted (commit.retention.ms)"
-            raise OffsetOutOfRangeError(text, version=start, log_floor=floor, head=end - 1) from None
+            text = f"the log starts at version {horizon}: older commits were deleted (commit.retention.ms)"
+            raise OffsetOutOfRangeError(text, version=start, log_floor=horizon, head=end - 1) from None
         return commits
 
     def prepare(
@@ -275,9 +277,9 @@ class CommitLog:
         next_append: str | None = None,
     ) -> PreparedCommit:
         """Make the commit of `actions` after `head`; raises CommitConflictError, TransactionTooOldError."""
-        passed_ms = head.timestamp_ms if head else 0
-        timestamp_ms = max(trusted_ms(self._clock(), self.storage, passed_ms), passed_ms + 1)
-        actions = tuple(with_commit_time(action, timestamp_ms) for action in in_tables(actions))
+        last_commit_ms = head.timestamp_ms if head else 0
+        timestamp_ms = max(trusted_ms(self._clock(), self.storage, last_commit_ms), last_commit_ms + 1)
+        actions = tuple(with_commit_time(action, timestamp_ms) for action in with_tables(actions))
         commit = Commit(
             version=head.version + 1 if head else 0,
             id=str(uuid.uuid4()),
@@ -291,31 +293,33 @@ class CommitLog:
             next_append=next_append,
             actions=actions,
         )
-        if head and (stem := first_old_stem(actions, head.gc_floor)):
+        # a new stem starts with the version that its writer had read when it started the file
+        if head and (stem := first_stem_below(actions, head.gc_floor)):
             check_read_version(head, paths.stem_read_version(stem))
         data = commit.encode()
         if len(data) > MAX_CONDITIONAL_BYTES:
-            text = f"nothing was committed: a commit takes up to {MAX_CONDITIONAL_BYTES} bytes; do it in several"
+            text = f"nothing was committed: a commit has at most {MAX_CONDITIONAL_BYTES} bytes; split it into several"
             raise CommitConflictError(text, size=len(data))
         try:
+            # as readers will read it
             commit = Commit.decode(data, paths.commit_file(commit.version))
             return PreparedCommit(commit, data, apply(head, commit))
         except CorruptMetadataError as error:
             raise CommitConflictError(f"nothing was committed: {error.__cause__}", operation=operation) from error
 
     def put_if_next(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
-        """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""
-        asked_ms = self.storage.replied_ms()
+        """Put the attempt's commit; returns None if its version was free, else the bytes of the version's commit."""
+        store_ms = self.storage.replied_ms()
         file, timeout_s = paths.commit_file(attempt.commit.version), max(timeout_s, 1.0)
         existing = self.storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
-        attempt.after.note_seen(put_time.time_ms or asked_ms)
+        attempt.after.note_seen(put_time.time_ms or store_ms)
         return None if existing == attempt.data else existing
 
     def confirm_put(self, head: Snapshot, attempt: PreparedCommit, put_time: PutTime) -> Snapshot | None:
         """None if the commit that was put after `head` is in the log; else the newest head.
 
-        Long after `head` was read, the version may have been committed before, and deleted: then nothing was
-        committed. Raises CommitStateUnknownError if that may have been an earlier try of this commit.
+        If `head` is old, the version may have had another commit, which vacuum deleted: then the commit that was put
+        is not in the log. Raises CommitStateUnknownError if an earlier try of the same commit may be the deleted one.
         """
         if head.is_fresh_at(put_time.time_ms or self.storage.replied_ms()):
             return None
@@ -331,8 +335,8 @@ class CommitLog:
         now_ms = self.storage.replied_ms() or self.storage.now_ms(paths.COMMITS_DIR)
         if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.least_retention_ms // 2:
             raise CommitStateUnknownError(
-                "the commit may have been read, and deleted since by retention: this process was paused for "
-                "longer than commit.retention.ms; check whether its records exist",
+                "it is unknown whether the commit was in the log before vacuum deleted its file: this process was "
+                "paused for longer than commit.retention.ms; check whether its records exist",
                 version=version,
                 log_floor=newest.log_floor,
             )
@@ -346,49 +350,48 @@ class CommitLog:
             former.commit_bytes // checkpoint.CHECKPOINT_BYTES < snapshot.commit_bytes // checkpoint.CHECKPOINT_BYTES
         )
         if is_due or snapshot.version % self._checkpoint_commits == 0:
-            # a process with few commits, like a job, may end before a thread has written it
+            # a process with few commits, like a job, may end before a thread has written the checkpoint
             self.checkpoints.write(snapshot, may_wait=self._commit_count >= self._checkpoint_commits)
 
-    def still_exists(self, head: Snapshot) -> Snapshot:
+    def existing_head(self, head: Snapshot) -> Snapshot:
         """Return `head`, or the newest one if its commit may be deleted; TopicNotFoundError if none exists."""
-        if self._exists(head):
+        if self._commit_exists(head):
             return head
         try:
             newest = self.reload(head)
         except CorruptMetadataError:
-            raise self._deleted() from None
+            raise self._folder_deleted_error() from None
         if newest.topic_id == head.topic_id:
             # the version of the last check may be below the log retention horizon
             self._last_check = None
         return newest
 
-    # A commit in a folder that was deleted, or in a topic that was created again, would make that topic unreadable.
-    # So a writer checks that the commit before its own exists and is the same one: on a local disk always, on an
-    # object store once in CHECK_S, for a commit that existed at the last check: the process may have put later ones.
-    def _exists(self, head: Snapshot) -> bool:
-        """True if the commit of `head`, or one before it, still exists, as far as this checks."""
+    # A commit in a folder that was deleted, or that has a new topic, would make the folder's topic unreadable. So a
+    # writer checks that the commit before its own exists: on a local disk always, on an object store once in
+    # EXISTENCE_CHECK_S, for the head at the last check: this process may have put later commits into the new topic.
+    def _commit_exists(self, head: Snapshot) -> bool:
+        """False if the commit of `head`, or of the earlier version that is checked, was deleted or replaced."""
         if self.storage.is_local:
             try:
                 with self.storage.opened_file(paths.commit_file(head.version)) as file:
                     first_bytes = os.pread(file, _HEAD_BYTES, 0)
             except OSError:
                 return False
-            return self._is_of(first_bytes, head.version, head.commit_id)
+            return self._has_id(first_bytes, head.version, head.commit_id)
         now_s = self.monotonic()
         checked_s, version, commit_id = self._last_check or (now_s, head.version, head.commit_id)
-        if now_s - checked_s >= CHECK_S:
+        if now_s - checked_s >= EXISTENCE_CHECK_S:
             try:
                 first_bytes = self.storage.read(paths.commit_file(version), 0, _HEAD_BYTES)
             except FileNotFoundError:
                 return False
-            if not self._is_of(first_bytes, version, commit_id):
+            if not self._has_id(first_bytes, version, commit_id):
                 return False
             checked_s, version, commit_id = now_s, head.version, head.commit_id
         self._last_check = checked_s, version, commit_id
         return True
 
-    def _is_of(self, first_bytes: bytes, version: int, commit_id: str) -> bool:
-        """True if the commit of `version`, whose file starts with `first_bytes`, is the one of `commit_id`."""
+    def _has_id(self, first_bytes: bytes, version: int, commit_id: str) -> bool:
         if commit_id.encode() in first_bytes:
             return True
         commit = self.files.read(version)
@@ -398,11 +401,11 @@ class CommitLog:
         """Load the head without `snapshot`; raises TopicNotFoundError if the folder was deleted."""
         head = self.loader.load()
         if head is None or head.version < snapshot.version:
-            raise self._deleted()
+            raise self._folder_deleted_error()
         _log.info("version %d is too old: the topic was loaded again, at version %d", snapshot.version, head.version)
         return head
 
-    def _deleted(self) -> TopicNotFoundError:
+    def _folder_deleted_error(self) -> TopicNotFoundError:
         text = "the topic's folder was deleted: records appended since are lost; open it again, or create the topic"
         return TopicNotFoundError(text, url=self.storage.url)
 
@@ -412,7 +415,7 @@ class CommitLog:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """A commit before it is put: the commit, its bytes, and the state after it."""
+    """A commit that may be put: its actions, its bytes, and the state `after` it."""
 
     commit: Commit
     data: bytes
@@ -420,20 +423,20 @@ class PreparedCommit:
 
 
 class CommitRace:
-    """The race of one commit for the next version: iterate it for heads, and put the actions made from a head.
+    """The race of one commit for the next version: iterate over heads, and put the actions made from a head.
 
         with CommitRace(log, snapshot, "config") as race:
             for head in race:
                 race.put([SetConfig(settings)])
-        return race.commit, race.after
+        return race.commit, race.snapshot
 
-    The first head is `snapshot` (no request), the next one the newest after a lost race. If nothing was put for a
-    head, it comes again, or the newer one that `after` was set to; to commit nothing, leave the loop. On a fresh
-    snapshot and without a race a commit is one PUT.
+    The first head is `snapshot` (no request), the next one the newest after a lost race. If the loop puts nothing,
+    it gets the same head again, or the one that it gave to `restart_from`. Leave the loop to commit nothing. On a
+    fresh snapshot and without other writers a commit is one PUT.
 
-    `read_version` is the oldest version that was read before a new data file was started. Iterating raises
-    CommitConflictError when nothing was committed; its subclass TransactionTooOldError when the data files must be
-    written again; CommitStateUnknownError when the data files must be kept, since the commit may exist.
+    `read_version` is the version that the writer had read when it started its oldest new data file. Iterating raises
+    CommitConflictError if nothing was committed; its subclass TransactionTooOldError if the data files must be
+    written again; CommitStateUnknownError if the data files must be kept, since the commit may exist.
     """
 
     def __init__(
@@ -447,42 +450,45 @@ class CommitRace:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._log, self._start, self._read_version = log, snapshot, read_version
-        self.backoff = RaceBackoff(operation, timeout_s, clock=log.monotonic, sleep=log.pause, random=log.random)
+        self.backoff = RaceBackoff(operation, timeout_s, clock=log.monotonic, sleep=log.sleep, random=log.random)
         self._operation, self._write_id = operation, write_id
         #: The commit, once it is in the log; None if nothing was committed.
         self.commit: Commit | None = None
-        #: The snapshot after the commit, or the newest head.
-        self.after = snapshot
-        #: True while a put has no clear result, so that it may be in the log.
+        #: The snapshot after the commit; before, the head that the next commit follows.
+        self.snapshot = snapshot
+        #: True while a put has no clear result, so that its commit may be in the log.
         self.is_in_doubt = False
 
     def __iter__(self) -> Iterator[Snapshot]:
         while self.commit is None:
-            self.after = head = self._log.still_exists(self.after)
+            self.snapshot = head = self._log.existing_head(self.snapshot)
             self._check_head(head)
             yield head
 
+    def restart_from(self, head: Snapshot) -> None:
+        self.snapshot = head
+
     def put(self, actions: Sequence[Action]) -> bool:
         """Put `actions`, made from the last head, as the next version; False if the next head must be tried."""
-        head, log = self.after, self._log
+        head, log = self.snapshot, self._log
         attempt, put_time = self._prepare(actions), PutTime()
         self.is_in_doubt = True
-        winner = log.put_if_next(attempt, self.backoff.left_s(), put_time)
+        winner = log.put_if_next(attempt, self.backoff.remaining_s(), put_time)
         newer = log.confirm_put(head, attempt, put_time) if winner is None else None
         if winner is None and newer is None:
-            self.commit, self.after = attempt.commit, attempt.after
+            self.commit, self.snapshot = attempt.commit, attempt.after
         # last: after an interrupt before this line, the put is in doubt
         self.is_in_doubt = False
         if self.commit is not None:
-            log.write_due_checkpoint(head, self.after)
+            log.write_due_checkpoint(head, self.snapshot)
         elif winner is not None:
             self._lose_to(log.files.decode(head.version + 1, winner))
         elif newer is not None:
-            self.after = newer
+            self.snapshot = newer
         return self.commit is not None
 
-    def placed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
-        """Return the `segments` of the last put as the commit adds them."""
+    def as_committed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
+        """Return the `segments` of the last put with the offsets that the commit gave them."""
         return segments
 
     def __enter__(self) -> Self:
@@ -492,13 +498,13 @@ class CommitRace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and self.commit is None:
-            # the caller may rely on another writer's commit
+            # the caller may rely on another writer's commit, so it must be durable
             self._log.sync()
 
     def _prepare(self, actions: Sequence[Action], next_append: str | None = None) -> PreparedCommit:
         return self._log.prepare(
             self._operation,
-            self.after,
+            self.snapshot,
             actions,
             write_id=self._write_id,
             waited_ms=self.backoff.waited_ms(),
@@ -506,23 +512,22 @@ class CommitRace:
         )
 
     def _lose_to(self, winner: Commit) -> None:
-        """Wait for a turn after a lost race, and follow the log."""
         self.backoff.note_loss(winner)
         self.backoff.wait()
         self._follow(winner)
 
     def _follow(self, winner: Commit) -> None:
-        log, base = self._log, self.after
+        log, base = self._log, self.snapshot
         try:
-            self.after = log.loader.follow(apply(base, winner), group=self.backoff.probes(), base=base)
-        except BehindFloorError:
-            self.after = log.reload(base)
+            self.snapshot = log.loader.follow(apply(base, winner), first_group=self.backoff.probe_count(), base=base)
+        except BelowHorizonError:
+            self.snapshot = log.reload(base)
 
     def _check_head(self, head: Snapshot) -> None:
         if not head.continues(self._start):
             self._log.sync()
             raise CommitConflictError(
-                "nothing was committed: the topic was dropped, or has another id", url=self._log.storage.url
+                "nothing was committed: the topic was dropped, or its id changed", url=self._log.storage.url
             )
         head.requires.check_writable()
         check_read_version(head, self._read_version)
@@ -531,8 +536,8 @@ class CommitRace:
 class RaceBackoff:
     """How long a writer waits after a lost race, and when it gives up, `timeout_s` seconds from now.
 
-    A commit has the time for which its writer had tried. A writer that has tried for less than usual waits, so
-    writers roughly take turns. If there are few, none waits. `clock` and `sleep` are in seconds.
+    A commit stores for how long its writer had tried. A writer waits until it has tried for about as long, so writers
+    roughly take turns; few writers win early, and never wait. `clock` and `sleep` are in seconds.
     """
 
     def __init__(
@@ -548,29 +553,28 @@ class RaceBackoff:
         self._clock, self._sleep, self._random = clock, sleep, random
         self._start = clock()
         self._end = self._start + timeout_s
-        self._losses, self._winners_s = 0, 0.0
+        self._losses, self._winners_tried_s = 0, 0.0
 
-    def try_for(self, timeout_s: float) -> None:
+    def set_timeout(self, timeout_s: float) -> None:
         self._end = self._clock() + timeout_s
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self._end - self._clock()
 
     def waited_ms(self) -> int:
-        """The time for which this writer has tried, in ms; 0 until another writer was first."""
+        """The time for which this writer has tried, in ms; 0 until it has lost a race."""
         return int((self._clock() - self._start) * 1000) if self._losses else 0
 
-    def probes(self) -> int:
-        """The number of versions to read at once: with many writers, several commits follow the winner's."""
-        return 1 if self._losses < 2 else _PROBES
+    def probe_count(self) -> int:
+        return 1 if self._losses < 2 else _PROBE_COUNT
 
     def note_loss(self, winner: Commit) -> None:
         """Note a lost race; raises CommitConflictError when no time is left for another try."""
-        self.check_time()
+        self.check_deadline()
         self._losses += 1
-        self._winners_s += winner.waited_ms / 1000
+        self._winners_tried_s += winner.waited_ms / 1000
 
-    def check_time(self) -> None:
+    def check_deadline(self) -> None:
         if self._clock() >= self._end:
             raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
 
@@ -581,10 +585,10 @@ class RaceBackoff:
     def _pause_s(self, waited_s: float) -> float:
         if self._is_maintenance:
             return self._random.uniform(0, MAINTENANCE_PAUSE_S)
-        usual_s = self._winners_s / self._losses
-        if usual_s <= _SHORT_S:
+        usual_s = self._winners_tried_s / self._losses
+        if usual_s <= _USELESS_TURN_S:
             return self._random.uniform(0, PAUSE_S)
-        turn_s = min(TURN * usual_s, LONGEST_TURN_S)
+        turn_s = min(TURN_SHARE * usual_s, LONGEST_TURN_WAIT_S)
         if waited_s < turn_s:
             return self._random.uniform(0.5, 1) * (turn_s - waited_s)
         return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
@@ -595,7 +599,7 @@ def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
     check_partition_count(partitions)
     name = paths.check_topic_name(paths.last_part(url.rstrip("/")))
     if not paths.may_be_topic_folder(name):
-        raise InvalidTopicError("this is the name of a folder of distlog's own: choose another", topic=name)
+        raise InvalidTopicError("distlog itself uses a folder of this name: choose another name", topic=name)
     settings = {setting: str(value) for setting, value in config.overrides().items()}
     return [Create(name), SetPartitions(partitions), SetConfig(settings)]
 
@@ -606,74 +610,73 @@ def check_partition_count(count: int) -> None:
 
 
 class CurrentSnapshot:
-    """Holds the newest snapshot that one object has seen, or a pinned one; safe between threads."""
+    """Holds the newest snapshot that one object has read, or a pinned one; safe between threads."""
 
     def __init__(
-        self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = AT_A_VERSION
+        self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = PINNED_REASON
     ) -> None:
         self.snapshot, self.pinned, self._pin_reason = snapshot, pinned, pin_reason
         self._log, self._lock = log, process_lock()
 
     def refresh(self) -> Snapshot:
-        """Move on to the newest version, and return it; one GET if there is nothing new."""
+        """Move on to the newest version, and return it; one GET if there is no new commit."""
         if not self.pinned:
             self.advance(self._log.refresh(self.snapshot))
         return self.snapshot
 
-    def recent(self) -> Snapshot:
-        """Refresh for an append; return the snapshot without a request just after a group commit."""
-        # the next append waits for the next group commit, and follows the log then
-        is_in_crowd = self._log.monotonic() < self._log.crowd_s + _RECENT_CROWD_S
-        return self.snapshot if is_in_crowd else self.refresh()
+    def for_append(self) -> Snapshot:
+        """Return the snapshot from which an append starts: refreshed, unless a group commit was just before."""
+        # after a group commit the append joins the queue, where its writer follows the log
+        follows_group_commit = self._log.monotonic() < self._log.last_group_commit_s + _RECENT_GROUP_COMMIT_S
+        return self.snapshot if follows_group_commit else self.refresh()
 
     def advance(self, snapshot: Snapshot) -> None:
-        """Move on to `snapshot`, unless another thread has moved on to a newer one."""
         with self._lock:
             if snapshot.version > self.snapshot.version:
                 self.snapshot = snapshot
 
     def check_writable(self, storage: Storage) -> None:
-        """Raise ReadOnlyTopicError if the topic is pinned, as one that was opened at a chosen version or time."""
+        """Raise ReadOnlyTopicError if the topic is pinned, as after `open` with a version or timestamp."""
         if self.pinned:
             raise ReadOnlyTopicError(self._pin_reason, url=storage.url, version=self.snapshot.version)
 
 
 def with_commit_time(action: Action, time_ms: int) -> Action:
-    """`action` with the commit's time for segments that wait for an append time, or have a later time."""
+    """`action` with the commit's time in segments that need an append time, or were created after the commit."""
     if isinstance(action, AddTable):
         rows, created = action.rows, numbers_of(action.rows["created_ms"])
         if (created > time_ms).any():
             rows = with_numbers(rows, {"created_ms": np.minimum(created, time_ms)})
-        waits = numbers_of(rows["append_time_ms"]) == BY_COMMIT
-        return AddTable(appended_at(rows, waits, time_ms) if waits.any() else rows)
+        needs_time = numbers_of(rows["append_time_ms"]) == TIME_OF_COMMIT
+        return AddTable(appended_at(rows, needs_time, time_ms) if needs_time.any() else rows)
     if not isinstance(action, Add):
         return action
     segment = action.segment
     if segment.created_ms > time_ms:
         segment = dataclasses.replace(segment, created_ms=time_ms)
-    return Add(segment.appended_at(time_ms) if segment.append_time_ms == BY_COMMIT else segment)
+    return Add(segment.appended_at(time_ms) if segment.append_time_ms == TIME_OF_COMMIT else segment)
 
 
 # One bad clock must not damage a topic. A slow clock does no harm, since the times of commits only increase. The
-# store is asked only if the clock is far ahead of a time that has passed, so a busy writer never asks.
+# store's time is requested only if the clock is far ahead of the last commit, so a busy writer never requests it.
 
 
-def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
-    """`now_ms`, or with a warning the storage's time if that is more than AHEAD_MS earlier."""
-    if now_ms <= passed_ms + AHEAD_MS:
+def trusted_ms(now_ms: int, storage: Storage, last_commit_ms: int = 0) -> int:
+    """`now_ms`; if it is more than MAX_CLOCK_AHEAD_MS after the storage's time, that time, with a warning."""
+    if now_ms <= last_commit_ms + MAX_CLOCK_AHEAD_MS:
         return now_ms
     store_ms = storage.now_ms(paths.COMMITS_DIR)
-    if now_ms <= store_ms + AHEAD_MS:
+    if now_ms <= store_ms + MAX_CLOCK_AHEAD_MS:
         return now_ms
     ahead_s = (now_ms - store_ms) // 1000
     _log.warning(
-        "this computer's clock is %d s ahead of the storage's: set it; until then the storage's time is used", ahead_s
+        "this computer's clock is %d s ahead of the storage's, whose time is used instead: set the clock", ahead_s
     )
     return store_ms
 
 
 def check_read_version(head: Snapshot, read_version: int | None) -> None:
-    """Raise TransactionTooOldError if the files were started below `gc_floor`."""
+    """Raise TransactionTooOldError if `read_version` is below the vacuum horizon."""
     if read_version is not None and read_version < head.gc_floor:
-        text = "the data files are too old to be committed: write them again"
+        text = "the data files are so old that vacuum may have deleted them: write them again"
         raise TransactionTooOldError(text, read_version=read_version, gc_floor=head.gc_floor)

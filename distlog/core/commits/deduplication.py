@@ -1,13 +1,13 @@
-"""The batches of applications, and the producers (KIP-98), by which a topic recognizes repeated appends.
+"""How a topic recognizes repeated appends: by applications' batches, and by idempotent producers (KIP-98).
 
 Batches are kept for thirty days, and the newest of each application forever. If an application commits its batches
 in order, only the last few are kept: the newest number shows which batches were committed. An application that
-commits in no order every ten seconds leaves 260,000 batches, so they are columns, in the order of their commits:
-forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
+commits every ten seconds, and not in order, leaves 260,000 batches, so they are columns, in the order of their
+commits: forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
 
-A producer that no commit named for EXPIRATION_MS is forgotten, unless its transaction is open. Both expire by the
-times of commits, so that all readers agree; a pause between two commits counts for a limited time, so that a commit
-from the far future makes nothing forgotten.
+A producer is forgotten when no commit had its batches for EXPIRATION_MS, unless its transaction is open. Batches
+and producers expire by the times of commits, so that all readers agree. A pause between two commits counts for a
+limited time, so that a commit with a time far in the future makes nothing expire.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from distlog.core.format.record_batch import increment_sequence
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
-#: How long batches of applications are kept, in ms, and the most that a pause between two batches adds to their age.
-KEPT_MS, PAUSE_MS = 30 * DAY_MS, DAY_MS
-#: Batches that are kept one by one, before they become columns.
+#: How long batches of applications are kept, in ms; the most that a pause between two batches adds to their age.
+KEPT_MS, MAX_PAUSE_MS = 30 * DAY_MS, DAY_MS
+#: More batches than this become columns; until then each is an object.
 TAIL_LIMIT = 256
-#: A batch in order makes batches forgotten whose numbers are lower by this much or more. A writer repeats only its
-#: newest batch; the few before it are for people to see.
-KEPT_NUMBERS = 10
-#: Up to this number, searching applications one by one is faster than listing all.
+#: If an application commits its batches in order, those with this many of the highest numbers are kept.
+#: A writer repeats only its newest batch; the other ones are kept for people.
+KEPT_ORDERED_BATCHES = 10
+#: Up to this many applications are searched for one by one, which is faster than listing all.
 _FEW_APPLICATIONS = 8
 _RANGE = pa.struct(
     [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
@@ -55,15 +55,15 @@ BATCH_SCHEMA = pa.schema(
 Batch = tuple[str, int | str]
 """The id of an application, and the number or name of its batch."""
 
-#: How long a silent producer is remembered, in ms: Kafka's default of `producer.id.expiration.ms`.
+#: How long a producer without new batches is remembered, in ms: Kafka's default of `producer.id.expiration.ms`.
 EXPIRATION_MS = DAY_MS
-#: The most time that passes for producers between two commits, in ms.
-PRODUCER_PAUSE_MS = 3_600_000
+#: A pause between two commits counts as at most this for the age of producers, in ms.
+MAX_PRODUCER_PAUSE_MS = 3_600_000
 #: How many batches of a producer are remembered, to recognize duplicates.
 KEPT_BATCHES = 5
 #: Stands for a missing epoch, sequence number or offset.
 NONE = -1
-#: The kinds of batches: data outside of transactions, data of a transaction, and the markers that end one.
+#: The kinds of batches: data outside a transaction, data in a transaction, and the markers that end one.
 DATA, TRANSACTIONAL_DATA, ABORT_MARKER, COMMIT_MARKER = range(4)
 #: The smallest and the largest value of each field of a ProducerBatch.
 BOUNDS = {
@@ -95,23 +95,23 @@ PRODUCER_SCHEMA = pa.schema(
         ("batches", pa.list_(pa.struct([(name, pa.int64()) for name in _BATCH]))),
     ]
 )
-#: Producers that may change before a table is rebuilt, and one more for each _ROWS_PER_CHANGE of its rows.
-_MOST_CHANGED = 16
+#: A table is rebuilt when more producers than this have changed, plus one for each _ROWS_PER_CHANGE of its rows.
+_MIN_CHANGES_TO_REBUILD = 16
 _ROWS_PER_CHANGE = 64
 
 Rows = npt.NDArray[np.void]
 
 
 class TransactionTable:
-    """The batches that were committed lately, and each application's newest; immutable.
+    """The recent batches, and each application's newest batch; immutable.
 
-    Its parts, in the order of their commits: `_silent` (the newest of each application of which nothing is younger
-    than KEPT_MS), `_columns`, `_tail`. Batches in order are in `_ordered`, and do not age. The age of a batch is the
-    time since, in which the pause between two batches counts as PAUSE_MS at most, so that a commit from a far future
-    makes no batch much older. `_passed` is this time up to each row of `_columns`.
+    Its parts, in the order of their commits: `_silent_batches` (the newest batch of each application that has no
+    batch younger than KEPT_MS), `_recent_batches`, `_tail`. Batches in order are in `_ordered`, and do not age. The
+    age of a batch is the sum of the pauses since, each of MAX_PAUSE_MS at most, so that a commit with a time far in
+    the future makes no batch much older. `_passed` is the sum of the pauses up to each row of `_recent_batches`.
     """
 
-    __slots__ = ("_columns", "_ordered", "_passed", "_silent", "_tail")
+    __slots__ = ("_ordered", "_passed", "_recent_batches", "_silent_batches", "_tail")
 
     def __init__(
         self,
@@ -123,29 +123,33 @@ class TransactionTable:
     ) -> None:
         if ordered is None:
             in_order, ordered = flags_of(columns["in_order"]), _NO_ORDERED_BATCHES
-            # a kernel of Arrow takes longer to begin than all else here, and most topics need none
+            # most topics have none, and an Arrow kernel takes longer to begin than all else here
             if in_order.any():
                 ordered = OrderedBatches.of(columns.filter(columns["in_order"]))
                 columns = columns.filter(booleans(~in_order))
-        self._columns, self._ordered = columns, ordered
+        self._recent_batches, self._ordered = columns, ordered
         self._tail = dict(tail or {})
-        self._silent = columns.slice(0, 0) if silent is None else silent
-        self._passed = _passed(numbers_of(columns["timestamp_ms"])) if passed is None else passed
+        self._silent_batches = columns.slice(0, 0) if silent is None else silent
+        self._passed = _passed_up_to_each(numbers_of(columns["timestamp_ms"])) if passed is None else passed
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
         recent = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
-        return recent or _find(self._columns, app_id, batch_id) or _find(self._silent, app_id, batch_id)
+        parts = (self._recent_batches, self._silent_batches)
+        return recent or next((info for part in parts if (info := _find(part, app_id, batch_id))), None)
 
     def newest(self, app_id: str) -> int | None:
-        """The number of the application's last batch, or the greatest one in order; None if no batch has a number."""
+        """The largest number among the application's batches in order and its last other batch; or None."""
         ordered = self._ordered.newest(app_id)
-        recent = (batch_id for app, batch_id in reversed(self._tail) if app == app_id)
-        stored = (batch_id for part in (self._columns, self._silent) for _, batch_id in _ids_of(part, app_id))
-        last = next((number for number in itertools.chain(recent, stored) if isinstance(number, int)), None)
+        last = next((number for number in self._unordered_ids(app_id) if isinstance(number, int)), None)
         return max((number for number in (ordered, last) if number is not None), default=None)
 
+    def _unordered_ids(self, app_id: str) -> Iterator[int | str]:
+        yield from (batch_id for app, batch_id in reversed(self._tail) if app == app_id)
+        for part in (self._recent_batches, self._silent_batches):
+            yield from (batch_id for _, batch_id in _ids_of(part, app_id))
+
     def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
-        """True if the batch was committed, as far as is known, or `in_order` a later one."""
+        """True if the table has the batch, or with `in_order` a later one, or would have forgotten the batch."""
         if in_order and isinstance(batch_id, int):
             newest = self.newest(app_id)
             return newest is not None and batch_id <= newest
@@ -154,7 +158,7 @@ class TransactionTable:
 
     @classmethod
     def of_columns(cls, columns: pa.RecordBatch, now_ms: int) -> TransactionTable:
-        """The table of rows of BATCH_SCHEMA, none of which is later than `now_ms`; ValueError for other rows."""
+        """The table of rows of BATCH_SCHEMA, none from after `now_ms`; ValueError for other rows."""
         if not columns.schema.equals(BATCH_SCHEMA) or any(column.null_count for column in columns.columns):
             raise ValueError("the rows are malformed")
         times = numbers_of(columns["timestamp_ms"])
@@ -167,36 +171,35 @@ class TransactionTable:
 
     @property
     def size(self) -> int:
-        """The bytes of the batches that were not committed in order, without the last few."""
-        return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
+        """The bytes of the batches that were not committed in order, without those in `_tail`."""
+        return sum(int(part.nbytes) for part in (self._recent_batches, self._silent_batches) if len(part))
 
     def recorded(self, batch: Batch, info: TransactionInfo, former_ms: int) -> TransactionTable:
-        """This table with a batch of the next commit, after one of `former_ms`; ValueError for a repeated batch."""
+        """This table with a batch of the commit after the one at `former_ms`; ValueError for a repeated batch."""
         app_id, batch_id = batch
         earlier = self.get(app_id, batch_id)
         if earlier and earlier.timestamp_ms >= info.timestamp_ms - KEPT_MS:
             raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {earlier.version} already")
         table = self
         if info.in_order and isinstance(batch_id, int):
-            up_to = batch_id - KEPT_NUMBERS
-            recent = (number for app, number in self._tail if app == app_id)
-            stored = (number for part in (self._columns, self._silent) for _, number in _ids_of(part, app_id))
-            if any(isinstance(number, int) and number <= up_to for number in itertools.chain(recent, stored)):
-                # first what is too old goes: without these batches, others look younger
-                table = self.updated({}, former_ms)._without_numbers(app_id, up_to)
+            last_forgotten = batch_id - KEPT_ORDERED_BATCHES
+            numbers = (number for number in self._unordered_ids(app_id) if isinstance(number, int))
+            if any(number <= last_forgotten for number in numbers):
+                # old batches go first: without the batches in between, their pauses would count for less
+                table = self.updated({}, former_ms)._without_numbers(app_id, last_forgotten)
         return table.updated({batch: info}, info.timestamp_ms)
 
-    def _without_numbers(self, app_id: str, up_to: int) -> TransactionTable:
+    def _without_numbers(self, app_id: str, last_forgotten: int) -> TransactionTable:
         columns = self.columns()
         stays = np.ones(len(columns), bool)
         for row, number in _ids_of(columns, app_id):
-            stays[row] = isinstance(number, str) or number > up_to
+            stays[row] = isinstance(number, str) or number > last_forgotten
         return TransactionTable(columns.filter(booleans(stays)))
 
     def columns(self) -> pa.RecordBatch:
         """All batches as rows of BATCH_SCHEMA, in the order of their commits."""
         late = [_batch_columns(part.items()) for part in (self._tail, self._ordered) if len(part)]
-        rows = join([self._silent, self._columns, *late])
+        rows = join([self._silent_batches, self._recent_batches, *late])
         if not len(self._ordered):
             return rows
         versions = numbers_of(rows["version"])
@@ -204,41 +207,42 @@ class TransactionTable:
         return rows if is_sorted else rows.take(integers(np.argsort(versions, kind="stable")))
 
     def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
-        """This table with the later batches `added`, without old ones; the newest of each application stays."""
+        """This table with the newer batches `added`, and without old ones, except each application's newest."""
         ordered = self._ordered.updated({batch: info for batch, info in added.items() if info.in_order})
         added = {batch: info for batch, info in added.items() if not info.in_order}
-        # A batch may come again after KEPT_MS; it then goes last, since the columns are in the order of time.
+        # a batch may be committed again after KEPT_MS: it then goes last, since the columns are in the order of time
         earlier = {batch: info for batch, info in self._tail.items() if batch not in added}
-        silent = _without_applications(self._silent, {app_id for app_id, _ in added})
-        grown = TransactionTable(self._columns, {**earlier, **added}, silent, self._passed, ordered)
-        tail_age_ms = _time_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
+        silent = _without_applications(self._silent_batches, {app_id for app_id, _ in added})
+        grown = TransactionTable(self._recent_batches, {**earlier, **added}, silent, self._passed, ordered)
+        tail_age_ms = _passed_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
         if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
             grown = TransactionTable(
-                join([self._columns, _batch_columns(grown._tail.items())]), {}, silent, ordered=ordered
+                join([self._recent_batches, _batch_columns(grown._tail.items())]), {}, silent, ordered=ordered
             )
         return grown._without_old(now_ms)
 
     def __len__(self) -> int:
-        return len(self._silent) + len(self._columns) + len(self._tail) + len(self._ordered)
+        return len(self._silent_batches) + len(self._recent_batches) + len(self._tail) + len(self._ordered)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TransactionTable) and bool(self.columns().equals(other.columns()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        stored = join([self._silent, self._columns, _batch_columns(self._ordered.items())])
+        stored = join([self._silent_batches, self._recent_batches, _batch_columns(self._ordered.items())])
         return _restore_transactions, (stored.serialize().to_pybytes(), self._tail)
 
     def _without_old(self, now_ms: int) -> TransactionTable:
-        if not len(self._columns):
+        if not len(self._recent_batches):
             return self
-        newest = self._columns["timestamp_ms"][-1].as_py()
-        since = _time_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
+        newest = self._recent_batches["timestamp_ms"][-1].as_py()
+        since = _passed_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
         old = int(np.searchsorted(self._passed, self._passed[-1] + since - KEPT_MS))
         if not old:
             return self
-        recent = self._columns.slice(old)
+        recent = self._recent_batches.slice(old)
         active = {app_id for app_id, _ in self._tail}
-        silent = join([self._silent, _newest_of_silent(self._columns.slice(0, old), recent["app_id"], active)])
+        newest_rows = _newest_of_silent(self._recent_batches.slice(0, old), recent["app_id"], active)
+        silent = join([self._silent_batches, newest_rows])
         return TransactionTable(recent, self._tail, silent, self._passed[old:], self._ordered)
 
 
@@ -279,7 +283,6 @@ def _info_at(columns: pa.RecordBatch, row: int) -> TransactionInfo:
 
 
 def _find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-    """The last row of the application's batch, or None."""
     if not len(columns):
         return None
     same_batch = pc.equal(columns["batch_id"], texts([json.dumps(batch_id)])[0])
@@ -289,7 +292,7 @@ def _find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> Transact
 
 
 def _ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | str]]:
-    """The rows of the application with their batch ids, the last one first."""
+    """Yield the numbers of the application's rows, and their batch ids, the last one first."""
     if not len(columns):
         return
     for row in reversed(pc.indices_nonzero(pc.equal(columns["app_id"], texts([app_id])[0])).to_pylist()):
@@ -297,7 +300,7 @@ def _ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | s
 
 
 class OrderedBatches:
-    """By application, the batches that it committed in order with its last KEPT_NUMBERS numbers; immutable."""
+    """The last batches that each application committed in order (KEPT_ORDERED_BATCHES); immutable."""
 
     __slots__ = ("_batches",)
 
@@ -313,7 +316,7 @@ class OrderedBatches:
             number = json.loads(text)
             if type(number) is not int:
                 raise ValueError("a batch in order has no number")
-            if number > newest.get(app_id, number) - KEPT_NUMBERS:
+            if number > newest.get(app_id, number) - KEPT_ORDERED_BATCHES:
                 rows.append((row, (app_id, number)))
             newest[app_id] = max(number, newest.get(app_id, number))
         return _NO_ORDERED_BATCHES.updated({batch: _info_at(columns, row) for row, batch in reversed(rows)})
@@ -325,12 +328,12 @@ class OrderedBatches:
         return max(self._batches.get(app_id, ()), default=None)
 
     def forgets(self, app_id: str, number: int) -> bool:
-        """True if a batch of this number would be forgotten if it was committed."""
+        """True if the number is so far below the newest one that its batch is not kept."""
         newest = self.newest(app_id)
-        return newest is not None and number <= newest - KEPT_NUMBERS
+        return newest is not None and number <= newest - KEPT_ORDERED_BATCHES
 
     def updated(self, added: Mapping[Batch, TransactionInfo]) -> OrderedBatches:
-        """These batches and the later ones `added`, each of which makes much lower numbers forgotten."""
+        """These batches and the newer ones `added`, without numbers that are far below the newest."""
         changed = dict[str, dict[int, TransactionInfo]]()
         for (app_id, number), info in added.items():
             if isinstance(number, int):
@@ -338,13 +341,12 @@ class OrderedBatches:
                 retained = {
                     batch_number: earlier
                     for batch_number, earlier in earlier_batches.items()
-                    if number - KEPT_NUMBERS < batch_number != number
+                    if number - KEPT_ORDERED_BATCHES < batch_number != number
                 }
                 changed[app_id] = {**retained, number: info}
         return OrderedBatches({**self._batches, **changed}) if changed else self
 
     def items(self) -> Iterator[tuple[Batch, TransactionInfo]]:
-        """All batches, by version, application and number."""
         pairs = [
             ((app_id, number), info) for app_id, batches in self._batches.items() for number, info in batches.items()
         ]
@@ -357,13 +359,13 @@ class OrderedBatches:
 _NO_ORDERED_BATCHES = OrderedBatches({})
 
 
-def _passed(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the time from the first of `times` to each one, with pauses cut to PAUSE_MS."""
-    return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), PAUSE_MS))
+def _passed_up_to_each(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the time from the first of `times` to each one; a pause counts as at most MAX_PAUSE_MS."""
+    return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), MAX_PAUSE_MS))
 
 
-def _time_within(times: Sequence[int]) -> int:
-    return sum(min(end - start, PAUSE_MS) for start, end in itertools.pairwise(times))
+def _passed_within(times: Sequence[int]) -> int:
+    return sum(min(end - start, MAX_PAUSE_MS) for start, end in itertools.pairwise(times))
 
 
 def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> pa.RecordBatch:
@@ -374,7 +376,7 @@ def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> 
 
 
 def _newest_of_silent(old: pa.RecordBatch, recent_ids: pa.Array, active: Container[str]) -> pa.RecordBatch:
-    """Return the last of the `old` rows of each application that is not in `recent_ids` or `active`."""
+    """Return the last `old` row of each application that is not in `recent_ids` or `active`."""
     last = {app_id: row for row, app_id in enumerate(old["app_id"].to_pylist()) if app_id not in active}
     if len(last) > _FEW_APPLICATIONS:
         later = set(pc.unique(recent_ids).to_pylist())
@@ -391,7 +393,7 @@ def _restore_transactions(columns: bytes, tail: Mapping[Batch, TransactionInfo])
 
 
 class ProducerTable:
-    """The producers of one partition; immutable. The few that changed after `rows` were made are in `changed`."""
+    """The producers of one partition; immutable. `changed` has those that differ from `rows`, which are few."""
 
     __slots__ = ("_changed", "_rows")
 
@@ -406,7 +408,7 @@ class ProducerTable:
             if row == len(self._rows) or self._rows["producer_id"][row] != producer_id:
                 return None
             state = _producer_state(self._rows[row])
-        return None if _is_over(state, passed_ms) else state
+        return None if _has_expired(state, passed_ms) else state
 
     @property
     def open_transactions(self) -> dict[int, int]:
@@ -422,24 +424,24 @@ class ProducerTable:
         for batch in batches:
             producer = batch.producer_id
             former = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
-            after = (ProducerState() if _is_over(former, passed_ms) else former).after(batch, passed_ms)
-            if len(after.batches) > 1 and after.batches[-1].last_offset <= after.batches[-2].last_offset:
+            state = (ProducerState() if _has_expired(former, passed_ms) else former).after(batch, passed_ms)
+            if len(state.batches) > 1 and state.batches[-1].last_offset <= state.batches[-2].last_offset:
                 raise ValueError(f"the batches of producer {producer} are not in the order of their offsets")
-            changed[producer] = after
-        if len(changed) > _MOST_CHANGED + len(self._rows) // _ROWS_PER_CHANGE:
+            changed[producer] = state
+        if len(changed) > _MIN_CHANGES_TO_REBUILD + len(self._rows) // _ROWS_PER_CHANGE:
             return ProducerTable(_merged_rows(self._rows, changed))
         return ProducerTable(self._rows, changed)
 
     def items(self) -> Iterator[tuple[int, ProducerState]]:
-        """All producers known at the time of the last batch, by producer id."""
+        """The producers that had not expired at the last batch, by producer id."""
         return ((int(row["producer_id"]), _producer_state(row)) for row in self.rows())
 
     def rows(self) -> Rows:
         return _merged_rows(self._rows, self._changed)
 
     @property
-    def most(self) -> int:
-        """The number of producers, or somewhat more; unlike `len`, it costs nothing."""
+    def max_count(self) -> int:
+        """The number of producers, or slightly more, for `len` takes long."""
         return len(self._rows) + len(self._changed)
 
     def __len__(self) -> int:
@@ -472,16 +474,16 @@ class ProducerBatch(NamedTuple):
         return self.kind >= ABORT_MARKER
 
     def is_within(self, start_offset: int, end_offset: int) -> bool:
-        """True if its numbers can be, and its offsets lie from `start_offset` (in) to `end_offset` (out)."""
+        """True if its fields are in BOUNDS, and its offsets in the range from `start_offset` to `end_offset - 1`."""
         is_legal = all(low <= value <= high for value, (low, high) in zip(self, BOUNDS.values(), strict=True))
         return is_legal and start_offset <= self.last_offset - self.offset_delta and self.last_offset < end_offset
 
 
 def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """The batches of a partition, in their order, that give the same states as `batches`."""
+    """Return the last of a partition's `batches`, in order, that give the same states of producers."""
     all_batches = list(batches)
     keeps, following = [False] * len(all_batches), dict[int, int]()
-    first, ended_producers = dict[int, int](), set[int]()
+    transaction_starts, ended_producers = dict[int, int](), set[int]()
     for number in range(len(all_batches) - 1, -1, -1):
         batch = all_batches[number]
         producer = batch.producer_id
@@ -492,14 +494,14 @@ def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
             following[producer] = following.get(producer, 0) + 1
             keeps[number] = following[producer] <= KEPT_BATCHES
             if batch.kind == TRANSACTIONAL_DATA and producer not in ended_producers:
-                first[producer] = number
-    for number in first.values():
+                transaction_starts[producer] = number
+    for number in transaction_starts.values():
         keeps[number] = True
     return [batch for batch, is_kept in zip(all_batches, keeps, strict=True) if is_kept]
 
 
 class KnownBatch(NamedTuple):
-    """A batch of data that the log has; `timestamp` is its largest."""
+    """A batch of data in the log; `timestamp` is the largest one."""
 
     last_sequence: int
     last_offset: int
@@ -517,14 +519,14 @@ class KnownBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """One producer: its newest epoch, and its last batches of that epoch, the oldest first; -1 stands for none."""
+    """One producer: its newest epoch, and its last batches in this epoch, the oldest first; -1 stands for none."""
 
     epoch: int = NONE
     batches: tuple[KnownBatch, ...] = ()
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = NONE
     transaction_first_offset: int = NONE
-    # The time of its last batch by this process's clock, or by the time passed in commits.
+    # The time of its last batch: by this process's clock, or in a snapshot by `Snapshot.passed_ms`.
     heard_ms: int = NO_TIMESTAMP
 
     @property
@@ -532,12 +534,12 @@ class ProducerState:
         return self.batches[-1].last_sequence if self.batches else NONE
 
     def has_expired(self, now_ms: int, after_ms: int = EXPIRATION_MS) -> bool:
-        """True if it was silent for `after_ms` at `now_ms`, and its transaction is not open."""
+        """True if the producer had no batch for `after_ms` at `now_ms`, and no transaction is open."""
         silent_ms = now_ms - max(self.last_timestamp, self.heard_ms)
         return self.transaction_first_offset == NONE and silent_ms >= after_ms
 
     def find_batch(self, epoch: int, first_sequence: int, last_sequence: int) -> KnownBatch | None:
-        """The batch with exactly these numbers, if it is kept."""
+        """The batch with exactly these sequence numbers, if it is among `batches`."""
         if epoch != self.epoch or first_sequence < 0:
             return None
         for batch in self.batches:
@@ -546,7 +548,7 @@ class ProducerState:
         return None
 
     def after(self, batch: ProducerBatch, heard_ms: int = NO_TIMESTAMP) -> ProducerState:
-        """Return the state after the next batch, as the log has it; a new epoch restarts the sequence at 0."""
+        """Return the state after the next batch in the log; a new epoch forgets the batches before."""
         batches = self.batches if batch.producer_epoch == self.epoch else ()
         coordinator, first = self.coordinator_epoch, self.transaction_first_offset
         if batch.is_marker:
@@ -561,7 +563,7 @@ class ProducerState:
         )
 
     def with_earlier(self, earlier: ProducerState) -> ProducerState:
-        """This state with the batches of `earlier` that lie before its own, if they are of this epoch."""
+        """This state with the batches of `earlier` before its own ones, if both have the same epoch."""
         if earlier.epoch != self.epoch or not self.batches:
             return self
         first = self.batches[0].last_offset
@@ -572,7 +574,7 @@ class ProducerState:
 NO_PRODUCERS = ProducerTable()
 
 
-def _is_over(state: ProducerState, passed_ms: int) -> bool:
+def _has_expired(state: ProducerState, passed_ms: int) -> bool:
     return state.transaction_first_offset == NONE and passed_ms - state.heard_ms >= EXPIRATION_MS
 
 
@@ -590,27 +592,27 @@ def _producer_row(producer: int, state: ProducerState) -> tuple[Any, ...]:
 
 
 def _merged_rows(rows: Rows, changed: Mapping[int, ProducerState]) -> Rows:
-    """All rows by producer id, without producers that had expired at the time of the last batch."""
+    """All rows by producer id, without producers that had expired at the last batch."""
     if changed:
         unchanged = rows[~np.isin(rows["producer_id"], np.fromiter(changed, np.int64, len(changed)))]
         rows = np.concatenate([unchanged, np.array([_producer_row(*item) for item in changed.items()], _ROW)])
         rows = rows[np.argsort(rows["producer_id"])]
-    young = rows["heard_ms"] > rows["heard_ms"].max(initial=0) - EXPIRATION_MS
-    young_rows: Rows = rows[young | (rows["transaction_first_offset"] != NONE)]
-    return young_rows
+    is_live = rows["heard_ms"] > rows["heard_ms"].max(initial=0) - EXPIRATION_MS
+    live_rows: Rows = rows[is_live | (rows["transaction_first_offset"] != NONE)]
+    return live_rows
 
 
 def producer_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
-    """The producers of partitions, which ascend, as rows of PRODUCER_SCHEMA."""
+    """The producers in tables of ascending partitions, as rows of PRODUCER_SCHEMA."""
     parts = {number: table.rows() for number, table in tables.items() if table}
     if not parts:
-        # most topics have no producers, and the rest takes a tenth of the time of a small checkpoint
+        # most topics have no producers, and the code below takes a tenth of the time of a small checkpoint
         return no_rows(PRODUCER_SCHEMA)
     rows: Rows = np.concatenate([np.empty(0, _ROW), *parts.values()])
     counts = np.fromiter(map(len, parts.values()), np.int64, len(parts))
     partitions = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)
-    is_there = np.arange(KEPT_BATCHES) < rows["count"][:, None]
-    flat = rows["batches"][is_there]
+    is_present = np.arange(KEPT_BATCHES) < rows["count"][:, None]
+    flat = rows["batches"][is_present]
     ends = np.concatenate([[0], np.cumsum(rows["count"])])
     batches = pa.ListArray.from_arrays(
         integers(ends, pa.int32()),
@@ -623,7 +625,7 @@ def producer_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
 def producer_tables(
     columns: pa.RecordBatch, log_ends: npt.NDArray[np.int64], passed_ms: int
 ) -> dict[int, ProducerTable]:
-    """The table of each partition with producers, from columns of PRODUCER_SCHEMA; ValueError for wrong ones."""
+    """The table of each partition with producers, from rows of PRODUCER_SCHEMA; ValueError for wrong rows."""
     columns = columns.select(PRODUCER_SCHEMA.names)
     if columns.schema.types != PRODUCER_SCHEMA.types or any(column.null_count for column in columns):
         raise ValueError("the producers are malformed")
@@ -643,9 +645,9 @@ def producer_tables(
     flat = [structs.field(number) for number in range(len(_BATCH))]
     if structs.null_count or any(column.null_count for column in flat):
         raise ValueError("the producers are malformed")
-    is_there = np.arange(KEPT_BATCHES) < rows["count"][:, None]
-    rows["batches"][is_there] = np.stack([numbers_of(column) for column in flat], axis=1)
-    _check_states(partitions, rows, is_there, log_ends[partitions], passed_ms)
+    is_present = np.arange(KEPT_BATCHES) < rows["count"][:, None]
+    rows["batches"][is_present] = np.stack([numbers_of(column) for column in flat], axis=1)
+    _check_states(partitions, rows, is_present, log_ends[partitions], passed_ms)
     numbers, firsts = np.unique(partitions, return_index=True)
     ends = np.append(firsts, len(partitions))[1:]
     bounds = zip(numbers.tolist(), firsts.tolist(), ends.tolist(), strict=True)
@@ -655,7 +657,7 @@ def producer_tables(
 def _check_states(
     partitions: npt.NDArray[Any],
     rows: Rows,
-    is_there: npt.NDArray[np.bool_],
+    is_present: npt.NDArray[np.bool_],
     ends: npt.NDArray[np.int64],
     passed_ms: int,
 ) -> None:
@@ -667,8 +669,8 @@ def _check_states(
     wrong += [(first < NONE) | (first >= ends)]
     sequences, offsets, deltas = (rows["batches"][:, :, number] for number in range(3))
     wrong += [~_within(sequences, "last_sequence"), ~_within(offsets, "last_offset")]
-    wrong += [(deltas < 0) | (deltas > offsets), is_there & (offsets >= ends[:, None])]
-    wrong += [is_there[:, 1:] & (offsets[:, 1:] <= offsets[:, :-1])]
+    wrong += [(deltas < 0) | (deltas > offsets), is_present & (offsets >= ends[:, None])]
+    wrong += [is_present[:, 1:] & (offsets[:, 1:] <= offsets[:, :-1])]
     if any(np.any(index) for index in wrong):
         raise ValueError("the states of producers contradict each other")
 

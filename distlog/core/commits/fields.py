@@ -1,4 +1,4 @@
-"""The checks of stored metadata: declared once, next to each field, and made on every read."""
+"""The checks of stored metadata: each is declared once, next to its field, and made on every read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import STEM_PATTERN
 
 # A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check converts a value of
-# `json.loads` or raises ValueError; `read` converts a whole object. Fields of newer libraries are ignored: a newer
-# library that adds a field which older ones must not ignore lists a feature in `actions.Requires`.
+# `json.loads` or raises ValueError; `read` converts a whole object, and ignores unknown fields. If older libraries
+# must not ignore a new field, the commit lists a feature in `actions.Requires`.
 
-#: A column of at most this many values is checked value by value, in less time than a kernel of Arrow takes to start.
-_FEW = 64
-#: Metadata of n bytes may have FREE_VALUES + n / BYTES_PER_VALUE values, which bounds the memory that they take. A
-#: commit has a value for each 20 to 30 bytes.
-FREE_VALUES, BYTES_PER_VALUE = 1_000_000, 16
+#: Up to this many values of a column are checked one by one, in less time than an Arrow kernel takes to start.
+_FEW_VALUES = 64
+#: Metadata of n bytes may have MIN_VALUE_LIMIT + n / BYTES_PER_VALUE values, which limits the memory for them. A
+#: commit has one value per 20 to 30 bytes.
+MIN_VALUE_LIMIT, BYTES_PER_VALUE = 1_000_000, 16
 _CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
 
 Check = Callable[[Any], Any]
@@ -53,7 +53,7 @@ def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string that `pattern`, a regular expression of Python and of RE2, matches as a whole."""
+    """A string that matches `pattern`, a regular expression with the same meaning in Python and RE2."""
 
     pattern: str
 
@@ -70,7 +70,7 @@ def boolean(value: Any) -> bool:
 
 
 def by_partition(check: Check) -> Check:
-    """Check: `{"<partition>": <a value for `check`>}`, as a dict by partition number."""
+    """Return the check of an object by partition, whose values `check` accepts."""
 
     def checked(value: Any) -> dict[int, Any]:
         if not isinstance(value, dict):
@@ -89,19 +89,19 @@ def offset_range(bounds: Any) -> tuple[int, int]:
 
 
 def settings(value: Any) -> dict[str, str]:
-    """Check: an object of strings; TopicConfig checks the names and values."""
+    """Check an object of strings; TopicConfig checks the names and values."""
     if not isinstance(value, dict) or not all(isinstance(setting, str) for setting in value.values()):
         raise ValueError("must be an object of strings")
     return value
 
 
 def batch_id(value: Any) -> int | str:
-    """Check: the id of an application's batch, an integer from 0 or a string that is not empty."""
+    """Check the id of an application's batch: an integer of at least 0, or a string that is not empty."""
     return LONG(value) if type(value) is int else NAME(value)
 
 
 def optional(check: Check) -> Check:
-    """Check: null, or a value that `check` accepts."""
+    """Return the check of null, or a value that `check` accepts."""
     return lambda value: None if value is None else check(value)
 
 
@@ -109,13 +109,13 @@ LONG = Integer(0, MAX_LONG)
 PARTITION = Integer(0, MAX_INT)
 TIMESTAMP = Integer(-1, MAX_LONG)
 UUID = Text(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-LONGEST_NAME = 1000
-NAME = Text(rf"(?s).{{1,{LONGEST_NAME}}}")
+MAX_NAME_LENGTH = 1000
+NAME = Text(rf"(?s).{{1,{MAX_NAME_LENGTH}}}")
 STEM = Text(STEM_PATTERN)
 
 
 def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field that is stored; `read` requires it unless it has a default."""
+    """Return a dataclass field that is stored; `read` requires it unless it has a default."""
     return dataclasses.field(default=default, metadata={"check": check})
 
 
@@ -130,29 +130,29 @@ def _defaults(kind: Any) -> Mapping[str, Any]:
 
 
 def check_column(name: str, column: pa.Array, check: Check) -> None:
-    """Raise ValueError unless an Integer or Text accepts each value; Arrow's type suffices for other checks."""
+    """Raise ValueError unless `check` accepts each value. Only Integer and Text have more to check than the type."""
     if isinstance(check, Integer) and len(column):
-        if len(column) <= _FEW:
+        if len(column) <= _FEW_VALUES:
             numbers = column.to_pylist()
             low, high = min(numbers), max(numbers)
         else:
             values = arrays.numbers_of(column)
             low, high = values.min(), values.max()
-        legal = check.low <= low and high <= check.high
+        is_legal = check.low <= low and high <= check.high
     elif isinstance(check, Text):
-        texts = column if len(column) <= _FEW else pc.unique(column)
-        if len(texts) <= _FEW:
-            legal = all(map(_matcher(check.pattern), set(texts.to_pylist())))
+        texts = column if len(column) <= _FEW_VALUES else pc.unique(column)
+        if len(texts) <= _FEW_VALUES:
+            is_legal = all(map(_matcher(check.pattern), set(texts.to_pylist())))
         else:
-            legal = pc.all(pc.match_substring_regex(texts, rf"^(?:{check.pattern})\z")).as_py()
+            is_legal = pc.all(pc.match_substring_regex(texts, rf"^(?:{check.pattern})\z")).as_py()
     else:
-        legal = True
-    if not legal:
+        is_legal = True
+    if not is_legal:
         raise ValueError(f"a segment's {name} has a value that is not allowed: {check}")
 
 
-def read(kind: type[Value], body: Any, **defaults: Any) -> Value:
-    """The `kind` that the JSON object `body` describes, with `defaults`; raises ValueError that names the field."""
+def read(kind: type[Value], body: Any, **other_values: Any) -> Value:
+    """The `kind` with the values in the JSON object `body`, and `other_values`; ValueError names a wrong field."""
     if not isinstance(body, dict):
         raise ValueError(f"{kind.__name__} must be an object")
     values, name = {}, ""
@@ -163,36 +163,36 @@ def read(kind: type[Value], body: Any, **defaults: Any) -> Value:
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     try:
-        return kind(**values, **defaults)
+        return kind(**values, **other_values)
     except TypeError as error:
         raise ValueError(f"{kind.__name__} lacks a field: {error}") from None
 
 
 def write(value: Any) -> dict[str, Any]:
-    """The JSON object that `read` turns into an equal value; it lacks the fields that have their defaults."""
+    """The JSON object that `read` turns into an equal value, without the fields that have their defaults."""
     stored_values = (
         (name, getattr(value, name), default) for name, default in _defaults(cast(Hashable, type(value))).items()
     )
     return {name: stored_value for name, stored_value, default in stored_values if stored_value != default}
 
 
-def write_text(body: Mapping[str, Any], default: Callable[[Any], Any]) -> bytes:
-    """A line with the object `body`, whose last member is the CRC-32C of the bytes before it."""
-    text = json.dumps(body, default=default, separators=(",", ":"), allow_nan=False)[:-1].encode()
+def with_checksum(body: Mapping[str, Any]) -> bytes:
+    """A line with the JSON object `body`, whose last member is the CRC-32C of the bytes before it."""
+    text = json.dumps(body, default=write, separators=(",", ":"), allow_nan=False)[:-1].encode()
     return text + b',"crc32c":%d}\n' % crc32c(text)
 
 
 def check_checksum(data: bytes) -> None:
-    """Raise ValueError unless `data` ends with the checksum that `write_text` gives it."""
+    """Raise ValueError unless `data` ends with the checksum that `with_checksum` appends."""
     checksum = _CHECKSUM.search(data, max(0, len(data) - 32))
     if not checksum or checksum.end() != len(data) or int(checksum[1]) != crc32c(data[: checksum.start()]):
         raise ValueError("the checksum is wrong")
 
 
 def parse(data: bytes) -> Any:
-    """The value of the JSON text `data`; raises ValueError, and RecursionError when it is nested too deep."""
-    # many values take much memory; commas and brackets inside strings count too, but metadata has few
+    """The value of the JSON text `data`; raises ValueError, and RecursionError if it is nested too deep."""
+    # many values take much memory; this also counts commas and brackets inside strings, of which metadata has few
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
-    if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:
+    if values > MIN_VALUE_LIMIT + len(data) // BYTES_PER_VALUE:
         raise ValueError(f"the text has {values} values in {len(data)} bytes, more than metadata does")
     return json.loads(data)

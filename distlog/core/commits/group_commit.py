@@ -1,4 +1,4 @@
-"""Group commit on an object store: the queue of pending appends, and their files; one writer commits them all."""
+"""Group commit on an object store: a queue of pending appends, which are files, and one writer that commits them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distlog.core.commits.actions import Action, Add, AddTable, Commit, Drop, Se
 from distlog.core.commits.commit_log import CommitLog, CommitRace, PreparedCommit
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, to_segments
 from distlog.core.commits.snapshot import Snapshot, apply
-from distlog.core.commits.snapshot_loader import BehindFloorError
+from distlog.core.commits.snapshot_loader import BelowHorizonError
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -37,37 +37,37 @@ from distlog.core.storage.storage import Storage
 
 # docs/design/commit-log.md ("Many writers on an object store") has the steps, and why each append is committed once.
 #
-# An append leaves the queue, and races, when the queue before it got no shorter in LONGEST_WAIT_S: a writer may
-# be dead. While the queue gets shorter, nobody leaves it: of a thousand writers that commit at once one would win.
-# An append older than a writer's commit history is left to other writers.
+# An append leaves the queue, and races, if none of the appends before it is committed in LONGEST_WAIT_S: their
+# writers may be dead. While the queue gets shorter, no writer leaves it: of a thousand that commit at once one would
+# win. A writer does not commit appends from before its commit history, since they may be in earlier commits.
 
-#: The least and the longest pause between polls for the next commit, in seconds: the longer none comes, the longer.
+#: The shortest and the longest pause between polls for the next commit, in seconds. It grows until a commit comes.
 POLL_S, LONGEST_POLL_S = 0.05, 0.3
 #: How long an append waits for each earlier append in the queue, in seconds.
 PATIENCE_S = 1.0
-#: The longest wait in the queue while nothing before the append is committed, and the longest wait, in seconds.
+#: The longest wait in the queue while no earlier append is committed, and the longest wait at all, in seconds.
 LONGEST_WAIT_S, LONGEST_QUEUE_S = 3.0, 30.0
-#: An append that meets this many commits of other writers joins the queue; of two writers seldom one does.
-MANY = 3
-#: How long after a commit of many appends a writer's next one joins the queue at once, in seconds.
-CROWDED_S = 10.0
-#: The most appends that one commit has from the queue, and that a writer lists.
-MOST_TOGETHER, MOST_LISTED = 200, 1000
-#: A commit that could take this many appends leaves one in the queue, whose writer commits next.
-CROWD = 2
-#: How many commits are remembered that a process has followed, one after the other.
-_MOST_FOLLOWED = 64
+#: An append joins the queue after this many commits of other writers. If only two writers append, few join.
+CONTENDED_COMMITS = 3
+#: How long after a group commit a writer's next append joins the queue at once, in seconds.
+QUEUE_AFTER_GROUP_COMMIT_S = 10.0
+#: The most appends from the queue in one commit, and in a writer's list of the queue.
+MAX_GROUP_APPENDS, MAX_LISTED_APPENDS = 200, 1000
+#: A writer that could commit this many appends of others leaves one in the queue, whose writer commits next.
+LEAVE_ONE_OF = 2
+#: The number of commits, one after the other, whose stems a process remembers.
+_MAX_REMEMBERED = 64
 
-# A short append is in its file's name too, deflated, in base64 for URLs: so its committer lists the folder, and reads
-# no file, since one of a hundred concurrent reads always takes long. The dictionary of the compression is the text
-# that all pending appends share, with the topic's id and the stem.
+# A short append is in its file's name too, deflated, in base64 for URLs. So a writer that commits it lists the
+# folder, and reads no file: of a hundred concurrent reads one always takes long. The compression's dictionary is the
+# text that all pending appends have in common, with the topic's id and the stem.
 
-#: The most bytes of a file, and of its whole address: stores take 1,024 bytes for a name with its folders.
-LARGEST_PENDING, LONGEST_ADDRESS = 64 << 10, 1000
-#: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
+#: The most bytes of a file, and of its whole address: stores accept 1,024 bytes for a name with its folders.
+MAX_PENDING_BYTES, MAX_ADDRESS_BYTES = 64 << 10, 1000
+#: The operations of pending appends: of any records, and of records that all have keys, as compacted topics require.
 PENDING, PENDING_KEYED = "append", "append-keyed"
-#: The usual content of a pending append; part of the format: another one needs another ending of the names.
-_ALIKE = (
+#: The text that pending appends have in common. It is part of the format: another text needs another ending of names.
+_COMMON_TEXT = (
     '},{"transaction":{"app_id":"","batch_id":"offsets":{},"in_order":true}}],"operation":"append-keyed","writer":"'
     'distlog","actions":[{"add":{"partition":0,"stem":"base_offset":0,"next_offset":1,"stored_base_offset":0,'
     '"record_count":1,"log_bytes":1,"offset_index_bytes":0,"time_index_bytes":12,"txn_index_bytes":0,'
@@ -90,14 +90,14 @@ _log = logging.getLogger(__name__)
 
 
 class PendingAppendQueue:
-    """The queue of the topic of `log`, as a process knows it from its own commits."""
+    """The queue of pending appends of the topic of `log`, as one process uses it."""
 
     def __init__(self, log: CommitLog) -> None:
         self.log, self.storage = log, log.storage
         self.history = CommitHistory()
-        self._next_stem: str | None = None
+        self._turn_stem: str | None = None
         self._is_usable = True
-        #: True for a store that takes no name which holds an append.
+        #: True for a store that refuses names long enough to hold an append.
         self.has_short_names = False
 
     def race(
@@ -109,21 +109,21 @@ class PendingAppendQueue:
         read_version: int | None,
         is_keyed: bool,
     ) -> CommitRace:
-        """The race of an append, which other writers may commit unless it is too large or has Kafka transactions."""
+        """The race of an append. Other writers may commit it, unless it has many segments or transactions."""
         append = pending_append(snapshot, segments, batch, is_keyed=is_keyed) if self._is_usable else None
         if append is None:
             return CommitRace(self.log, snapshot, "append", read_version=read_version)
-        # a later commit may have the append whose turn the last one said it is
-        next_stem = self._next_stem if snapshot.commit_id == self.history.commit_id else None
-        return AppendRace(AppendTicket(self, append, snapshot, self.history, next_stem), snapshot, read_version)
+        # only if no commit came since: a later one may have committed the append whose turn it was
+        turn_stem = self._turn_stem if snapshot.commit_id == self.history.commit_id else None
+        return AppendRace(AppendTicket(self, append, snapshot, self.history, turn_stem), snapshot, read_version)
 
     def leave(self, ticket: AppendTicket, commit: Commit) -> None:
-        """Delete from the queue what is committed, and note whether it was long; `commit` has the append."""
-        is_crowd = ticket.is_contended or ticket.is_crowd(commit)
-        self.log.crowd_s = self.log.monotonic() if is_crowd else -math.inf
-        # a commit of another writer was observed, the writer's own was not
-        self.history = ticket.history if commit is ticket.group_commit else ticket.history.then(commit)
-        self._next_stem = commit.next_append
+        """Delete committed appends from the queue, and note a group commit; `commit` has the ticket's append."""
+        is_group_commit = ticket.is_contended or ticket.is_group_commit(commit)
+        self.log.last_group_commit_s = self.log.monotonic() if is_group_commit else -math.inf
+        # the history has commits of other writers already, but not this writer's own
+        self.history = ticket.history if commit is ticket.group_commit else ticket.history.with_next(commit)
+        self._turn_stem = commit.next_append
         try:
             ticket.delete_committed()
         except StorageError as error:
@@ -132,32 +132,32 @@ class PendingAppendQueue:
 
 
 class AppendRace(CommitRace):
-    """The race of an append that another writer's commit may end, and whose writer may commit other appends."""
+    """The race of an append that another writer may commit, and whose writer may commit the appends of others."""
 
     def __init__(self, ticket: AppendTicket, snapshot: Snapshot, read_version: int | None) -> None:
         self._queue, self._ticket = ticket.queue, ticket
         super().__init__(ticket.queue.log, snapshot, "append", read_version=read_version)
-        self._joins_queue = self._log.monotonic() < self._log.crowd_s + CROWDED_S
+        self._should_join_queue = self._log.monotonic() < self._log.last_group_commit_s + QUEUE_AFTER_GROUP_COMMIT_S
 
     def __iter__(self) -> Iterator[Snapshot]:
         while self.commit is None:
-            self.after = head = self._log.still_exists(self.after)
+            self.snapshot = head = self._log.existing_head(self.snapshot)
             self._catch_up(head)
             if self._ticket.group_commit is not None:
                 self.commit = self._ticket.group_commit
-                self.after = head if head.continues(self._start) else self._start
+                self.snapshot = head if head.continues(self._start) else self._start
                 return
             self._check_head(head)
             yield head
 
     def put(self, actions: Sequence[Action]) -> bool:
-        if self._joins_queue and self._ticket.join(self._log.monotonic()):
-            self._joins_queue = False
+        if self._should_join_queue and self._ticket.join(self._log.monotonic()):
+            self._should_join_queue = False
             self._wait_in_queue()
             return False
         return super().put(actions)
 
-    def placed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
+    def as_committed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
         commit = self._ticket.group_commit
         return segments if commit is None else self._ticket.segments_in(commit)
 
@@ -173,65 +173,64 @@ class AppendRace(CommitRace):
             self._ticket.raise_if_in_doubt(error)
 
     def _prepare(self, actions: Sequence[Action], next_append: str | None = None) -> PreparedCommit:
-        """The commit of `actions` with other pending appends, or without if readers would refuse it with them."""
+        """The commit of `actions` with other pending appends, or without them if that is not a valid commit."""
         ticket = self._ticket
         try:
-            together = [*actions, *ticket.group_actions(self.after, actions)]
+            together = [*actions, *ticket.group_actions(self.snapshot, actions)]
             return super()._prepare(together, ticket.next_append)
         except CommitConflictError:
-            if not ticket.go_alone():
+            if not ticket.commit_alone():
                 raise
         return super()._prepare(actions)
 
     def _lose_to(self, winner: Commit) -> None:
         self.backoff.note_loss(winner)
         may_wait = self._ticket.may_wait(self._log.monotonic())
-        # two writers win alternately, as one writes a file while the other commits: the queue is for more
-        if not may_wait or (winner.next_append is None and self.backoff.probes() == 1):
+        # two writers race, and alternate, as one writes a file while the other commits; the queue is for more writers
+        if not may_wait or (winner.next_append is None and self.backoff.probe_count() == 1):
             self.backoff.wait()
         self._follow(winner)
-        self._joins_queue = self._ticket.is_contended and self._ticket.may_wait(self._log.monotonic())
+        self._should_join_queue = self._ticket.is_contended and self._ticket.may_wait(self._log.monotonic())
 
     def _follow(self, winner: Commit) -> None:
-        self._follow_commits(apply(self.after, winner), [winner], self.backoff.probes())
+        self._follow_commits(apply(self.snapshot, winner), [winner], self.backoff.probe_count())
 
     def _wait_in_queue(self) -> None:
-        """Wait until another writer committed the append, or it is this writer's turn."""
         ticket, log, polls = self._ticket, self._log, 0
-        while not ticket.is_first(log.monotonic()):
+        while not ticket.is_wait_over(log.monotonic()):
             if polls:
-                # the longer no commit comes, the longer the next one takes
-                log.pause(log.random.uniform(0.5, 1.5) * min(POLL_S * polls, LONGEST_POLL_S))
-            head = self.after
+                # the later the next commit is, the less a poll at once is worth
+                log.sleep(log.random.uniform(0.5, 1.5) * min(POLL_S * polls, LONGEST_POLL_S))
+            head = self.snapshot
             self._follow_commits(head, [], one_request=True)
-            polls = polls + 1 if self.after is head else min(polls, 1)
+            polls = polls + 1 if self.snapshot is head else min(polls, 1)
             if ticket.group_commit is None:
-                self.backoff.check_time()
+                self.backoff.check_deadline()
 
     def _follow_commits(
         self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, one_request: bool = False
     ) -> None:
-        """Move to `snapshot`, made of the head and `commits`, with later commits; by just `one_request` if set."""
-        log, base = self._log, self.after
+        """Follow the log from `snapshot`, the head with `commits`; `one_request` ends at the first new commits."""
+        log, base = self._log, self.snapshot
         try:
-            self.after = log.loader.follow(
-                snapshot, group=probes, base=base, commits=commits, one_request=one_request
+            self.snapshot = log.loader.follow(
+                snapshot, first_group=probes, base=base, commits=commits, one_request=one_request
             )
-        except BehindFloorError:
-            self.after = log.reload(base)
-            self._catch_up(self.after)
+        except BelowHorizonError:
+            self.snapshot = log.reload(base)
+            self._catch_up(self.snapshot)
         else:
-            # only now: one may have been put at the version of a commit that was deleted
+            # only now: `follow` raises if one was put at the version of a deleted commit
             self._ticket.observe(commits)
 
     def _catch_up(self, head: Snapshot) -> None:
-        """Give the ticket the commits up to `head` that it lacks, if they can be read."""
+        """Make the ticket observe the commits up to `head` that it has not observed, if they can be read."""
         ticket = self._ticket
         version, commit_id = ticket.history.version, ticket.history.commit_id
         if version == head.version:
             return
         try:
-            commits = self._log.commits(version + 1, head.version + 1) if ticket.is_left else []
+            commits = self._log.commits(version + 1, head.version + 1) if ticket.is_queued else []
         except (CorruptMetadataError, OffsetOutOfRangeError):
             commits = []
         if commits and commits[0].prev == commit_id and commits[-1].id == head.commit_id:
@@ -242,26 +241,28 @@ class AppendRace(CommitRace):
 
 @dataclass(frozen=True, slots=True)
 class CommitHistory:
-    """The stems in the commits that one process has followed up to the one of `commit_id`, the newest last."""
+    """The stems in each commit that a process has read up to the one with `commit_id`, the newest last."""
 
     version: int = -1
     commit_id: str = ""
     stems: tuple[frozenset[str], ...] = ()
 
-    def then(self, commit: Commit) -> CommitHistory:
+    def with_next(self, commit: Commit) -> CommitHistory:
         earlier = self.stems if self.commit_id == commit.prev else ()
-        return CommitHistory(commit.version, commit.id, (*earlier, frozenset(_added_stems(commit)))[-_MOST_FOLLOWED:])
+        return CommitHistory(
+            commit.version, commit.id, (*earlier, frozenset(_added_stems(commit)))[-_MAX_REMEMBERED:]
+        )
 
 
 class AppendTicket:
-    """One append that other writers may commit, and whose writer may commit theirs.
+    """One append that other writers may commit, and whose writer may commit the appends of others.
 
-    It starts at the snapshot `base`; `observe` must get every later commit. `history` has the commits that the
-    process has followed before. `next_stem` names the append whose turn it is.
+    The append starts at the snapshot `base`; `observe` must get every later commit. `history` has the commits that
+    the process has read before. `turn_stem` is the stem of the append whose writer commits next, if a commit says so.
     """
 
     def __init__(
-        self, queue: PendingAppendQueue, append: Commit, base: Snapshot, history: CommitHistory, next_stem: str | None
+        self, queue: PendingAppendQueue, append: Commit, base: Snapshot, history: CommitHistory, turn_stem: str | None
     ) -> None:
         self.queue, self._storage, self._append = queue, queue.storage, append
         self._stem, self._stems = first_stem(append.actions), _added_stems(append)
@@ -270,22 +271,22 @@ class AppendTicket:
         if history.commit_id == base.commit_id:
             self.history, self._base = history, history.version - len(history.stems)
             self._committed_stems.update(*history.stems)
-        self._first_next_stem = next_stem
-        self._next_stem: str | None = None
-        # the queue as it was listed, None before
+        self._first_turn_stem = turn_stem
+        self._turn_stem: str | None = None
+        #: The files of the queue's last list, by stem; None before.
         self._files: dict[str, str] | None = None
-        self._goes_at: float | None = None
-        self._waits_for_next = False
-        self._races_at = self._leaves_at = math.inf
+        self._turn_at_s: float | None = None
+        self._waits_for_named_turn = False
+        self._race_at_s = self._leave_at_s = math.inf
         self._commit_count = 0
-        self._is_shorter = False
+        self._has_queue_shrunk = False
         self._appends = dict[str, Commit | None]()
         self._group = list[str]()
-        self._goes_alone = self._is_dropped = False
-        #: True once the append may be where other writers find it.
-        self.is_left = False
-        #: True once this writer commits what is pending.
-        self.is_joined = False
+        self._commits_alone = self._is_topic_dropped = False
+        #: True once the append's file may be in the queue, so that other writers may commit it.
+        self.is_queued = False
+        #: True once this writer commits the appends of others, too.
+        self.has_joined = False
         #: The commit of another writer that has the append.
         self.group_commit: Commit | None = None
         #: The append that the next commit leaves in the queue, so that its writer commits next.
@@ -293,12 +294,12 @@ class AppendTicket:
 
     def _start_at(self, base: Snapshot) -> None:
         self._base = base.version
-        #: The commits up to the last one that it has observed.
+        #: The commits up to the last observed one.
         self.history = CommitHistory(base.version, base.commit_id)
         self._committed_stems = set[str]()
 
-    def is_crowd(self, commit: Commit) -> bool:
-        """True if the commit, which has the append, has more than one of another writer."""
+    def is_group_commit(self, commit: Commit) -> bool:
+        """True if the commit has this append and more than one of other writers, as far as its stems show."""
         return len(_added_stems(commit)) > 2 * len(self._stems)
 
     def segments_in(self, commit: Commit) -> list[SegmentInfo]:
@@ -312,56 +313,56 @@ class AppendTicket:
         return segments
 
     def observe(self, commits: Iterable[Commit]) -> None:
-        """Note the next commits of the log."""
+        """Note the next commits of the log: whether they have the append, and whose turn it is."""
         for commit in commits:
-            self.history, self._commit_count = self.history.then(commit), self._commit_count + 1
+            self.history, self._commit_count = self.history.with_next(commit), self._commit_count + 1
             stems = self.history.stems[-1]
             self._committed_stems |= stems
             if self._stem in stems:
                 self.group_commit = commit
-            if commit.next_append or self._next_stem is None or self._next_stem in stems:
-                self._next_stem, self._goes_at = commit.next_append, None
+            if commit.next_append or self._turn_stem is None or self._turn_stem in stems:
+                self._turn_stem, self._turn_at_s = commit.next_append, None
             earlier = (stem for stem in stems if stem < self._stem)
-            self._is_shorter |= any(self._files is None or stem in self._files for stem in earlier)
-            self._is_dropped |= any(isinstance(action, Drop) for action in commit.actions)
+            self._has_queue_shrunk |= any(self._files is None or stem in self._files for stem in earlier)
+            self._is_topic_dropped |= any(isinstance(action, Drop) for action in commit.actions)
 
     @property
     def is_contended(self) -> bool:
-        """True if MANY commits came since the append started, or one says whose turn it is."""
-        return self._commit_count >= MANY or self._next_stem is not None
+        """True after CONTENDED_COMMITS commits since the append started, or if a commit says whose turn it is."""
+        return self._commit_count >= CONTENDED_COMMITS or self._turn_stem is not None
 
     def lose_track(self, head: Snapshot) -> None:
         """Start again at `head`; CommitStateUnknownError if the deleted commits before it may have the append."""
-        if self.is_left and not self._is_dropped:
-            text = "commits were deleted that may have the append: check whether its records exist"
+        if self.is_queued and not self._is_topic_dropped:
+            text = "the append may be in a commit that vacuum deleted: check whether its records exist"
             raise CommitStateUnknownError(text, version=head.version)
         self._start_at(head)
 
     def may_wait(self, now_s: float) -> bool:
         """True if the append may wait in the queue; False if it must race. `now_s` is in seconds."""
-        is_large = self.is_joined and not self.is_left
-        return not self._goes_alone and not is_large and now_s < self._races_at
+        is_large = self.has_joined and not self.is_queued
+        return not self._commits_alone and not is_large and now_s < self._race_at_s
 
     def join(self, now_s: float) -> bool:
-        """Let other writers commit the append, unless it is large, and list what comes before; True if it waits."""
-        if not self.is_joined and not self._goes_alone:
-            self._next_stem = self._next_stem or self._first_next_stem
+        """Put the append into the queue, unless it is large, and list the queue; True if the append waits there."""
+        if not self.has_joined and not self._commits_alone:
+            self._turn_stem = self._turn_stem or self._first_turn_stem
             data = self._append.encode()
             try:
-                if len(data) <= LARGEST_PENDING:
+                if len(data) <= MAX_PENDING_BYTES:
                     self._store(data)
-                if self._next_stem is None:
+                if self._turn_stem is None:
                     self._files = self._list()
-                self.is_joined = True
+                self.has_joined = True
             except (StorageError, FileNotFoundError) as error:
-                # a policy may forbid lists, or vacuum may have ended an upload: continue without a queue
+                # a policy may forbid listings, or vacuum may have aborted the upload: continue without a queue
                 _log.warning("pending appends cannot be stored or listed: %s", error)
-                self._goes_alone = True
-            self._races_at, self._leaves_at = now_s + LONGEST_WAIT_S, now_s + LONGEST_QUEUE_S
-        return self.is_left and self.may_wait(now_s)
+                self._commits_alone = True
+            self._race_at_s, self._leave_at_s = now_s + LONGEST_WAIT_S, now_s + LONGEST_QUEUE_S
+        return self.is_queued and self.may_wait(now_s)
 
     def _store(self, data: bytes) -> None:
-        """Put the file; under a short name where the store refuses a long one, as for files of 255 bytes."""
+        """Put the append's file, under a short name if the store refuses the long one (some allow 255 bytes)."""
         queue = self.queue
         self._file = pending_file(self._append, data, self._storage, by_name=not queue.has_short_names)
         try:
@@ -372,43 +373,43 @@ class AppendTicket:
             queue.has_short_names = True
             self._store(data)
         except BaseException:
-            # it may have been put
-            self.is_left = True
+            # the file may exist
+            self.is_queued = True
             raise
-        self.is_left = True
+        self.is_queued = True
 
-    def is_first(self, now_s: float) -> bool:
-        """True if this writer need not wait: it is its turn, or the append is committed; `now_s` is in seconds."""
-        if self.group_commit is not None or not self.is_left or self._goes_alone or self._is_dropped:
+    def is_wait_over(self, now_s: float) -> bool:
+        """True if the writer must not wait: it is its turn, or the append is committed; `now_s` is in seconds."""
+        if self.group_commit is not None or not self.is_queued or self._commits_alone or self._is_topic_dropped:
             return True
-        if self._is_shorter:
-            self._is_shorter, self._races_at = False, min(now_s + LONGEST_WAIT_S, self._leaves_at)
-        if self._goes_at is None:
-            self._waits_for_next = self._next_stem not in (None, self._stem)
-            self._goes_at = now_s + (PATIENCE_S if self._waits_for_next else self._turn_s())
-        if self._waits_for_next and now_s >= self._goes_at:
+        if self._has_queue_shrunk:
+            self._has_queue_shrunk, self._race_at_s = False, min(now_s + LONGEST_WAIT_S, self._leave_at_s)
+        if self._turn_at_s is None:
+            self._waits_for_named_turn = self._turn_stem not in (None, self._stem)
+            self._turn_at_s = now_s + (PATIENCE_S if self._waits_for_named_turn else self._wait_s())
+        if self._waits_for_named_turn and now_s >= self._turn_at_s:
             # the writer whose turn it is may be dead
-            self._waits_for_next, self._goes_at = False, now_s + self._turn_s()
-        return self._goes_alone or now_s >= min(self._goes_at, self._races_at)
+            self._waits_for_named_turn, self._turn_at_s = False, now_s + self._wait_s()
+        return self._commits_alone or now_s >= min(self._turn_at_s, self._race_at_s)
 
-    def _turn_s(self) -> float:
-        """After how many seconds it is this writer's turn, if no commit comes."""
-        if self._next_stem == self._stem:
+    def _wait_s(self) -> float:
+        """The seconds until this writer's turn if no commit comes."""
+        if self._turn_stem == self._stem:
             return 0.0
         try:
             self._files = self._list() if self._files is None else self._files
         except StorageError:
-            self._goes_alone = True
+            self._commits_alone = True
             return 0.0
-        pending = (stem for stem in self._files if stem not in self._committed_stems and stem != self._next_stem)
+        pending = (stem for stem in self._files if stem not in self._committed_stems and stem != self._turn_stem)
         return PATIENCE_S * sum(stem < self._stem for stem in pending)
 
     def group_actions(self, head: Snapshot, actions: Sequence[Action]) -> list[Action]:
-        """The actions of pending appends of other writers, after this one's `actions`, which add to `head`."""
+        """The actions of other writers' pending appends, for a commit after `head` that begins with `actions`."""
         self._group, self.next_append = [], None
         if (
-            not self.is_joined
-            or self._goes_alone
+            not self.has_joined
+            or self._commits_alone
             or not all(isinstance(action, Add | SetTransaction) for action in actions)
         ):
             return []
@@ -416,67 +417,67 @@ class AppendTicket:
         try:
             self._files = self._list()
         except StorageError:
-            self._goes_alone = True
+            self._commits_alone = True
             return []
         stems = {*self._committed_stems, *(segment.stem for segment in segments)}
         applications = {action.app_id for action in actions if isinstance(action, SetTransaction)}
         group = dict[str, Commit]()
         for stem, append in self._read_pending(head.topic_id):
-            if self._may_take(head, append, stems, applications):
+            if self._may_commit(head, append, stems, applications):
                 group[stem] = append
                 stems |= _added_stems(append)
                 applications.update(action.app_id for action in append.actions if isinstance(action, SetTransaction))
-        if len(group) >= CROWD:
-            # the oldest one, whose writer can commit most; not twice, since its writer may be dead
-            self.next_append = next(stem for stem in group if stem != self._next_stem)
+        if len(group) >= LEAVE_ONE_OF:
+            # the oldest append, whose writer can commit most others; not twice the same, whose writer may be dead
+            self.next_append = next(stem for stem in group if stem != self._turn_stem)
             del group[self.next_append]
         self._group = list(group)
-        return _placed(group.values(), head, {segment.partition: segment.next_offset for segment in segments})
+        return _at_log_ends(group.values(), head, {segment.partition: segment.next_offset for segment in segments})
 
-    def go_alone(self) -> bool:
-        """Commit no other append from now on, since a commit with them is refused; False if it had none."""
-        had_group, self._goes_alone, self._group, self.next_append = bool(self._group), True, [], None
+    def commit_alone(self) -> bool:
+        """Commit no other appends from now on; False if the last commit had none."""
+        had_group, self._commits_alone, self._group, self.next_append = bool(self._group), True, [], None
         return had_group
 
     def delete_committed(self) -> None:
-        """Delete the files of what this writer has committed, and of what it knows to be committed."""
+        """Delete the files of appends in the commits of this writer, and in those that it has read."""
         if self.group_commit is not None:
-            return
+            return  # the writer of that commit deletes them
         committed = {*self._group, *self._committed_stems}
         files = [file for stem, file in (self._files or {}).items() if stem in committed]
-        if self.is_left:
+        if self.is_queued:
             files.append(self._file)
         if files:
             self._storage.delete(files)
 
     def withdraw(self) -> None:
-        """Delete the append's own file, as its writer gives up; a writer that has read it may still commit it."""
-        if self.is_left:
+        """Delete the append's file, as its writer gives up. A writer that has read the file may still commit it."""
+        if self.is_queued:
             with suppress(Exception):
                 self._storage.delete([self._file])
 
     def raise_if_in_doubt(self, error: BaseException) -> None:
-        """Raise CommitStateUnknownError if other writers may have committed the append, or still may."""
-        is_certain = not self.is_left or self._is_dropped or isinstance(error, TransactionTooOldError)
+        """Raise CommitStateUnknownError if other writers may commit the append, or may have done so."""
+        is_certain = not self.is_queued or self._is_topic_dropped or isinstance(error, TransactionTooOldError)
         if is_certain or not isinstance(error, DistlogError) or isinstance(error, CommitStateUnknownError):
             return
-        text = "other writers may commit the append, which was left in the queue: check whether its records exist"
+        text = "other writers may still commit the append, which was in the queue: check whether its records exist"
         raise CommitStateUnknownError(text, file=self._file) from error
 
     def _list(self) -> dict[str, str]:
-        """The files of other pending appends, in order; not those that this writer could not commit."""
+        """The files by stem of other pending appends, in order, without those from before the commit history."""
         oldest, files = f"v{self._base:020d}", dict[str, str]()
         for file in self._storage.list_after(paths.PENDING_DIR, oldest):
             stem = paths.parse_pending_file(file.name)
             if stem is not None and stem > oldest and stem != self._stem:
                 files[stem] = file.name
-                if len(files) == MOST_LISTED:
+                if len(files) == MAX_LISTED_APPENDS:
                     break
         return dict(sorted(files.items()))
 
     def _read_pending(self, topic_id: str) -> Iterator[tuple[str, Commit]]:
         files = self._files or {}
-        stems = list(islice((stem for stem in files if stem not in self._committed_stems), MOST_TOGETHER))
+        stems = list(islice((stem for stem in files if stem not in self._committed_stems), MAX_GROUP_APPENDS))
         for stem in stems:
             if stem not in self._appends and paths.actions_in_pending_name(files[stem]) is not None:
                 self._appends[stem] = read_pending(self._storage, files[stem], topic_id)
@@ -488,8 +489,8 @@ class AppendTicket:
             if append is not None:
                 yield stem, append
 
-    def _may_take(self, head: Snapshot, append: Commit, stems: set[str], applications: set[str]) -> bool:
-        """True if the append is of this topic, is in no commit, and may be committed by any writer after `head`."""
+    def _may_commit(self, head: Snapshot, append: Commit, stems: set[str], applications: set[str]) -> bool:
+        """True if the append may follow `head`, and its stems and application are not among the committed ones."""
         if append.topic_id != head.topic_id or append.operation not in (PENDING, PENDING_KEYED):
             return False
         if "compact" in head.config.cleanup_policy and append.operation != PENDING_KEYED:
@@ -500,32 +501,32 @@ class AppendTicket:
         elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):
             return False
         elif not last.in_order and head.transactions.size > head.config.batch_ids_bytes:
-            # its writer refuses it, too
+            # as its own writer refuses it
             return False
-        oldest, parts = max(self._base, head.gc_floor), set[tuple[int, str]]()
+        oldest_version, files = max(self._base, head.gc_floor), set[tuple[int, str]]()
         for add in adds:
-            if not isinstance(add, Add) or not is_plain(add.segment) or add.segment.stem in stems:
+            if not isinstance(add, Add) or not is_independent(add.segment) or add.segment.stem in stems:
                 return False
             read_version = paths.stem_read_version(add.segment.stem)
             if (
                 read_version is None
-                or not oldest <= read_version <= head.version
+                or not oldest_version <= read_version <= head.version
                 or add.segment.partition >= len(head.partitions)
             ):
                 return False
-            parts.add((add.segment.partition, add.segment.stem))
-        return len(parts) == len(adds)
+            files.add((add.segment.partition, add.segment.stem))
+        return len(files) == len(adds)
 
 
 def _added_stems(commit: Commit) -> set[str]:
     stems = {action.segment.stem for action in commit.actions if isinstance(action, Add)}
-    # each writer in the queue observes each commit, so it makes no object of each segment
+    # without an object for each segment, since each writer in the queue observes each commit
     tables = (action.rows["stem"].to_pylist() for action in commit.actions if isinstance(action, AddTable))
     return stems.union(*tables)
 
 
-def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> list[Action]:
-    """The actions of pending appends, after the log `ends` by partition, or the ends in `head`; updates `ends`."""
+def _at_log_ends(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> list[Action]:
+    """The actions of pending appends at the log `ends` by partition, or those in `head`; advances `ends`."""
     added, batches = list[Action](), list[Action]()
     for append in appends:
         offsets = dict[int, tuple[int, int]]()
@@ -545,9 +546,9 @@ def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> 
 def pending_append(
     snapshot: Snapshot, segments: Sequence[SegmentInfo], batch: SetTransaction | None, *, is_keyed: bool
 ) -> Commit | None:
-    """An append that other writers may commit; None for many segments, or one that depends on commits."""
+    """An append that other writers may commit; None if it has many segments, or one is not independent."""
     is_small = not isinstance(segments, SegmentTable) and len(segments) > 0
-    if not is_small or not paths.is_own_stem(segments[0].stem) or not all(map(is_plain, segments)):
+    if not is_small or not paths.is_own_stem(segments[0].stem) or not all(map(is_independent, segments)):
         return None
     return Commit(
         version=0,
@@ -561,38 +562,38 @@ def pending_append(
     )
 
 
-def is_plain(segment: SegmentInfo) -> bool:
-    """True if nothing in the segment depends on the commit before it."""
+def is_independent(segment: SegmentInfo) -> bool:
+    """True if the segment can be committed after any head: nothing in it depends on earlier commits."""
     return segment.append_time_ms == -1 and not segment.has_producers and not segment.has_transactions
 
 
 def first_stem(actions: Sequence[Action]) -> str:
-    """The stem of the first action's segment, by which a waiting append is named; empty if it adds none."""
+    """The stem of the first action's segment, by which a pending append is named; "" if it adds none."""
     first = actions[0] if actions else None
     return first.segment.stem if isinstance(first, Add) else ""
 
 
 def pending_file(append: Commit, data: bytes, storage: Storage, *, by_name: bool = True) -> str:
-    """Return the file name of an append, encoded as `data`; with `by_name` it holds the append if it fits."""
+    """Return the file name of an append, encoded as `data`; `by_name`: with the append in the name, if it fits."""
     stem = first_stem(append.actions)
     if not by_name:
         return paths.pending_file(stem)
-    squeezed = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_dictionary(stem, append.topic_id))
-    text = base64.urlsafe_b64encode(squeezed.compress(data) + squeezed.flush()).rstrip(b"=").decode()
-    if len(storage.url.encode()) + len(paths.pending_file(stem, "x")) + len(text) <= LONGEST_ADDRESS:
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_dictionary(stem, append.topic_id))
+    text = base64.urlsafe_b64encode(deflate.compress(data) + deflate.flush()).rstrip(b"=").decode()
+    if len(storage.url.encode()) + len(paths.pending_file(stem, "x")) + len(text) <= MAX_ADDRESS_BYTES:
         return paths.pending_file(stem, text)
     return paths.pending_file(stem)
 
 
 def read_pending(storage: Storage, file: str, topic_id: str) -> Commit | None:
-    """The append in this file or its name; None if this library cannot commit it, or the file was deleted."""
+    """The append in the file or its name; None if this library cannot read it, or the file was deleted."""
     stem, text = paths.parse_pending_file(file) or "", paths.actions_in_pending_name(file)
     try:
         if text is None:
-            data = storage.read(file, 0, LARGEST_PENDING + 1)
+            data = storage.read(file, 0, MAX_PENDING_BYTES + 1)
         else:
-            squeezed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            data = zlib.decompressobj(-15, zdict=_dictionary(stem, topic_id)).decompress(squeezed, LARGEST_PENDING)
+            deflated = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            data = zlib.decompressobj(-15, zdict=_dictionary(stem, topic_id)).decompress(deflated, MAX_PENDING_BYTES)
         append = Commit.decode(data, file)
     except (FileNotFoundError, StorageError, CorruptMetadataError, UnsupportedVersionError, ValueError, zlib.error):
         return None
@@ -600,4 +601,4 @@ def read_pending(storage: Storage, file: str, topic_id: str) -> Commit | None:
 
 
 def _dictionary(stem: str, topic_id: str) -> bytes:
-    return f"{_ALIKE}{topic_id}{stem}".encode()
+    return f"{_COMMON_TEXT}{topic_id}{stem}".encode()

@@ -1,4 +1,4 @@
-"""The partitions of a snapshot: immutable, in columns, so that a commit to all partitions needs no loop."""
+"""The partitions of a snapshot: immutable, and in columns, so that a commit to all partitions needs no loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from distlog.core.commits.actions import Active
 from distlog.core.commits.deduplication import NO_PRODUCERS, ProducerTable
 from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable, check_append_times, check_fit
 
-#: Layers of rows of about one size that are merged. More make a lookup slower, fewer each commit.
-_SIMILAR = 8
-#: Lookups of single partitions before all layers are merged.
-_LOOKUPS = 32
-#: A commit to more partitions that have a state of their own moves these into the columns first.
-_MOST_OWN = 64
+#: This many layers of similar size are merged. With more, lookups would be slower; with fewer, commits.
+_MERGED_LAYERS = 8
+#: After this many lookups of single partitions all layers are merged.
+_LOOKUPS_BEFORE_MERGE = 32
+#: A commit that changes more partitions with their own state moves these into the columns first.
+_MAX_OWN_STATES = 64
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -29,10 +29,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The offsets from `log_start_offset` (inclusive) to `log_end_offset` (exclusive).
+    """A partition: its offsets from `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and its segments.
 
-    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset`; only its
-    file has its end. `producers` are those that commits recorded: the segments may have more.
+    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset`; where it
+    ends, no commit says. `producers` are those that commits recorded: the segments may have more.
     """
 
     log_start_offset: int = 0
@@ -44,25 +44,25 @@ class PartitionState:
 
     @property
     def first_unstable_offset(self) -> int:
-        """The first offset of the oldest transaction that is open at the end of the segments; NO_OFFSET for none."""
-        # a segment without transactions has no state of earlier ones
+        """The first offset of the oldest transaction that is open at the segments' end; NO_OFFSET if none is."""
+        # segments without transactions do not say which earlier transactions are open
         rows = np.flatnonzero(self.segments.array("has_transactions"))
         return self.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
 
     @property
-    def is_plain(self) -> bool:
+    def fits_columns(self) -> bool:
         return self.active is None and not self.producers
 
 
 class PartitionTable(Sequence[PartitionState]):
     """The partitions 0, 1, ... of a snapshot.
 
-    Their offsets are arrays, and their segments layers of rows, older ones first. `changed` are the states of
-    partitions that changed one by one, or that columns cannot hold; they replace the rows of their partitions.
-    States are made on access, and cached.
+    Their offsets are arrays, and their segments are layers of rows, older ones first. `own_states` has the partitions
+    that changed one by one, or that columns cannot hold; their offsets and rows in the columns are ignored. Other
+    states are made on access, and cached in `states`.
     """
 
-    __slots__ = ("_changed", "_dirty", "_ends", "_layers", "_lookups", "_starts", "_states")
+    __slots__ = ("_dirty", "_ends", "_layers", "_lookups", "_own_states", "_starts", "_states")
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class PartitionTable(Sequence[PartitionState]):
         ends: Longs,
         dirty: Longs,
         layers: Sequence[_Layer] = (),
-        changed: Mapping[int, PartitionState] | None = None,
+        own_states: Mapping[int, PartitionState] | None = None,
         states: dict[int, PartitionState] | None = None,
     ) -> None:
         self._starts, self._ends, self._dirty = starts, ends, dirty
-        self._layers, self._changed = tuple(layers), changed or {}
+        self._layers, self._own_states = tuple(layers), own_states or {}
         self._states, self._lookups = {} if states is None else states, 0
 
     @classmethod
@@ -88,10 +88,10 @@ class PartitionTable(Sequence[PartitionState]):
 
     @classmethod
     def of_columns(
-        cls, starts: Longs, ends: Longs, dirty: Longs, rows: pa.RecordBatch, changed: Mapping[int, PartitionState]
+        cls, starts: Longs, ends: Longs, dirty: Longs, rows: pa.RecordBatch, own_states: Mapping[int, PartitionState]
     ) -> PartitionTable:
-        """Partitions with these offsets; `rows` are in order, with those in `changed`."""
-        return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), changed)
+        """Partitions with these offsets; `rows` are the sorted segments of all, including `own_states`."""
+        return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), own_states)
 
     # --- one partition
 
@@ -106,10 +106,10 @@ class PartitionTable(Sequence[PartitionState]):
         number = int(index) if index >= 0 else int(index) + len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"there is no partition {index}: the topic has {len(self)}")
-        state = self._changed.get(number) or self._states.get(number)
+        state = self._own_states.get(number) or self._states.get(number)
         if state is None:
             self._lookups += 1
-            if self._lookups > _LOOKUPS:
+            if self._lookups > _LOOKUPS_BEFORE_MERGE:
                 self._merge_layers()
             parts = [part for layer in self._layers if len(part := layer.of(number))]
             segments = SegmentTable.joined(parts) if parts else NO_SEGMENTS
@@ -122,7 +122,7 @@ class PartitionTable(Sequence[PartitionState]):
         bounds = np.searchsorted(owners, np.arange(len(self) + 1)).tolist()
         rows = SegmentTable(self._layers[0].rows) if self._layers else NO_SEGMENTS
         for number in range(len(self)):
-            state = self._changed.get(number) or self._states.get(number)
+            state = self._own_states.get(number) or self._states.get(number)
             if state is None:
                 first, end = bounds[number], bounds[number + 1]
                 part = rows.part(first, end) if end > first else NO_SEGMENTS
@@ -147,7 +147,7 @@ class PartitionTable(Sequence[PartitionState]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = _merged(self._layers).rows.serialize().to_pybytes() if self._layers else b""
-        return _restore, (self._starts, self._ends, self._dirty, rows, dict(self._changed))
+        return _restore, (self._starts, self._ends, self._dirty, rows, dict(self._own_states))
 
     # --- all partitions
 
@@ -164,53 +164,53 @@ class PartitionTable(Sequence[PartitionState]):
         return self._offsets(self._dirty, "first_dirty_offset")
 
     def _offsets(self, column: Longs, name: str) -> Longs:
-        if self._changed:
+        if self._own_states:
             column = column.copy()
-            column[list(self._changed)] = [getattr(state, name) for state in self._changed.values()]
+            column[list(self._own_states)] = [getattr(state, name) for state in self._own_states.values()]
         return column
 
     @property
-    def changed_states(self) -> Mapping[int, PartitionState]:
-        """The partitions that have a state of their own, as all with an active segment, and with producers."""
-        return self._changed
+    def own_states(self) -> Mapping[int, PartitionState]:
+        """The partitions with their own state; all with an active segment or with producers are among them."""
+        return self._own_states
 
     @property
     def segment_count(self) -> int:
         """The number of segments, or somewhat more."""
-        count = sum(len(state.segments) for state in self._changed.values())
+        count = sum(len(state.segments) for state in self._own_states.values())
         return count + sum(len(layer.rows) for layer in self._layers)
 
     def segments(self) -> pa.RecordBatch:
-        """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
-        changed = SegmentTable.batches([state.segments for state in self._changed.values()])
-        return _in_order(self.plain_segments(), *changed)
+        """The segments of all partitions as rows of SegmentTable's SCHEMA, sorted by (partition, base_offset)."""
+        own_states = SegmentTable.batches([state.segments for state in self._own_states.values()])
+        return _sorted(self.column_segments(), *own_states)
 
-    def plain_segments(self) -> pa.RecordBatch:
-        """The segments of the partitions that have no state of their own, as `segments` gives them."""
+    def column_segments(self) -> pa.RecordBatch:
+        """The segments of the partitions without their own state, as sorted rows like `segments`."""
         self._merge_layers()
         for layer in self._layers:
-            return _in_order(layer.without(self._changed, len(self)).rows)
+            return _sorted(layer.without(self._own_states, len(self)).rows)
         return NO_SEGMENTS.columns()
 
     def segment_counts(self) -> Longs:
         counts: Longs = sum(
             (np.bincount(layer.owners, minlength=len(self)) for layer in self._layers), 0 * self._ends
         )
-        for number, state in self._changed.items():
+        for number, state in self._own_states.items():
             counts[number] = len(state.segments)
         return counts
 
     def has_segments(self, rows: pa.RecordBatch) -> Flags:
-        """Flag the rows, of the columns partition and stem, that name a segment of this table."""
+        """Return a flag for each row of (partition, stem): True if the table has this segment."""
         stems, flags = pc.unique(rows["stem"]), np.zeros(len(rows), bool)
         for layer in self._layers:
-            _, keys = layer.without(self._changed, len(self)).matching_rows(stems)
-            flags |= np.isin(_keys(rows, stems), keys)
+            _, keys = layer.without(self._own_states, len(self)).matching_rows(stems)
+            flags |= np.isin(_segment_keys(rows, stems), keys)
         owners = numbers_of(rows["partition"])
-        for number in np.unique(owners[_flags(self._changed, len(self))[owners]]).tolist():
+        for number in np.unique(owners[_flags(self._own_states, len(self))[owners]]).tolist():
             mine = np.flatnonzero(owners == number)
             names = rows["stem"].take(integers(mine)).to_pylist()
-            common = self._changed[number].segments.common_stems(set(names))
+            common = self._own_states[number].segments.common_stems(set(names))
             flags[mine] = [name in common for name in names]
         return flags
 
@@ -220,59 +220,61 @@ class PartitionTable(Sequence[PartitionState]):
         if not states:
             return self
         cache = self._states if self._states.keys().isdisjoint(states) else {}
-        return PartitionTable(self._starts, self._ends, self._dirty, self._layers, {**self._changed, **states}, cache)
+        return PartitionTable(
+            self._starts, self._ends, self._dirty, self._layers, {**self._own_states, **states}, cache
+        )
 
     def with_starts(self, starts: Mapping[int, int]) -> PartitionTable:
-        """This table with these log starts, where they are higher, of partitions without their own state."""
+        """This table with higher log start offsets of partitions without their own state."""
         if not starts:
             return self
         numbers, raised = np.array([*starts]), self._starts.copy()
         raised[numbers] = np.maximum(raised[numbers], [*starts.values()])
-        return PartitionTable(raised, self._ends, self._dirty, self._layers, self._changed)
+        return PartitionTable(raised, self._ends, self._dirty, self._layers, self._own_states)
 
     def extended(self, count: int) -> PartitionTable:
-        more = np.zeros(count - len(self), np.int64)
-        starts, ends, dirty = (np.concatenate([column, more]) for column in (self._starts, self._ends, self._dirty))
-        return PartitionTable(starts, ends, dirty, self._layers, self._changed)
+        zeros = np.zeros(count - len(self), np.int64)
+        starts, ends, dirty = (np.concatenate([column, zeros]) for column in (self._starts, self._ends, self._dirty))
+        return PartitionTable(starts, ends, dirty, self._layers, self._own_states)
 
     def absorbed(self, partitions: Longs) -> PartitionTable:
-        """Return the same table, with the changed states of `partitions` in columns if there are many."""
-        changed = self._changed
-        if not changed or np.count_nonzero(_flags(changed, len(self))[partitions]) <= _MOST_OWN:
+        """Return the same table, with all own states in columns if many of `partitions` have one."""
+        own_states = self._own_states
+        if not own_states or np.count_nonzero(_flags(own_states, len(self))[partitions]) <= _MAX_OWN_STATES:
             return self
-        plain = {number: state for number, state in changed.items() if state.is_plain}
-        not_plain = {number: state for number, state in changed.items() if number not in plain}
-        layers = [layer.without(changed, len(self)) for layer in self._layers]
-        tables = [state.segments.columns() for state in plain.values()]
+        states_for_columns = {number: state for number, state in own_states.items() if state.fits_columns}
+        other_states = {number: state for number, state in own_states.items() if number not in states_for_columns}
+        layers = [layer.without(own_states, len(self)) for layer in self._layers]
+        tables = [state.segments.columns() for state in states_for_columns.values()]
         layers = [layer for layer in (*layers, *([_Layer(join(tables))] if tables else [])) if len(layer.rows)]
         merged = (_merged(layers),) if layers else ()
         return PartitionTable(
-            self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, not_plain
+            self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, other_states
         )
 
     def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> PartitionTable:
-        """This table after a commit with these segments, none of a partition with its own state; or ValueError."""
+        """This table after a commit to partitions without their own state; ValueError if segments do not fit."""
         owners = numbers_of(added["partition"])
         if (owners[1:] < owners[:-1]).any():
             # the segments of a partition stay in the order in which the commit adds them
             added = added.take(integers(np.argsort(owners, kind="stable")))
         owners, bases = numbers_of(added["partition"]), numbers_of(added["base_offset"])
         is_new = bases >= self._ends[owners]
-        replacing = _in_order(added if not is_new.any() else added.filter(booleans(~is_new)))
+        replacements = _sorted(added if not is_new.any() else added.filter(booleans(~is_new)))
         new = added if is_new.all() else added.filter(booleans(is_new))
         layers = self._layers
-        _check_once(added)
-        if len(removed) or len(replacing):
-            layers = self._replaced(replacing, removed)
+        _check_distinct(added)
+        if len(removed) or len(replacements):
+            layers = self._replaced(replacements, removed)
         ends = self._check_at_ends(new, layers)
         for layer in layers:
             _check_not_live(layer, new)
         if len(new):
             layers = _stacked((*layers, _Layer(new)))
-        return PartitionTable(self._starts, ends, self._dirty, layers, self._changed)
+        return PartitionTable(self._starts, ends, self._dirty, layers, self._own_states)
 
     def _check_at_ends(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
-        """The log ends after `new` segments, which must follow each other from the log ends."""
+        """The log ends after the `new` segments; ValueError unless they follow the log ends without a gap."""
         owners, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
         expected = self._ends[owners]
         same = owners[1:] == owners[:-1]
@@ -285,7 +287,7 @@ class PartitionTable(Sequence[PartitionState]):
         if (times >= 0).any():
             last_times = np.full(len(self), -1, np.int64)
             for layer in layers:
-                # for a partition with several rows, numpy keeps the last one
+                # of several rows of a partition, numpy keeps the last one
                 last_times[layer.owners] = numbers_of(layer.rows["append_time_ms"])
             earlier = last_times[owners]
             earlier[1:] = np.where(same, times[:-1], earlier[1:])
@@ -296,16 +298,16 @@ class PartitionTable(Sequence[PartitionState]):
         return later
 
     def _replaced(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> tuple[_Layer, ...]:
-        """The layers without the removed segments, and with others in the holes that they leave."""
+        """The layers without the `removed` segments, and with the `added` ones in the holes that these leave."""
         if not self._layers:
             raise ValueError("a removed segment is not live")
         layer = _merged(self._layers) if len(self._layers) > 1 else self._layers[0]
         stems = pc.unique(removed["stem"])
         is_removed = np.zeros(len(layer.rows), bool)
         if len(removed):
-            _check_once(removed)
+            _check_distinct(removed)
             rows, keys = layer.matching_rows(stems)
-            is_removed[rows[np.isin(keys, _keys(removed, stems))]] = True
+            is_removed[rows[np.isin(keys, _segment_keys(removed, stems))]] = True
         if np.count_nonzero(is_removed) != len(removed):
             raise ValueError("a removed segment is not live")
         bases, ends = (numbers_of(layer.rows[name]) for name in ("base_offset", "next_offset"))
@@ -319,7 +321,7 @@ class PartitionTable(Sequence[PartitionState]):
 
 
 class _Layer:
-    """The rows that some commits added, a batch of SegmentTable's SCHEMA, and their different stems."""
+    """Rows of SegmentTable's SCHEMA that one or several commits added, and their distinct stems."""
 
     __slots__ = ("_stems", "owners", "rows")
 
@@ -329,7 +331,7 @@ class _Layer:
 
     @property
     def stems(self) -> pa.Array:
-        """The stems of the rows, or of more rows, each once: of bundles there are few."""
+        """The distinct stems of the rows, and perhaps of removed rows. They are few if segments are in bundles."""
         if self._stems is None:
             self._stems = pc.unique(self.rows["stem"])
         return self._stems
@@ -339,24 +341,24 @@ class _Layer:
         return SegmentTable(self.rows, span=(first, end - first))
 
     def without(self, partitions: Iterable[int], count: int) -> _Layer:
-        """Return the rows of all other partitions; the table has `count` partitions."""
-        stays_row = np.ones(count, bool)
-        stays_row[list(partitions)] = False
-        stays = stays_row[self.owners]
-        if stays.all():
+        """Return the layer without the rows of `partitions`; the table has `count` partitions."""
+        is_kept_partition = np.ones(count, bool)
+        is_kept_partition[list(partitions)] = False
+        is_kept = is_kept_partition[self.owners]
+        if is_kept.all():
             return self
-        # a kernel of Arrow takes long to begin, and partitions that change one by one leave none
-        rows = self.rows.filter(booleans(stays)) if stays.any() else self.rows.slice(0, 0)
+        # without a filter if no row is left: an Arrow kernel takes long to begin
+        rows = self.rows.filter(booleans(is_kept)) if is_kept.any() else self.rows.slice(0, 0)
         return _Layer(rows, self._stems)
 
     def matching_rows(self, stems: pa.Array) -> tuple[Longs, Longs]:
-        """Return the numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
+        """Return the numbers of the rows that have one of `stems`, and their `_segment_keys`."""
         codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(integers([-1], pa.int32())[0])
         rows: Longs = np.flatnonzero(numbers_of(codes) >= 0)
         return rows, self.owners[rows] * len(stems) + numbers_of(codes)[rows]
 
 
-def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
+def _sorted(*batches: pa.RecordBatch) -> pa.RecordBatch:
     owners, bases = (
         np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
     )
@@ -372,7 +374,7 @@ def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
 def _merged(layers: Sequence[_Layer]) -> _Layer:
     stems = [layer._stems for layer in layers if layer._stems is not None]
     all_stems = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
-    return _Layer(_in_order(*(layer.rows for layer in layers)), all_stems)
+    return _Layer(_sorted(*(layer.rows for layer in layers)), all_stems)
 
 
 def _flags(partitions: Iterable[int], count: int) -> Flags:
@@ -381,16 +383,16 @@ def _flags(partitions: Iterable[int], count: int) -> Flags:
     return flags
 
 
-def _keys(rows: pa.RecordBatch, stems: pa.Array) -> Longs:
-    """A number for each (partition, stem) of the rows; all of the stems must be among `stems`."""
+def _segment_keys(rows: pa.RecordBatch, stems: pa.Array) -> Longs:
+    """Return a number for each row that identifies its (partition, stem); `stems` must have all stems of the rows."""
     codes = numbers_of(pc.index_in(rows["stem"], value_set=stems))
     keys: Longs = numbers_of(rows["partition"]) * len(stems) + codes
     return keys
 
 
-def _check_once(rows: pa.RecordBatch) -> None:
+def _check_distinct(rows: pa.RecordBatch) -> None:
     if len(rows):
-        keys = _keys(rows, pc.unique(rows["stem"]))
+        keys = _segment_keys(rows, pc.unique(rows["stem"]))
         if len(np.unique(keys)) < len(keys):
             raise ValueError("a segment is added or removed twice")
 
@@ -401,25 +403,25 @@ def _check_not_live(layer: _Layer, added: pa.RecordBatch) -> None:
     if len(common):
         _, keys = layer.matching_rows(common)
         again = added.filter(pc.is_in(added["stem"], value_set=common))
-        if np.isin(_keys(again, common), keys).any():
+        if np.isin(_segment_keys(again, common), keys).any():
             raise ValueError("a segment is added twice")
 
 
 def _stacked(layers: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
-    """The layers, of which many of about one size become one: so a row is rarely moved."""
-    last = [len(layer.rows) for layer in layers[-_SIMILAR:]]
-    while len(last) == _SIMILAR and max(last) < _SIMILAR * min(last):
-        layers = (*layers[:-_SIMILAR], _merged(layers[-_SIMILAR:]))
-        last = [len(layer.rows) for layer in layers[-_SIMILAR:]]
+    """Return the layers, with the last ones merged if many have similar sizes: so a row is rarely copied."""
+    last = [len(layer.rows) for layer in layers[-_MERGED_LAYERS:]]
+    while len(last) == _MERGED_LAYERS and max(last) < _MERGED_LAYERS * min(last):
+        layers = (*layers[:-_MERGED_LAYERS], _merged(layers[-_MERGED_LAYERS:]))
+        last = [len(layer.rows) for layer in layers[-_MERGED_LAYERS:]]
     return layers
 
 
 def _restore(
-    starts: Longs, ends: Longs, dirty: Longs, rows: bytes, changed: Mapping[int, PartitionState]
+    starts: Longs, ends: Longs, dirty: Longs, rows: bytes, own_states: Mapping[int, PartitionState]
 ) -> PartitionTable:
     schema = NO_SEGMENTS.columns().schema
     layers = (_Layer(pa.ipc.read_record_batch(pa.py_buffer(rows), schema)),) if rows else ()
-    return PartitionTable(starts, ends, dirty, layers, changed)
+    return PartitionTable(starts, ends, dirty, layers, own_states)
 
 
 NO_PARTITIONS = PartitionTable.empty(0)

@@ -1,4 +1,4 @@
-"""Segments: the metadata of one, which plans any read, and the live ones of a partition in columns."""
+"""Segments: the metadata of one, from which reads are planned, and tables of a partition's segments in columns."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from distlog.core.commits.fields import (
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import is_own_stem
 
-#: A value that the writer of the segment did not store.
+#: A value that the segment's writer did not store.
 UNKNOWN = -1
-#: `first_unstable_offset` when it was not determined; NO_OFFSET when there is no open transaction.
-NOT_LOOKED, NO_OFFSET = -2, -1
+#: A `first_unstable_offset` that was not determined; NO_OFFSET if no transaction is open.
+UNDETERMINED_OFFSET, NO_OFFSET = -2, -1
 
-#: The position of a file that is not a part of a bundle.
+#: The position of a file that is not part of a bundle.
 OWN_FILE = -1
 
-#: `append_time_ms` of a segment that gets the time of its commit.
-BY_COMMIT = -2
+#: The `append_time_ms` of a segment until its commit sets it to the commit's time.
+TIME_OF_COMMIT = -2
 
 _CRC = Integer(0, 2**32 - 1)
 _CRC_OR_UNKNOWN = Integer(UNKNOWN, 2**32 - 1)
@@ -52,9 +52,9 @@ _POSITION = Integer(OWN_FILE, MAX_LONG)
 class SegmentInfo:
     """One segment, as commits describe it; immutable, like its files.
 
-    The records of a segment have the offsets `base_offset` (in) to `next_offset` (out), with gaps where compaction
-    dropped some. The offsets in the log file begin at `stored_base_offset` (0 in files that distlog wrote); readers
-    add `shift` to them.
+    The records have offsets from `base_offset` up to, but without, `next_offset`, with gaps where compaction dropped
+    some. The offsets in the log file begin at `stored_base_offset` (0 in files that distlog wrote): readers add
+    `shift` to them.
     """
 
     partition: int = stored(PARTITION)
@@ -64,7 +64,7 @@ class SegmentInfo:
     stored_base_offset: int = stored(LONG)
     record_count: int = stored(LONG)
     log_bytes: int = stored(LONG)
-    # The size of each index file; 0 means that there is none.
+    # The size of each index file; 0 without one.
     offset_index_bytes: int = stored(LONG)
     time_index_bytes: int = stored(LONG)
     txn_index_bytes: int = stored(LONG)
@@ -78,11 +78,11 @@ class SegmentInfo:
     leader_epoch: int = stored(Integer(-1, MAX_INT), default=-1)
     compacted: bool = stored(boolean, default=False)
     has_transactions: bool = stored(boolean, default=False)
-    # By then all of its records were written; the age of records that have no time counts from here.
+    # When the last record was written, or later: the age of records without a timestamp counts from here.
     created_ms: int = stored(LONG)
     # CRC-32C of the whole log file.
     crc32c: int = stored(_CRC)
-    # No record is older; -1 means that this is not known, or that a record has no timestamp.
+    # The smallest timestamp, or less; -1 if unknown, or if a record has no timestamp.
     min_timestamp: int = stored(TIMESTAMP, default=UNKNOWN)
     # With LogAppendTime, the time of all records, given by the commit; -1: each has its own.
     append_time_ms: int = stored(TIMESTAMP, default=-1)
@@ -94,18 +94,18 @@ class SegmentInfo:
     # The checksum fields of the log's first and last batch: they identify the log, without reading it.
     first_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     last_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
-    # Where the oldest transaction begins that is open at the segment's end; it may begin in an earlier segment.
-    first_unstable_offset: int = stored(Integer(NOT_LOOKED, MAX_LONG), default=NOT_LOOKED)
-    # Where the log and its indexes begin in the bundle of this stem; OWN_FILE: a file in the partition's folder.
+    # The first offset of the oldest transaction that is open at the segment's end, perhaps in an earlier segment.
+    first_unstable_offset: int = stored(Integer(UNDETERMINED_OFFSET, MAX_LONG), default=UNDETERMINED_OFFSET)
+    # The positions of the log and its indexes in the bundle of this stem; OWN_FILE: a file in the partition's folder.
     log_position: int = stored(_POSITION, default=OWN_FILE)
     offset_index_position: int = stored(_POSITION, default=OWN_FILE)
     time_index_position: int = stored(_POSITION, default=OWN_FILE)
     key_index_position: int = stored(_POSITION, default=OWN_FILE)
-    # The distinct hashes of keys in the key index.
+    # The number of distinct hashes of keys in the key index.
     key_count: int = stored(LONG, default=0)
     # Whether batches carry producer ids.
     has_producers: bool = stored(boolean, default=False)
-    # Not stored: the file grows, and may be cut, so it is read and never mapped. Only a snapshot for readers has it.
+    # Not stored: True only in a snapshot for readers. The file grows, and may be cut, so it is never mapped.
     is_active: bool = False
 
     @property
@@ -114,7 +114,7 @@ class SegmentInfo:
 
     @property
     def dense(self) -> bool:
-        """True if every offset of the segment is a record that a reader gets."""
+        """True if readers get a record for every offset of the segment."""
         return self.record_count == self.next_offset - self.base_offset and not self.has_transactions
 
     @property
@@ -123,11 +123,11 @@ class SegmentInfo:
 
     @property
     def may_have_producers(self) -> bool:
-        """True if batches carry producer ids, or the segment may be older than this field."""
+        """True if batches carry producer ids, or may do so, since the segment's writer did not store that."""
         return self.has_producers or self.has_transactions or not is_own_stem(self.stem)
 
     def moved_to(self, base_offset: int) -> SegmentInfo:
-        """This segment moved to begin at `base_offset`: the same files, other offsets."""
+        """This segment with `base_offset` as its first offset: the same files, other offsets."""
         moved = base_offset - self.base_offset
         newest, unstable = self.offset_of_max_timestamp, self.first_unstable_offset
         return dataclasses.replace(
@@ -150,20 +150,18 @@ class SegmentInfo:
         )
 
     def check(self) -> None:
-        """Raise ValueError when the fields, each legal by itself, contradict each other."""
-        for complaint, is_wrong in _contradictions(self).items():
+        """Raise ValueError if the fields, each legal by itself, contradict each other."""
+        for contradiction, is_wrong in _contradictions(self).items():
             if is_wrong:
-                raise ValueError(f"segment {self.stem} {complaint}")
+                raise ValueError(f"segment {self.stem} {contradiction}")
         if self.is_bundled:
             _check_bundled(self.stem)
 
 
 def _contradictions(numbers: Any) -> dict[str, Any]:
-    """Return what contradicts in the numbers of a segment, or of many segments as arrays."""
-    base, end, newest, times = (
-        *(numbers.base_offset, numbers.next_offset),
-        *(numbers.offset_of_max_timestamp, numbers.append_time_ms),
-    )
+    """Return contradictions, and whether they apply to the numbers of a segment, or flags for arrays of segments."""
+    base, end, newest = numbers.base_offset, numbers.next_offset, numbers.offset_of_max_timestamp
+    times = numbers.append_time_ms
     has_bundled_index = (
         (numbers.offset_index_position >= 0) | (numbers.time_index_position >= 0) | (numbers.key_index_position >= 0)
     )
@@ -173,8 +171,8 @@ def _contradictions(numbers: Any) -> dict[str, Any]:
     return {
         "ends at or below its base offset": base >= end,
         "has more records than offsets": numbers.record_count > end - base,
-        "stores offsets that are larger than offsets are": numbers.stored_base_offset > MAX_LONG - (end - base),
-        "has its largest timestamp outside": (newest != -1) & ((newest < base) | (newest >= end)),
+        "stores offsets past the largest one": numbers.stored_base_offset > MAX_LONG - (end - base),
+        "has its largest timestamp outside its offsets": (newest != -1) & ((newest < base) | (newest >= end)),
         "ends before its first unstable offset": numbers.first_unstable_offset >= end,
         "has an index in a bundle, but a log of its own": (numbers.log_position < 0) & has_bundled_index,
         "has other times than its append time": (times >= 0) & has_other_time,
@@ -191,9 +189,9 @@ def _column(name: str) -> property:
 
 
 class SegmentTable(Sequence[SegmentInfo]):
-    """A partition's segments as a sequence, with the columns that searches and sums need as arrays."""
+    """A partition's segments, as a sequence and as arrays: a `span` (start, count) of `rows`, then the `tail`."""
 
-    __slots__ = ("_arrays", "_count", "_first", "_picked", "_rows", "_tail")
+    __slots__ = ("_arrays", "_cached", "_count", "_first", "_rows", "_tail")
 
     def __init__(
         self, rows: pa.RecordBatch, tail: tuple[SegmentInfo, ...] = (), span: tuple[int, int] | None = None
@@ -201,7 +199,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         self._rows, self._tail = rows, tail
         self._first, self._count = span or (0, len(rows))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
-        self._picked: dict[int, SegmentInfo] = {}
+        self._cached: dict[int, SegmentInfo] = {}
 
     @classmethod
     def of(cls, segments: Sequence[SegmentInfo]) -> SegmentTable:
@@ -210,7 +208,7 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     @classmethod
     def joined(cls, tables: Sequence[SegmentTable]) -> SegmentTable:
-        """The segments of at least one table, in their order; not copied if they are neighbours in the same rows."""
+        """The segments of at least one table, in their order; not copied if they are adjacent in the same rows."""
         rows = tables[0]._rows
         if any(table._rows is not rows or table._tail for table in tables):
             return cls(join([table.columns() for table in tables]))
@@ -222,7 +220,7 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     @staticmethod
     def batches(tables: Sequence[SegmentTable]) -> list[pa.RecordBatch]:
-        """The segments of all tables as batches of SCHEMA, in any order: each batch takes long to begin."""
+        """The segments of all tables as few batches of SCHEMA, in any order, since each batch is slow to begin."""
         tails = [segment for table in tables for segment in table._tail]
         return [*(table._columns for table in tables if table._count), *([to_columns(tails)] if tails else [])]
 
@@ -235,7 +233,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         return self._rows if self._count == len(self._rows) else self._rows.slice(self._first, self._count)
 
     base_offsets = _column("base_offset")
-    # ascending, never above the following base offset
+    # ascending, never past the next base offset
     next_offsets = _column("next_offset")
     log_bytes = _column("log_bytes")
     record_counts = _column("record_count")
@@ -244,7 +242,7 @@ class SegmentTable(Sequence[SegmentInfo]):
     max_timestamps = _column("max_timestamp")
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """The column `name` of SCHEMA, of numbers or of flags; unlike `columns`, it costs little for a long tail."""
+        """The column `name` of SCHEMA, of numbers or flags; faster than `columns` if the tail is long."""
         if name not in self._arrays:
             column = self._rows[name]
             if column.type == pa.bool_():
@@ -260,11 +258,11 @@ class SegmentTable(Sequence[SegmentInfo]):
         return self._arrays[name]
 
     def find(self, offset: int) -> int:
-        """The index of the first segment that ends above `offset`; `len(self)` when none does."""
+        """The index of the first segment that ends past `offset`; `len(self)` if none does."""
         return int(self.next_offsets.searchsorted(offset, side="right"))
 
     def part(self, start: int, end: int) -> SegmentTable:
-        """The segments from number `start` (in) to `end` (out) as a table; both lie in this one. None is made."""
+        """The segments `start` to `end - 1` of this table, as a table; makes no SegmentInfo."""
         split = self._count
         first = min(start, split)
         tail = self._tail[max(0, start - split) : max(0, end - split)]
@@ -274,7 +272,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         return SegmentTable(self._rows, tail, (self._first + first, self._count - first if count is None else count))
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
-        """Return this table with `segments` after it; raises ValueError when it already has one."""
+        """Return this table with `segments` after it; raises ValueError for a segment that it has already."""
         if not segments:
             return self
         stems = {segment.stem for segment in segments}
@@ -300,8 +298,8 @@ class SegmentTable(Sequence[SegmentInfo]):
     ) -> SegmentTable:
         """This table without the segments of `stems`, and with `segments` in the holes that they leave.
 
-        `front` are offsets ahead of the first segment that may be filled as well. Raises ValueError when a stem is
-        not here, or a new segment does not fit in a hole.
+        `front` is a range of offsets before the first segment that is a hole, too. Raises ValueError if the table
+        lacks a stem, or a new segment does not fit into a hole.
         """
         count = len(stems)
         oldest = self._rows["stem"].slice(self._first, min(count, self._count))
@@ -314,7 +312,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         added = sorted(segments, key=lambda segment: segment.base_offset)
         starts, ends, is_free = self.base_offsets, self.next_offsets, is_removed
         if front is not None:
-            # as far as no segment has its offsets
+            # up to the first segment
             starts, ends = np.append(front[0], starts), np.append(min([front[1], *starts[:1].tolist()]), ends)
             is_free = np.append(True, is_free)
         owners = np.full(len(starts), added[0].partition if added else 0)
@@ -324,11 +322,11 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def common_stems(self, stems: Collection[str]) -> set[str]:
         """Return the stems, among `stems`, that name a segment of this table."""
-        # no Python function is called for each segment of the tail: each append asks this of each partition
+        # without a Python function for each segment of the tail: each append does this for each partition
         common = set(stems).intersection(map(_STEM, self._tail))
         if self._count:
             column = self._rows["stem"].slice(self._first, self._count)
-            if self._count > _FEW:
+            if self._count > _FEW_VALUES:
                 column = column.filter(pc.is_in(column, value_set=texts([*stems])))
             common.update({*stems}.intersection(column.to_pylist()))
         return common
@@ -343,19 +341,19 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def __getitem__(self, index: int | slice) -> SegmentInfo | list[SegmentInfo]:
         if isinstance(index, slice):
-            return self._pick(range(*index.indices(len(self))))
+            return self._segments_at(range(*index.indices(len(self))))
         number = index if index >= 0 else index + len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"segment {index} of {len(self)}")
-        segment = self._picked.get(number)
+        segment = self._cached.get(number)
         if segment is None:
-            segment = self._pick(range(number, number + 1))[0]
-            if len(self._picked) >= PICKED:
-                self._picked = {}
-            self._picked[number] = segment
+            segment = self._segments_at(range(number, number + 1))[0]
+            if len(self._cached) >= CACHED_SEGMENTS:
+                self._cached = {}
+            self._cached[number] = segment
         return segment
 
-    def _pick(self, numbers: range) -> list[SegmentInfo]:
+    def _segments_at(self, numbers: range) -> list[SegmentInfo]:
         if not numbers:
             return []
         low, high, split = min(numbers), max(numbers) + 1, self._count
@@ -372,8 +370,8 @@ class SegmentTable(Sequence[SegmentInfo]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SegmentTable) or len(self) != len(other):
             return False
-        if (self._tail or other._tail) and len(self) <= _FEW:
-            # to make columns of a tail takes several times as long
+        if (self._tail or other._tail) and len(self) <= _FEW_VALUES:
+            # columns of a tail take several times as long
             return [*self] == [*other]
         return self._has_active == other._has_active and bool(self.columns().equals(other.columns()))
 
@@ -390,7 +388,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def check_append_times(owners: Longs, times: npt.NDArray[Any]) -> None:
-    """Raise ValueError if a segment has an earlier append time than one before it of the same owner, a partition."""
+    """Raise ValueError if the append times of a partition's segments decrease; `owners` are their partitions."""
     owners, times = owners[times >= 0], times[times >= 0]
     if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
         raise ValueError("a segment was appended before the previous segment")
@@ -399,9 +397,9 @@ def check_append_times(owners: Longs, times: npt.NDArray[Any]) -> None:
 def check_fit(
     added: pa.RecordBatch, owners: Longs, starts: npt.NDArray[Any], ends: npt.NDArray[Any], is_free: Flags
 ) -> None:
-    """Raise ValueError unless each `added` segment lies in a hole: a run of adjacent ranges of offsets that are free.
+    """Raise ValueError unless each `added` segment fits into a hole: into adjacent free ranges of offsets.
 
-    `starts` and `ends` are ranges of the partitions `owners`. All are in the order of (partition, base offset).
+    The ranges `starts` to `ends` belong to the partitions `owners`. All are in the order of (partition, base offset).
     """
     if not len(added):
         return
@@ -409,31 +407,30 @@ def check_fit(
         numbers_of(added[name]) for name in ("partition", "base_offset", "next_offset")
     )
     is_first = np.append(True, owners[1:] != owners[:-1])
-    begins = np.flatnonzero(is_free & (is_first | np.append(True, ~is_free[:-1])))
+    firsts = np.flatnonzero(is_free & (is_first | np.append(True, ~is_free[:-1])))
     lasts = np.flatnonzero(is_free & (np.append(is_first[1:], True) | np.append(~is_free[1:], True)))
-    hole_owners, hole_starts, hole_ends = owners[begins], starts[begins], ends[lasts]
-    is_added = np.append(np.zeros(len(begins), bool), np.ones(len(bases), bool))
+    hole_owners, hole_starts, hole_ends = owners[firsts], starts[firsts], ends[lasts]
+    is_added = np.append(np.zeros(len(firsts), bool), np.ones(len(bases), bool))
     order = np.lexsort((is_added, np.append(hole_starts, bases), np.append(hole_owners, added_owners)))
-    # the last hole that begins at or before each added segment, -1 for none
+    # for each added segment the last hole that begins at or before it; -1 for none
     holes = (np.cumsum(~is_added[order]) - 1)[is_added[order]]
     fits = holes >= 0
     fits[fits] = (hole_owners[holes[fits]] == added_owners[fits]) & (next_offsets[fits] <= hole_ends[holes[fits]])
     fits[1:] &= (added_owners[1:] != added_owners[:-1]) | (bases[1:] >= next_offsets[:-1])
     if not fits.all():
-        raise ValueError(f"segment {added['stem'][int(fits.argmin())]} fits in no hole that this commit leaves")
+        raise ValueError(f"segment {added['stem'][int(fits.argmin())]} does not fit into a hole of this commit")
 
 
 # A partition may have a hundred thousand segments, so a SegmentInfo is made on access. The rows are in a checkpoint's
 # columns, sliced on access, since an Arrow slice takes 5 kB. Segments that were added later are a short `tail` of
-# SegmentInfo, which is merged into the columns when it grows.
-
+# SegmentInfo, which are merged into the columns from TAIL_LIMIT on.
 
 TAIL_LIMIT = 256
-#: Segments that are cached after single lookups: making one costs as much as reading one of its records.
-PICKED = 64
+#: The segments that are cached after single lookups: making one takes as long as reading one of its records.
+CACHED_SEGMENTS = 64
 _ROWS_AT_ONCE = 1024
-#: Texts that are compared one by one in less time than a kernel of Arrow takes to start.
-_FEW = 64
+#: Up to this many texts are compared one by one, in less time than an Arrow kernel takes to start.
+_FEW_VALUES = 64
 _STEM = attrgetter("stem")
 
 
@@ -446,7 +443,7 @@ def _arrow_type(check: object) -> pa.DataType:
 SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
 _NUMBERS = [spec.name for spec in SCHEMA if spec.type == pa.int64()]
 _DEFAULTS = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo) if spec.default is not MISSING}
-#: The columns that name segments.
+#: The columns that identify segments.
 REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
 
 
@@ -457,7 +454,7 @@ def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
     return SegmentTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
 
 
-#: How columns without numbers are made: reading the fields of a schema takes longer than making a short column.
+#: The getter and the constructor of each column that has no numbers: faster than the fields of SCHEMA.
 _MAKERS = {
     spec.name: (attrgetter(spec.name), booleans if spec.type == pa.bool_() else texts)
     for spec in SCHEMA
@@ -478,7 +475,7 @@ def to_columns(segments: Sequence[SegmentInfo], schema: pa.Schema = SCHEMA) -> p
 
 
 def _columns_of_numbers(segments: Sequence[SegmentInfo], names: Sequence[str]) -> Iterator[pa.Array]:
-    """These columns, in one piece of memory: to make each by itself takes three times as long for few segments."""
+    """These columns, in one block of memory: for few segments this takes a third of the time."""
     count = len(segments)
     rows = np.array(list(map(attrgetter(*names), segments))).reshape(count, len(names))
     memory = integers(rows.T.ravel()).buffers()[1]
@@ -486,7 +483,7 @@ def _columns_of_numbers(segments: Sequence[SegmentInfo], names: Sequence[str]) -
         yield pa.Array.from_buffers(pa.int64(), count, [None, memory.slice(8 * count * number, 8 * count)])
 
 
-# A frozen dataclass's own way costs three times as much, and a scan may make a hundred thousand.
+# The constructor of a frozen dataclass takes three times as long, and a scan may make a hundred thousand segments.
 _SET_FIELDS = [getattr(SegmentInfo, name).__set__ for name in SCHEMA.names]
 _SET_ACTIVE = vars(SegmentInfo)["is_active"].__set__
 
@@ -494,7 +491,7 @@ _SET_ACTIVE = vars(SegmentInfo)["is_active"].__set__
 def to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
     segments = [object.__new__(SegmentInfo) for _ in range(len(columns))]
     for set_field, column in zip(_SET_FIELDS, columns.columns, strict=True):
-        # no Python function is called here
+        # `map` and `deque` call no Python function
         deque(map(set_field, segments, column.to_pylist()), maxlen=0)
     deque(map(_SET_ACTIVE, segments, repeat(False)), maxlen=0)
     return segments
@@ -503,7 +500,7 @@ def to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
 def of_numbers(
     columns: Mapping[str, npt.ArrayLike], stem: str | pa.Array, compression: str | pa.Array
 ) -> pa.RecordBatch:
-    """Segments as a batch of SCHEMA; one stem and compression may stand for all. Other fields are defaults, or 0."""
+    """Segments as a batch of SCHEMA. A single stem or compression applies to all; other columns are defaults or 0."""
     count = len(np.asarray(columns["partition"]))
     arrays = []
     for spec in SCHEMA:
@@ -518,7 +515,7 @@ def of_numbers(
 
 
 def with_numbers(rows: pa.RecordBatch, columns: Mapping[str, npt.ArrayLike]) -> pa.RecordBatch:
-    """The rows, of SCHEMA, with other numbers in some columns."""
+    """The `rows` (of SCHEMA) with the numbers of `columns`."""
     arrays = [
         integers(columns[name]) if name in columns else column
         for name, column in zip(SCHEMA.names, rows.columns, strict=True)
@@ -527,16 +524,16 @@ def with_numbers(rows: pa.RecordBatch, columns: Mapping[str, npt.ArrayLike]) -> 
 
 
 def moved(rows: pa.RecordBatch, base_offsets: Longs) -> pa.RecordBatch:
-    """The rows moved to begin at `base_offsets`, as `SegmentInfo.moved_to` moves one."""
+    """The rows with other base offsets, as `SegmentInfo.moved_to` returns one segment."""
     by = base_offsets - numbers_of(rows["base_offset"])
     numbers = {name: numbers_of(rows[name]) for name in ("offset_of_max_timestamp", "first_unstable_offset")}
-    later = {name: np.where(column >= 0, column + by, column) for name, column in numbers.items()}
+    moved_offsets = {name: np.where(column >= 0, column + by, column) for name, column in numbers.items()}
     next_offsets = numbers_of(rows["next_offset"]) + by
-    return with_numbers(rows, {"base_offset": base_offsets, "next_offset": next_offsets, **later})
+    return with_numbers(rows, {"base_offset": base_offsets, "next_offset": next_offsets, **moved_offsets})
 
 
 def appended_at(rows: pa.RecordBatch, is_appended: npt.NDArray[np.bool_], time_ms: int) -> pa.RecordBatch:
-    """The rows, the `is_appended` ones of which have `time_ms` as the time of all their records."""
+    """The rows; those with `is_appended` get `time_ms` as the time of all their records."""
     names = ("append_time_ms", "first_timestamp", "min_timestamp", "max_timestamp")
     timed = {name: np.where(is_appended, time_ms, numbers_of(rows[name])) for name in names}
     newest = np.where(is_appended, numbers_of(rows["base_offset"]), numbers_of(rows["offset_of_max_timestamp"]))
@@ -548,8 +545,8 @@ def check_rows(rows: pa.RecordBatch) -> None:
     for name, check in checks(SegmentInfo).items():
         check_column(name, rows[name], check)
     numbers = SimpleNamespace(**{name: numbers_of(rows[name]) for name in _NUMBERS})
-    for complaint, is_wrong in _contradictions(numbers).items():
+    for contradiction, is_wrong in _contradictions(numbers).items():
         if is_wrong.any():
-            raise ValueError(f"segment {rows['stem'][int(is_wrong.argmax())]} {complaint}")
+            raise ValueError(f"segment {rows['stem'][int(is_wrong.argmax())]} {contradiction}")
     for stem in pc.unique(rows["stem"].filter(booleans(numbers.log_position >= 0))).to_pylist():
         _check_bundled(stem)

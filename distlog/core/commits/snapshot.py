@@ -1,4 +1,4 @@
-"""The state of a topic at one version, and `fold`: how commits change it, and the invariants of commits."""
+"""The state of a topic at one version, and `fold`, which applies commits to it and checks their invariants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distlog.core import paths
 from distlog.core.arrays import booleans, join, no_rows, numbers_of
 from distlog.core.commits.actions import (
     CREATE,
-    NOTHING,
+    NO_FEATURES,
     Action,
     Active,
     Add,
@@ -22,8 +22,6 @@ from distlog.core.commits.actions import (
     Commit,
     Create,
     Drop,
-    GcFloor,
-    LogFloor,
     ProducerBatches,
     Remove,
     RemoveTable,
@@ -31,18 +29,20 @@ from distlog.core.commits.actions import (
     Restore,
     Seal,
     SetConfig,
+    SetLogHorizon,
     SetLogStartOffset,
     SetPartitions,
     SetTopicId,
     SetTransaction,
+    SetVacuumHorizon,
     check_added,
     each_action,
-    first_old_stem,
+    first_stem_below,
 )
 from distlog.core.commits.deduplication import (
+    MAX_PRODUCER_PAUSE_MS,
     NO_PRODUCERS,
     NO_TRANSACTIONS,
-    PRODUCER_PAUSE_MS,
     ProducerBatch,
     TransactionInfo,
     TransactionTable,
@@ -53,25 +53,27 @@ from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentIn
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError, TopicNotFoundError
 
-_OnPartition = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal
-#: The clocks of a store's servers are taken to differ by less.
-CLOCKS_DIFFER_MS = 10_000
+_PartitionAction = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal
+#: The clocks of a store's servers are assumed to differ by less.
+MAX_CLOCK_DIFFERENCE_MS = 10_000
 #: Former ids that a topic remembers.
-MOST_FORMER_IDS = 100
+MAX_FORMER_IDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A topic at `version`; immutable, so it is shared, kept and pickled freely.
 
-    `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
-    read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far, `passed_ms` the
-    time between them, at most PRODUCER_PAUSE_MS each: by it producers expire.
+    `name` is the prefix of the partition folders: the topic's name when it was created. `gc_floor` is the vacuum
+    horizon: files that were started below this version may be deleted, and no commit may add them. `commit_bytes` is
+    the size of all commits so far. `passed_ms` is the time by which producers expire: the sum of the pauses between
+    commits, of which each counts as MAX_PRODUCER_PAUSE_MS at most.
 
-    Commits below `log_floor` may be deleted. `former_retention_ms` is `commit.retention.ms` from before version
-    `former_retention_version` lowered it: it applies until `log_floor` is above that version. `replaced_ms` is the
-    time at which the topic replaced a dropped one, without records; otherwise 0. `former_ids` are its earlier ids,
-    oldest first. At `seen_ms`, a time of the store's clock, the next version did not exist; 0 if unknown; not stored.
+    `log_floor` is the log retention horizon: commits below this version may be deleted. `former_retention_ms` is
+    `commit.retention.ms` from before version `former_retention_version` lowered it: it applies until the horizon is
+    above that version. `replaced_ms` is the time at which the topic replaced a dropped one, without records;
+    otherwise 0. `former_ids` are its earlier ids, oldest first. At `seen_ms`, a time of the store's clock, the next
+    version did not exist; 0 if unknown; not stored.
     """
 
     version: int
@@ -89,41 +91,41 @@ class Snapshot:
     replaced_ms: int = 0
     former_ids: tuple[str, ...] = ()
     dropped: bool = False
-    requires: Requires = NOTHING
+    requires: Requires = NO_FEATURES
     commit_bytes: int = 0
     passed_ms: int = 0
     seen_ms: int = field(default=0, compare=False)
 
     @property
     def commits_kept_ms(self) -> int | None:
-        """The time for which vacuum keeps commits, in ms; None for no limit. A lowered setting applies late."""
+        """The time for which vacuum keeps commits, in ms; None for no limit. A lowered setting applies later."""
         kept_ms = self.config.commits_kept_ms
         return None if kept_ms is None else max(kept_ms, self.former_retention_ms)
 
     def note_seen(self, time_ms: int) -> None:
-        """Note that the next version did not exist at `time_ms`; the only change of a snapshot."""
+        """Note that the next version did not exist at `time_ms`: the only change to a snapshot."""
         if time_ms > self.seen_ms:
             object.__setattr__(self, "seen_ms", time_ms)
 
     def continues(self, earlier: Snapshot) -> bool:
-        """False if the topic of the `earlier` snapshot was dropped, or has another id, by this one."""
+        """True if this is the same topic as in the `earlier` snapshot, and it was not dropped in between."""
         return self.topic_id == earlier.topic_id and (earlier.dropped or not self.dropped)
 
     def is_fresh_at(self, time_ms: int) -> bool:
-        """True if at `time_ms` of the store's clock a missing next commit was not written, rather than deleted.
+        """True if vacuum cannot have deleted the next commit by `time_ms` of the store's clock.
 
-        The next commit would have been written after `seen_ms`, and vacuum keeps it for `commit.retention.ms`; half
-        is for clocks and slow requests.
+        If the next version has no commit then, it was never written. Vacuum keeps a commit for `commit.retention.ms`,
+        and the next one can only be from after `seen_ms`. Half of that time is left for clocks and slow requests.
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
-        return has_times and -CLOCKS_DIFFER_MS <= age_ms < self.config.least_retention_ms // 2
+        return has_times and -MAX_CLOCK_DIFFERENCE_MS <= age_ms < self.config.least_retention_ms // 2
 
     @property
     def active_partitions(self) -> list[int]:
         """The partitions with an active segment, ascending."""
-        # states in columns have no active segment
-        states = self.partitions.changed_states
+        # partitions in columns have no active segment
+        states = self.partitions.own_states
         return sorted(number for number, state in states.items() if state.active is not None)
 
 
@@ -138,16 +140,16 @@ class PartitionDraft:
         self._segments = state.segments
         self._producers = state.producers
         self._appended: list[SegmentInfo] = []
-        self._begin_commit()
+        self._start_commit()
 
-    def _begin_commit(self) -> None:
+    def _start_commit(self) -> None:
         self._new: list[SegmentInfo] = []
         self._replacements: list[SegmentInfo] = []
         self._removed: set[str] = set()
         self._restored_from: int | None = None
         self._former_end, self._has_batches = self._log_end_offset, False
 
-    def act(self, action: _OnPartition) -> None:
+    def apply(self, action: _PartitionAction) -> None:
         match action:
             case Add(segment):
                 self.add(segment)
@@ -158,11 +160,11 @@ class PartitionDraft:
             case SetLogStartOffset(_, offset):
                 self.set_log_start_offset(offset)
             case Restore(_, offset, _):
-                # the commit may add segments that were removed before
+                # the same commit may add segments from this offset on, which were removed before
                 self._log_start_offset, self._restored_from = min(self._log_start_offset, offset), offset
             case Cleaned(_, offset):
                 if offset > self._log_end_offset:
-                    raise ValueError(f"cleaned up to {offset}, above the log end {self._log_end_offset}")
+                    raise ValueError(f"cleaned up to {offset}, past the log end {self._log_end_offset}")
                 self._first_dirty_offset = offset
             case Active(_, stem, base_offset):
                 self._check_at_end(stem, base_offset)
@@ -173,7 +175,7 @@ class PartitionDraft:
                 self.seal(stem)
 
     def add(self, segment: SegmentInfo) -> None:
-        """Put `segment` at the log's end, or, if it begins below, in a hole that the commit makes."""
+        """Add `segment` at the log's end or, if it begins earlier, in a hole that the commit makes."""
         segment.check()
         if segment.base_offset < self._log_end_offset:
             self._replacements.append(segment)
@@ -184,10 +186,10 @@ class PartitionDraft:
         self._log_end_offset = segment.next_offset
 
     def set_log_start_offset(self, offset: int) -> None:
-        """Raise the log start offset, never lower it; an empty partition may begin at any higher offset."""
+        """Raise the log start offset; it may only be past the log end if the partition has no segments."""
         if offset > self._log_end_offset:
             if self._active or self._new or self._appended or len(self._segments):
-                raise ValueError(f"the log start {offset} is above the log end {self._log_end_offset}")
+                raise ValueError(f"the log start {offset} is past the log end {self._log_end_offset}")
             self._log_end_offset = offset
         self._log_start_offset = max(self._log_start_offset, offset)
 
@@ -197,22 +199,22 @@ class PartitionDraft:
         self._active = None
 
     def add_producers(self, batches: Sequence[ProducerBatch], passed_ms: int) -> None:
-        """Add the commit's batches of producers, after the segments that it adds."""
+        """Add the commit's batches of producers; its segments must have been added before."""
         # the first commit that records producers may also have batches of earlier segments
-        first = self._former_end if self._producers else 0
+        first_offset = self._former_end if self._producers else 0
         for batch in batches:
-            if not first <= batch.last_offset - batch.offset_delta <= batch.last_offset < self._log_end_offset:
+            if not first_offset <= batch.last_offset - batch.offset_delta <= batch.last_offset < self._log_end_offset:
                 raise ValueError(f"producer {batch.producer_id} has a batch that the commit does not add")
         self._producers, self._has_batches = self._producers.updated(batches, passed_ms), True
 
     def end_commit(self) -> None:
-        """End the commit: fill the holes."""
+        """End the commit: remove segments, and put the replacements into the holes."""
         if not self._has_batches and any(segment.has_producers or segment.has_transactions for segment in self._new):
-            # after direct appends, the commits lack the latest batches of producers
+            # a sealed segment: no commit has the producers of direct appends
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)
-            # a restore may also fill offsets before the first segment
+            # a restore may also add segments before the first one
             front = None if self._restored_from is None else (self._restored_from, self._log_end_offset)
             self._segments = segments.replaced(self._removed, self._replacements, front)
             self._appended = []
@@ -220,7 +222,7 @@ class PartitionDraft:
                 times = self._segments.array("append_time_ms")
                 check_append_times(np.zeros(len(times), np.int64), times)
         self._appended += self._new
-        self._begin_commit()
+        self._start_commit()
 
     def finish(self) -> PartitionState:
         return PartitionState(
@@ -246,7 +248,7 @@ class PartitionDraft:
 
 
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a
-# duplicate record. A writer runs `apply` before it commits, so it breaks none.
+# duplicate record. A writer calls `apply` before it puts a commit, so it puts no invalid one.
 
 
 def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
@@ -255,7 +257,7 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
 
 
 def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
-    """The state after `commits`, which follow `snapshot` without a gap; CorruptMetadataError if one is invalid."""
+    """The state after `commits`, which follow `snapshot` without a gap; CorruptMetadataError for an invalid one."""
     draft = _Draft(snapshot)
     version = -1
     try:
@@ -275,8 +277,9 @@ class _Draft:
     def __init__(self, snapshot: Snapshot | None) -> None:
         self._head = snapshot
         self._partitions = snapshot.partitions if snapshot else NO_PARTITIONS
+        #: The partitions that changed since `snapshot`, and since the start of the commit.
         self._changed: dict[int, PartitionDraft] = {}
-        self._touched: dict[int, PartitionDraft] = {}
+        self._changed_by_commit: dict[int, PartitionDraft] = {}
         self._transactions = snapshot.transactions if snapshot else NO_TRANSACTIONS
 
     def apply(self, commit: Commit) -> None:
@@ -285,27 +288,27 @@ class _Draft:
         starts = self._starts_after_tables(commit.actions) if tables else None
         row_by_row = bool(tables) and starts is None
         for action in each_action(commit.actions) if row_by_row else commit.actions:
-            if head.dropped and not isinstance(action, GcFloor | LogFloor):
+            if head.dropped and not isinstance(action, SetVacuumHorizon | SetLogHorizon):
                 raise ValueError("the topic was dropped")
             if starts is None or not isinstance(action, SetLogStartOffset):
                 head = self._act(head, commit, action)
         if starts is not None:
             self._apply_tables(tables)
-            self._raise_starts(starts)
+            self._raise_log_starts(starts)
         head = self._with_former_retention(head)
         check_added(commit.actions)
-        if stem := first_old_stem(commit.actions, head.gc_floor):
+        if stem := first_stem_below(commit.actions, head.gc_floor):
             text = f"segment {stem} was started below the vacuum horizon {head.gc_floor}"
             raise ValueError(f"{text}: vacuum may have deleted it")
-        for draft in self._touched.values():
+        for draft in self._changed_by_commit.values():
             draft.end_commit()
-        self._touched = {}
+        self._changed_by_commit = {}
         self._head = head
 
     def _starts_after_tables(self, actions: Sequence[Action]) -> list[SetLogStartOffset] | None:
-        """The new log starts of a commit with tables; None if it must be applied action by action."""
+        """The log starts to set after a commit's tables; None if all its actions must be applied one by one."""
         starts = [action for action in actions if isinstance(action, SetLogStartOffset)]
-        if len(starts) < sum(isinstance(action, _OnPartition | ProducerBatches) for action in actions):
+        if len(starts) < sum(isinstance(action, _PartitionAction | ProducerBatches) for action in actions):
             return None
         if not starts:
             return []
@@ -318,14 +321,15 @@ class _Draft:
             return None
         return starts if (offsets <= ends[numbers]).all() else None
 
-    def _raise_starts(self, starts: Sequence[SetLogStartOffset]) -> None:
-        changed_states, plain = self._partitions.changed_states, dict[int, int]()
+    def _raise_log_starts(self, starts: Sequence[SetLogStartOffset]) -> None:
+        own_states, starts_in_columns = self._partitions.own_states, dict[int, int]()
         for action in starts:
-            if action.partition in changed_states:
+            if action.partition in own_states:
                 self._act_on_partition(action)
             else:
-                plain[action.partition] = max(action.offset, plain.get(action.partition, 0))
-        self._partitions = self._partitions.with_starts(plain)
+                start = starts_in_columns.get(action.partition, 0)
+                starts_in_columns[action.partition] = max(action.offset, start)
+        self._partitions = self._partitions.with_starts(starts_in_columns)
 
     def finish(self) -> Snapshot:
         if self._head is None:
@@ -334,29 +338,29 @@ class _Draft:
         return dataclasses.replace(
             self._head,
             partitions=self._partitions.with_states(changed),
-            # this forgets old batches
+            # without old batches
             transactions=self._transactions.updated({}, self._head.timestamp_ms),
         )
 
     def _follow(self, commit: Commit) -> Snapshot:
-        """The head's scalars after `commit`, which must follow the head in version, chain and time."""
+        """The snapshot after `commit`, still without its actions; ValueError unless it follows the head."""
         head = self._head
         if (commit.version, commit.prev) != ((head.version + 1, head.commit_id) if head else (0, None)):
-            raise ValueError("it does not follow the commit before it")
+            raise ValueError("it does not follow the commit of the version before")
         if head and commit.timestamp_ms <= head.timestamp_ms:
-            raise ValueError("time does not go forward")
+            raise ValueError("its time is not after the time of the commit before")
         if commit.actions and isinstance(commit.actions[0], Create):
             head = self._create(commit, commit.actions[0])
         if head is None or commit.topic_id != head.topic_id:
             raise ValueError("it belongs to another topic")
-        pause_ms = min(commit.timestamp_ms - head.timestamp_ms, PRODUCER_PAUSE_MS)
+        pause_ms = min(commit.timestamp_ms - head.timestamp_ms, MAX_PRODUCER_PAUSE_MS)
         return dataclasses.replace(
             head,
             version=commit.version,
             commit_id=commit.id,
             timestamp_ms=commit.timestamp_ms,
             commit_bytes=head.commit_bytes + commit.size,
-            requires=head.requires.also(commit.requires),
+            requires=head.requires.union(commit.requires),
             passed_ms=head.passed_ms + pause_ms,
         )
 
@@ -383,7 +387,7 @@ class _Draft:
         }
         if head is None:
             return Snapshot(**fields_at_start)
-        # an import may bring the dropped topic back with its records
+        # an import may bring the dropped topic back with its records, and then replaces no topic
         replaced_ms = commit.timestamp_ms if commit.operation == CREATE else 0
         return dataclasses.replace(head, **fields_at_start, dropped=False, replaced_ms=replaced_ms, former_ids=())
 
@@ -391,11 +395,11 @@ class _Draft:
         match action:
             case Create():
                 if action is not commit.actions[0]:
-                    raise ValueError("a topic is created by a commit's first action")
+                    raise ValueError("only a commit's first action may create a topic")
             case Drop():
                 return self._drop(head)
             case SetTopicId(topic_id):
-                former_ids = (*head.former_ids, head.topic_id)[-MOST_FORMER_IDS:]
+                former_ids = (*head.former_ids, head.topic_id)[-MAX_FORMER_IDS:]
                 return dataclasses.replace(head, topic_id=topic_id, former_ids=former_ids)
             case SetPartitions(count):
                 if count < len(self._partitions):
@@ -411,11 +415,11 @@ class _Draft:
             case ProducerBatches(batches):
                 for partition, batch in batches.items():
                     self._partition(partition).add_producers(batch, head.passed_ms)
-            case GcFloor(version):
+            case SetVacuumHorizon(version):
                 if version > commit.version:
                     raise ValueError(f"version {version} is in the future")
                 return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
-            case LogFloor(version):
+            case SetLogHorizon(version):
                 if version > head.gc_floor:
                     raise ValueError(
                         f"the log retention horizon {version} is above the vacuum horizon {head.gc_floor}"
@@ -426,48 +430,46 @@ class _Draft:
             case AddTable() | RemoveTable():
                 return head  # `_apply_tables` applies them together
             case Restore(_, _, version) if version < head.gc_floor or version >= commit.version:
-                raise ValueError(f"the files of version {version} are not kept")
+                raise ValueError(f"vacuum may have deleted files of version {version}")
             case _:
                 self._act_on_partition(action)
         return head
 
-    def _act_on_partition(self, action: _OnPartition) -> None:
-        self._partition(action.segment.partition if isinstance(action, Add) else action.partition).act(action)
+    def _act_on_partition(self, action: _PartitionAction) -> None:
+        self._partition(action.segment.partition if isinstance(action, Add) else action.partition).apply(action)
 
     def _partition(self, partition: int) -> PartitionDraft:
         if partition not in self._changed:
             if partition >= len(self._partitions):
                 raise ValueError(f"there is no partition {partition}")
             self._changed[partition] = PartitionDraft(self._partitions[partition])
-        self._touched[partition] = self._changed[partition]
+        self._changed_by_commit[partition] = self._changed[partition]
         return self._changed[partition]
 
     def _apply_tables(self, tables: Sequence[AddTable | RemoveTable]) -> None:
-        """Add and remove segments, one by one for partitions that are not in columns."""
+        """Add and remove the segments in `tables`: in columns, or one by one for partitions with their own state."""
         added = join([no_rows(SCHEMA), *(table.rows for table in tables if isinstance(table, AddTable))])
         removed = join([no_rows(REMOVED_SCHEMA), *(table.rows for table in tables if isinstance(table, RemoveTable))])
         owners = np.concatenate([numbers_of(rows["partition"]) for rows in (added, removed)])
         count = len(self._partitions)
         if owners.max() >= count:
             raise ValueError(f"there is no partition {owners.max()}")
-        # many states of single partitions go back into columns
+        # partitions with their own state go back into columns if they are many
         self._partitions = self._partitions.absorbed(owners)
-        alone = np.zeros(count, bool)
-        alone[[*self._partitions.changed_states, *self._changed]] = True
-        alone_flags = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
-        if any(flags.any() for flags in alone_flags):
-            single = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), alone_flags, strict=True)]
-            for action in each_action([AddTable(single[0]), RemoveTable(single[1])]):
+        has_state = np.zeros(count, bool)
+        has_state[[*self._partitions.own_states, *self._changed]] = True
+        added_flags, removed_flags = (has_state[numbers_of(rows["partition"])] for rows in (added, removed))
+        if added_flags.any() or removed_flags.any():
+            added_rows, removed_rows = added.filter(booleans(added_flags)), removed.filter(booleans(removed_flags))
+            for action in each_action([AddTable(added_rows), RemoveTable(removed_rows)]):
                 if isinstance(action, Add | Remove):
                     self._act_on_partition(action)
-            added, removed = (
-                rows.filter(booleans(~flags)) for rows, flags in zip((added, removed), alone_flags, strict=True)
-            )
+            added, removed = added.filter(booleans(~added_flags)), removed.filter(booleans(~removed_flags))
         if len(added) or len(removed):
             self._partitions = self._partitions.changed(added, removed)
 
     def _drop(self, head: Snapshot) -> Snapshot:
-        self._partitions, self._changed, self._touched = NO_PARTITIONS, {}, {}
+        self._partitions, self._changed, self._changed_by_commit = NO_PARTITIONS, {}, {}
         self._transactions = NO_TRANSACTIONS
         return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
 
@@ -481,6 +483,6 @@ class _Draft:
 
 
 def check_partition(partition: int, count: int) -> None:
-    """Raise TopicNotFoundError unless a topic of `count` partitions has this one."""
+    """Raise TopicNotFoundError unless the partition is one of `count`."""
     if not 0 <= partition < count:
         raise TopicNotFoundError(f"the partition does not exist: give one from 0 to {count - 1}", partition=partition)

@@ -30,21 +30,21 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 _log = logging.getLogger(__name__)
 
-_NEVER = range(0)
-_LONGEST_HINT = 200
+_NO_TIMES = range(0)
+_MAX_HINT_BYTES = 200
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
-#: Commits that are read at once after a checkpoint, where often no more exist, and at most.
-_FIRST_GROUP, _LARGEST_GROUP = 4, 64
-#: Unusable checkpoints that are tried; after that the commits show what is wrong.
-CHECKPOINTS_TRIED = 2
-#: A topic has few commits if one page of a listing has them all, on each kind of object store.
-FEW_NAMES = 1000
-#: How often a listing is tried that takes longer than commits are kept.
-LISTINGS_TRIED = 3
+#: Commits that are read at once after a checkpoint, where often none follow, and at most.
+_FIRST_GROUP, _MAX_GROUP = 4, 64
+#: Checkpoints that are tried if some are damaged; after that the commits show what is wrong.
+CHECKPOINT_TRIES = 2
+#: The names in one page of a listing, on each kind of object store.
+ONE_PAGE = 1000
+#: How often a load is tried whose listing takes longer than commits are kept.
+LISTING_TRIES = 3
 
 
-class BehindFloorError(Exception):
-    """All versions that a process knows may be deleted: it must load the topic again."""
+class BelowHorizonError(Exception):
+    """The versions that a process has read may be below the log retention horizon: it must load the topic again."""
 
 
 class SnapshotLoader:
@@ -53,25 +53,25 @@ class SnapshotLoader:
     def __init__(self, storage: Storage, defaults: Mapping[str, object] = NO_DEFAULTS) -> None:
         self._storage, self.defaults = storage, defaults
         self._files = CommitFiles(storage)
-        # a time of the store's clock before the last listing
-        self.listed_ms = self._first_listed = 0
-        #: The newest full checkpoint that this process has read at the head or written; the next ones add to it.
+        #: The store's time before the last listing, and the lowest version in it.
+        self.listed_ms = self._first_listed_version = 0
+        #: The newest full checkpoint that this process has read at the head or written: incremental ones add to it.
         self.full_checkpoint: str | None = None
-        #: Full checkpoints that are damaged, or that damaged ones need; a load tries none twice.
+        #: Full checkpoints that are damaged, or whose incremental ones are; a load tries none twice.
         self._unusable = set[str]()
 
     def load(
-        self, version: int | None = None, cached: Snapshot | None = None, recent: range = _NEVER
+        self, version: int | None = None, cached: Snapshot | None = None, *, recent_times: range = _NO_TIMES
     ) -> Snapshot | None:
-        """The snapshot at `version`, or at the head; None when there is no topic.
+        """The snapshot at `version`, or at the head; None without a topic.
 
-        If the commit of `cached` still exists, only later ones are read, up to the first one with a `recent` time.
+        If the commit of `cached` still exists, only later ones are read, up to the first one in `recent_times` (ms).
         Raises OffsetOutOfRangeError if the version does not exist, CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
-        snapshot = self._from_known(cached, end, recent) if cached and cached.version < end else None
+        snapshot = self._from_cached(cached, end, recent_times) if cached and cached.version < end else None
         snapshot = snapshot or self._from_hint(end) or self._from_listings(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("the version does not exist yet", version=version, head=snapshot.version)
@@ -82,25 +82,25 @@ class SnapshotLoader:
             return dataclasses.replace(snapshot, config=snapshot.config.with_defaults(self.defaults))
         return snapshot
 
-    def load_few(self) -> Snapshot | None:
-        """The head by a listing, and a request for each commit in it; one more than `load` above FEW_NAMES."""
-        return self._with_defaults(self._from_listings(MAX_LONG, few=True))
+    def load_by_listing(self) -> Snapshot | None:
+        """The head by a listing, and a request for each commit in it; if it has more than ONE_PAGE, as `load`."""
+        return self._with_defaults(self._from_listings(MAX_LONG, only_listed=True))
 
     def load_unlisted(self, listed_ms: int) -> Snapshot | None:
-        """The head, None for no topic, after a listing of the caller's showed no commits.
+        """The head after a listing by the caller that showed no commits; None without a topic.
 
-        `listed_ms` is a time of the store's clock before that listing, which is repeated if it is too old.
+        `listed_ms` is the store's time before that listing, which is repeated if it is too old.
         """
         if snapshot := self._from_hint(MAX_LONG):
             return self._with_defaults(snapshot)
         self.listed_ms = listed_ms
-        with suppress(BehindFloorError, CorruptMetadataError):
+        with suppress(BelowHorizonError, CorruptMetadataError):
             snapshot = self._fold_from(None, MAX_LONG, -1)
-            return self._with_defaults(self._listed(snapshot, snapshot, MAX_LONG, listed_ms))
+            return self._with_defaults(self._if_fresh(snapshot, snapshot, MAX_LONG, listed_ms))
         return self._with_defaults(self._from_listings(MAX_LONG))
 
     def load_at(self, timestamp_ms: int) -> Snapshot | None:
-        """The snapshot of the newest commit that is not after `timestamp_ms`; otherwise as `load`."""
+        """The snapshot of the last commit at or before `timestamp_ms`; None without a topic."""
         head = self.load()
         if head is None or head.timestamp_ms <= timestamp_ms:
             return head
@@ -108,7 +108,7 @@ class SnapshotLoader:
         try:
             later = bisect.bisect_right(versions, timestamp_ms, key=self._timestamp)
         except CorruptMetadataError as error:
-            if self.floor_above(error) is None:
+            if self.horizon_above(error) is None:
                 raise
             return self.load_at(timestamp_ms)
         if later == 0 and head.log_floor:
@@ -124,43 +124,43 @@ class SnapshotLoader:
         self,
         snapshot: Snapshot,
         *,
-        group: int = 1,
+        first_group: int = 1,
         base: Snapshot | None = None,
         commits: list[Commit] | None = None,
         one_request: bool = False,
     ) -> Snapshot:
-        """`snapshot` with all later commits applied, which are added to `commits`; `group` requests come first.
+        """`snapshot` with all later commits applied, which are added to `commits`; `first_group` are read at once.
 
-        `snapshot` was made from `base`, if any. `one_request` stops after the first requests that return commits.
-        Raises BehindFloorError.
+        The commits up to `snapshot` were read after `base`, by default `snapshot` itself. `one_request` stops after
+        the first commits. Raises BelowHorizonError.
         """
         head, files, base = snapshot, CommitFiles(self._storage), base or snapshot
         try:
-            for later in files.follow(snapshot.version + 1, group=group):
+            for later in files.follow(snapshot.version + 1, first_group=first_group):
                 head = fold(head, later)
                 if commits is not None:
                     commits += later
                 if one_request and later:
-                    files.asked_ms = 0
+                    files.store_ms = 0
                     break
         except CorruptMetadataError:
-            # a slow writer may have put its commit at the version of a deleted one
+            # vacuum may have deleted a version, and a writer that was paused put another commit there
             if base.is_fresh_at(self._storage.replied_ms()):
                 raise
-            raise BehindFloorError from None
-        return self._believed(base, head, files.asked_ms)
+            raise BelowHorizonError from None
+        return self._if_newest(base, head, files.store_ms)
 
-    def floor_above(self, error: CorruptMetadataError) -> int | None:
+    def horizon_above(self, error: CorruptMetadataError) -> int | None:
         """Return the log retention horizon if the commit of `error` is below it; else None."""
         version = paths.parse_commit_file(str(error.details.get("file", "")))
         head = None if version is None else self.load()
         return head.log_floor if head and version is not None and version < head.log_floor else None
 
     def is_newest(self, base: Snapshot, version: int) -> bool:
-        """True if `version`, found from `base`, is the last one; False also if that is unknown.
+        """True if no version follows `version`, which was read after `base`; False also if that is unknown.
 
-        A listing shows it, since the horizon is above all deleted versions. A disk deletes commits in order: if the
-        commit of `base` exists, no later one was deleted.
+        A listing shows later versions, of which vacuum never deletes the newest. On a disk, vacuum deletes commits in
+        order: if the commit of `base` exists, no later one was deleted.
         """
         if self._storage.is_local:
             commit = self._files.read(base.version)
@@ -168,34 +168,34 @@ class SnapshotLoader:
         later = self._storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(version)))
         return all((paths.parse_commit_file(file.name) or 0) <= version for file in later)
 
-    def _believed(self, base: Snapshot, head: Snapshot, asked_ms: int) -> Snapshot:
-        """`head`, found from `base` after `asked_ms`; BehindFloorError if later commits may have been deleted."""
+    def _if_newest(self, base: Snapshot, head: Snapshot, store_ms: int) -> Snapshot:
+        """Return `head`, read from `base` on after `store_ms` (0: unknown); BelowHorizonError if it may be old."""
         if not base.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, head.version):
-            raise BehindFloorError
-        head.note_seen(asked_ms)
+            raise BelowHorizonError
+        head.note_seen(store_ms)
         return head
 
-    def _from_known(self, cached: Snapshot, end: int, recent: range) -> Snapshot | None:
-        """None if the topic was created again. The commit of `cached` is read only if it is the newest."""
+    def _from_cached(self, cached: Snapshot, end: int, recent_times: range) -> Snapshot | None:
+        """None if `cached` is no longer of use. Its commit is read only without later ones, to find a new topic."""
         try:
             snapshot, files = cached, CommitFiles(self._storage)
             for commits in files.follow(cached.version + 1, end=end):
                 snapshot = fold(snapshot, commits)
-                if snapshot.timestamp_ms in recent and not snapshot.dropped:
-                    files.asked_ms = 0
+                if snapshot.timestamp_ms in recent_times and not snapshot.dropped:
+                    files.store_ms = 0
                     break
             if snapshot is cached:
-                _check_belongs(cached, files.read_existing(cached.version))
-            return self._believed(cached, snapshot, files.asked_ms if snapshot.version + 1 < end else 0)
+                _check_same_commit(cached, files.read_existing(cached.version))
+            return self._if_newest(cached, snapshot, files.store_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
-            if self._still_exists(cached):
+            if self._has_commit(cached):
                 _log.warning("the cached state of the topic is ignored: %s", error)
             return None
-        except BehindFloorError:
+        except BelowHorizonError:
             return None
 
-    def _still_exists(self, cached: Snapshot) -> bool:
-        """False if the folder has another commit of that version, or none: it was deleted, or created again."""
+    def _has_commit(self, cached: Snapshot) -> bool:
+        """True if the folder has the commit of `cached`, perhaps damaged; False after the topic was replaced."""
         try:
             commit = self._files.read(cached.version)
         except CorruptMetadataError:
@@ -208,23 +208,23 @@ class SnapshotLoader:
             return None
         try:
             base, written_ms = self._read_with_time(name, end)
-            # the writer's time may be wrong; the file's time is wrong if it was put twice
+            # the earlier of two times: the writer's clock may be wrong, and a repeated put changes the file's time
             base.note_seen(min(written_ms, base.timestamp_ms) if written_ms < MAX_LONG else 0)
             files = CommitFiles(self._storage)
             snapshot = self._fold_from(base, end, base.version, files)
             assert snapshot is not None
-            return self._believed(base, snapshot, files.asked_ms if snapshot.version + 1 < end else 0)
+            return self._if_newest(base, snapshot, files.store_ms if snapshot.version + 1 < end else 0)
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
-        except BehindFloorError:
+        except BelowHorizonError:
             pass
         return None
 
     def _read(self, name: str, end: int) -> Snapshot:
-        """The state of the checkpoint `name`, for a load up to `end`."""
+        """The state of the checkpoint `name`, for a load of versions below `end`."""
         full = paths.base_of_checkpoint(name)
         if full in self._unusable:
-            raise CorruptMetadataError("another checkpoint of the same full one cannot be read", file=name)
+            raise CorruptMetadataError("another checkpoint on the same full checkpoint cannot be read", file=name)
         try:
             snapshot = checkpoint.read(self._storage, name)
         except (CorruptMetadataError, FileNotFoundError):
@@ -247,28 +247,28 @@ class SnapshotLoader:
         assert isinstance(written_ms, int)
         return base, written_ms
 
-    def _from_listings(self, end: int, *, few: bool = False) -> Snapshot | None:
-        first = -1
-        for _ in range(LISTINGS_TRIED):
-            with suppress(BehindFloorError):
+    def _from_listings(self, end: int, *, only_listed: bool = False) -> Snapshot | None:
+        first_version = -1
+        for _ in range(LISTING_TRIES):
+            with suppress(BelowHorizonError):
                 try:
-                    return self._from_listing(end, few=few)
+                    return self._from_listing(end, only_listed=only_listed)
                 except CorruptMetadataError:
-                    if first == self._first_listed:
+                    if first_version == self._first_listed_version:
                         # a commit that vacuum failed to delete may remain between deleted ones
                         if end < MAX_LONG and (head := self.load()) and end <= head.log_floor:
-                            raise self._not_kept(end - 1, head.log_floor, head.version) from None
+                            raise self._deleted_error(end - 1, head.log_floor, head.version) from None
                         raise
-                    first = self._first_listed
-        text = "commits vanish while they are read, as vacuum deletes faster than the storage answers: try again"
+                    first_version = self._first_listed_version
+        text = "vacuum deletes commits faster than the storage returns them: try again"
         raise StorageError(text, file=paths.COMMITS_DIR)
 
-    def _from_listing(self, end: int, *, few: bool = False) -> Snapshot | None:
+    def _from_listing(self, end: int, *, only_listed: bool = False) -> Snapshot | None:
         self.listed_ms = listed_ms = self._storage.replied_ms()
         self._unusable.clear()
         first, newest, names = MAX_LONG, -1, list[str]()
         for count, file in enumerate(self._storage.list_after(paths.COMMITS_DIR), 1):
-            if few and count > FEW_NAMES:
+            if only_listed and count > ONE_PAGE:
                 return self.load()
             version, of_checkpoint = paths.parse_commit_file(file.name), paths.parse_checkpoint_file(file.name)
             if version is not None:
@@ -276,66 +276,68 @@ class SnapshotLoader:
             if of_checkpoint is not None:
                 newest = max(newest, of_checkpoint)
                 names.append(file.name)
-        self._first_listed = first
+        self._first_listed_version = first
         names.sort(reverse=True)
         if end < MAX_LONG:
-            self._check_kept(end - 1, names, newest)
+            self._check_not_deleted(end - 1, names, newest)
         usable = [name for name in names if _is_below(name, end)]
         # where commits were deleted, only the checkpoints have their contents
         full = [name for name in usable if paths.base_of_checkpoint(name) is None]
-        read_end = newest + 1 if few else end
-        for name in usable if first else dict.fromkeys((*usable[:CHECKPOINTS_TRIED], *full[:CHECKPOINTS_TRIED])):
+        read_end = newest + 1 if only_listed else end
+        for name in usable if first else dict.fromkeys((*usable[:CHECKPOINT_TRIES], *full[:CHECKPOINT_TRIES])):
             snapshot = self._from_checkpoint(name, end, newest, listed_ms, read_end)
             if snapshot:
                 return snapshot
         if end <= first < MAX_LONG:
-            raise self._not_kept(end - 1, first, newest)
+            raise self._deleted_error(end - 1, first, newest)
         snapshot = self._fold_from(None, read_end, newest)
-        return self._listed(snapshot, snapshot, end, listed_ms)
+        return self._if_fresh(snapshot, snapshot, end, listed_ms)
 
-    def _listed(self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
-        """`snapshot`, made from `base`, after a listing from `listed_ms` on; BehindFloorError if it is too old."""
+    def _if_fresh(
+        self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int
+    ) -> Snapshot | None:
+        """Return `snapshot`, read after `base` and a listing at `listed_ms`; BelowHorizonError if that is too old."""
         if snapshot is None or base is None or snapshot.version + 1 == end:
             return snapshot
         snapshot.note_seen(listed_ms)
         if not snapshot.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, snapshot.version):
-            raise BehindFloorError
+            raise BelowHorizonError
         return snapshot
 
     @staticmethod
-    def _not_kept(version: int, floor: int, newest: int) -> OffsetOutOfRangeError:
-        text = f"the log has the versions {floor} to {newest}: older commits were deleted (commit.retention.ms)"
-        return OffsetOutOfRangeError(text, version=version, log_floor=floor, head=newest)
+    def _deleted_error(version: int, horizon: int, newest: int) -> OffsetOutOfRangeError:
+        text = f"the log has the versions {horizon} to {newest}: older commits were deleted (commit.retention.ms)"
+        return OffsetOutOfRangeError(text, version=version, log_floor=horizon, head=newest)
 
-    def _check_kept(self, version: int, names: Iterable[str], newest: int) -> None:
-        """Raise OffsetOutOfRangeError for a version whose commit may be deleted, as the newest checkpoint says."""
+    def _check_not_deleted(self, version: int, names: Iterable[str], newest: int) -> None:
+        """Raise OffsetOutOfRangeError if `version` is below the horizon in the newest checkpoint of `names`."""
         for name in names:
             try:
-                floor = self._read(name, 0).log_floor
+                horizon = self._read(name, 0).log_floor
             except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
-                continue  # a library that lacks a feature of the head may read versions from before it
-            if version < floor:
-                raise self._not_kept(version, floor, newest)
+                continue  # a library that lacks a feature of the head may be able to read earlier versions
+            if version < horizon:
+                raise self._deleted_error(version, horizon, newest)
             return
 
     def _from_checkpoint(self, name: str, end: int, newest: int, listed_ms: int, read_end: int) -> Snapshot | None:
-        """Fold the commits up to `read_end` on the checkpoint `name`; None if that is not usable."""
+        """Apply the commits below `read_end` to the checkpoint `name`; None if the checkpoint cannot be used."""
         try:
             base = self._read(name, end)
             snapshot = self._fold_from(base, read_end, max(newest, base.version))
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None
-        return self._listed(snapshot, base, end, listed_ms)
+        return self._if_fresh(snapshot, base, end, listed_ms)
 
     def _fold_from(
-        self, snapshot: Snapshot | None, end: int, existing: int, files: CommitFiles | None = None
+        self, snapshot: Snapshot | None, end: int, known_version: int, files: CommitFiles | None = None
     ) -> Snapshot | None:
-        """Fold the commits up to `end` on `snapshot`, which must belong to the topic, or on nothing."""
+        """Apply the commits below `end` to `snapshot`, whose own commit is checked, or from version 0 on to None."""
         start, files = snapshot.version if snapshot else 0, files or CommitFiles(self._storage)
-        for commits in files.follow(start, end=end, existing=existing, group=_FIRST_GROUP):
+        for commits in files.follow(start, end=end, known_version=known_version, first_group=_FIRST_GROUP):
             if snapshot and commits[0].version == snapshot.version:
-                _check_belongs(snapshot, commits[0])
+                _check_same_commit(snapshot, commits[0])
                 commits = commits[1:]
             snapshot = fold(snapshot, commits) if commits else snapshot
         return snapshot
@@ -345,7 +347,7 @@ class SnapshotLoader:
 
 
 class CheckpointWriter:
-    """Writes a checkpoint every `commits` commits, large ones in a thread; a failure only logs a warning."""
+    """Writes checkpoints, which are due every `commits` commits, large ones in a thread; a failure logs a warning."""
 
     def __init__(self, storage: Storage, commits: int, loader: SnapshotLoader) -> None:
         self._storage, self._commits, self._loader = storage, commits, loader
@@ -355,7 +357,7 @@ class CheckpointWriter:
     def write(self, snapshot: Snapshot, *, may_wait: bool) -> None:
         """Write a checkpoint of `snapshot`, in the background if it is large and `may_wait`."""
         if self._process != os.getpid():
-            # a forked child may end without waiting for threads, as by `os._exit`
+            # a forked child has none of its parent's threads, and may end without waiting for its own (`os._exit`)
             self._process, self._task, may_wait = os.getpid(), None, False
         if checkpoint.row_count(snapshot) < checkpoint.LARGE_ROWS or not may_wait:
             self._write(snapshot)
@@ -371,10 +373,10 @@ class CheckpointWriter:
 
     def _write_if_exists(self, snapshot: Snapshot) -> None:
         try:
-            # if the topic was deleted since, its folder must not come back
+            # if the topic's folder was deleted since, the checkpoint must not create it again
             self._storage.size(paths.commit_file(snapshot.version))
         except (FileNotFoundError, StorageError) as error:
-            _log.warning("no checkpoint of version %d, whose commit cannot be seen: %s", snapshot.version, error)
+            _log.warning("no checkpoint of version %d, since its commit cannot be found: %s", snapshot.version, error)
         else:
             self._write(snapshot)
 
@@ -386,12 +388,12 @@ class CheckpointWriter:
             _log.warning("cannot write the checkpoint of version %d: %s", snapshot.version, error)
 
     def _write_incremental(self, snapshot: Snapshot) -> bool:
-        """False if a full one is due, also if vacuum may delete its base soon, or that is damaged."""
-        base, floor = self._loader.full_checkpoint, max(snapshot.gc_floor, snapshot.log_floor)
+        """False if a full one is due, since the last full one is damaged, or vacuum may delete it soon."""
+        base, horizon = self._loader.full_checkpoint, max(snapshot.gc_floor, snapshot.log_floor)
         if (
             base is None
             or checkpoint.row_count(snapshot) < checkpoint.LARGE_ROWS
-            or not floor <= (paths.parse_checkpoint_file(base) or 0) < snapshot.version
+            or not horizon <= (paths.parse_checkpoint_file(base) or 0) < snapshot.version
         ):
             return False
         try:
@@ -404,8 +406,8 @@ class CheckpointWriter:
 class CommitFiles:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        #: A time of the store's own clock before the last request of `follow` was sent; 0 if unknown.
-        self.asked_ms = 0
+        #: The store's time before the last request of `follow` was sent; 0 if unknown.
+        self.store_ms = 0
 
     def read(self, version: int) -> Commit | None:
         """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
@@ -416,15 +418,15 @@ class CommitFiles:
         return self.decode(version, data)
 
     def decode(self, version: int, data: bytes) -> Commit:
-        """The commit of `version`, whose file begins with `data`; otherwise as `read`."""
+        """The commit of `version` from the first MAX_CONDITIONAL_BYTES + 1 bytes of its file; otherwise as `read`."""
         file = paths.commit_file(version)
         if len(data) > MAX_CONDITIONAL_BYTES:
             raise CorruptMetadataError(
-                "the commit is larger than any commit may be; restore it from a copy", file=file
+                "the commit is larger than any commit may be; restore the file from a copy", file=file
             )
         commit = Commit.decode(data, file)
         if commit.version != version:
-            raise CorruptMetadataError("the commit is not of the version in its name", file=file)
+            raise CorruptMetadataError("the commit has another version than its file's name", file=file)
         return commit
 
     def read_existing(self, version: int) -> Commit:
@@ -432,22 +434,22 @@ class CommitFiles:
         commit = self.read(version)
         if commit is None:
             file = paths.commit_file(version)
-            raise CorruptMetadataError("a commit below the head is missing; restore it from a copy", file=file)
+            raise CorruptMetadataError("a commit below the head is missing; restore the file from a copy", file=file)
         return commit
 
     def follow(
-        self, start: int, *, end: int = MAX_LONG, existing: int = -1, group: int = 1
+        self, start: int, *, end: int = MAX_LONG, known_version: int = -1, first_group: int = 1
     ) -> Iterator[list[Commit]]:
-        """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
+        """The commits from version `start` to `end - 1` or to the head, in groups that are read at once.
 
-        A group is as large as all earlier ones together. The version `existing` exists. Raises CorruptMetadataError
-        for a missing version below it, or below a commit that was read.
+        Each group after the `first_group` is as large as all before. The version `known_version` exists. Raises
+        CorruptMetadataError for a missing version below it, or below a commit that was read.
         """
         first = start
         while start < end:
-            self.asked_ms = self._storage.replied_ms()
-            # Two versions after `existing`: the first is expected to be missing, and then the second must be, too.
-            size = min(max(group, start - first, existing + 3 - start), _LARGEST_GROUP)
+            self.store_ms = self._storage.replied_ms()
+            # up to two versions after the known one: the first is expected to be missing, and then so must the second
+            size = min(max(first_group, start - first, known_version + 3 - start), _MAX_GROUP)
             read_all = map if self._storage.is_local else in_parallel
             next_commits = list(read_all(self.read, range(start, min(start + size, end))))
             commits = list(_until_missing(next_commits))
@@ -457,17 +459,17 @@ class CommitFiles:
             if len(commits) == len(next_commits):
                 continue
             later = next_commits[len(commits) + 1 :]
-            if start <= existing or (any(later) if later or size == 1 else self.read(start + 1) is not None):
-                # A missing version may have been written, and the next one after it, between two of our reads.
+            if start <= known_version or (any(later) if later or size == 1 else self.read(start + 1) is not None):
+                # damage, unless the missing version and the next one were written between two reads
                 self.read_existing(start)
                 continue
             return
 
 
 def read_hint(storage: Storage) -> str | None:
-    """The name of the checkpoint that was written last, or None; the file may be old, missing or wrong."""
+    """The name of the last checkpoint in the hint's file, or None; the hint may be old, missing or wrong."""
     try:
-        name = storage.read(paths.LAST_CHECKPOINT, 0, _LONGEST_HINT + 1).decode("ascii", "replace")
+        name = storage.read(paths.LAST_CHECKPOINT, 0, _MAX_HINT_BYTES + 1).decode("ascii", "replace")
     except FileNotFoundError:
         return None
     return None if paths.parse_checkpoint_file(name) is None else name
@@ -485,6 +487,8 @@ def _is_below(name: str, end: int) -> bool:
     return version is not None and version < end
 
 
-def _check_belongs(snapshot: Snapshot, commit: Commit) -> None:
+def _check_same_commit(snapshot: Snapshot, commit: Commit) -> None:
     if commit.id != snapshot.commit_id:
-        raise CorruptMetadataError("the checkpoint is of another topic", version=snapshot.version)
+        raise CorruptMetadataError(
+            "the checkpoint is of another topic, or of another commit", version=snapshot.version
+        )

@@ -18,7 +18,7 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.commits import fields
 from distlog.core.commits.actions import (
-    MOST_PRODUCER_BATCHES,
+    MAX_PRODUCER_BATCHES,
     Action,
     Add,
     ProducerBatches,
@@ -412,7 +412,7 @@ def _producer_batches(
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
     added = {} if topic.is_local_disk else {partition.name.partition: partition for partition in partitions}
     # a producer becomes up to three batches
-    max_producers = MOST_PRODUCER_BATCHES // (3 * max(1, len(added)))
+    max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(added)))
     batches = {number: added[number].producer_batches(ends.get(number, 0), max_producers) for number in sorted(added)}
     nonempty = {number: partition_batches for number, partition_batches in batches.items() if partition_batches}
     return [ProducerBatches(nonempty)] if nonempty else []
@@ -481,7 +481,7 @@ class _Extension:
                     is_empty = not self._states[part.name.partition].log_end_offset
                     actions += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
                 race.put([*actions, *_producer_batches(self._topic, self._missing_parts, self._states)])
-        return race.after
+        return race.snapshot
 
     def _missing_part(self, partition: AdoptedPartition) -> AdoptedPartition | None:
         """Return the part of a partition that the topic lacks, if any. Raises TopicExistsError if it does not fit."""

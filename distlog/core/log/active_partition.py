@@ -1,4 +1,4 @@
-"""Finds, opens and seals the active segments of partitions, under the partitions' locks."""
+"""Opens, recovers and seals the active segments of partitions, under the partitions' locks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from distlog.core.log.partition_lock import (
     PartitionLock,
     StateRecord,
     mark_doubted,
+    may_have_failed_sync,
     recovery_point,
-    stored_mark,
-    was_not_synced,
+    stored_outcome,
 )
-from distlog.core.log.producers import transactions_before
+from distlog.core.log.producers import transactions_at_start
 from distlog.core.log.segment_files import DamagedLogError, DurableEnd, FileCalls
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_reader import TopicHandle
@@ -41,12 +41,29 @@ from distlog.core.storage.backend import Deadline
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import Task, in_parallel
 
+# The commit log lists the segments. The page in the lock's file has the end of the active one, and is written after
+# the bytes that it counts. A process may die between any two steps:
+#
+#     event   steps                                               after a crash
+#     open    create the files, commit `active`, page ACTIVE      page NONE and `active`: the segment is recovered
+#     append  write the log, the indexes, then the page           a log longer than in the page: its tail is walked
+#     seal    page CHANGING, trim and sync the files, commit      CHANGING: the commit log shows whether it is
+#             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it stays active
+#             next segment if the same commit opened one
+#     torn    page TORN: a failed append cannot be cut off        TORN: it is cut off first
+#     failed  page FAILED, cut the files to their flushed end,    FAILED: any process repeats these steps
+#     sync    trim and sync them, commit `seal`, page NONE
+#     repair  as after a failed sync, but the files are cut       FAILED: any process repeats these steps
+#             where the damage begins
+#
+# A failed sync is never repeated in the same segment: the next one would succeed without the lost records.
+
 
 class ActivePartition:
     """A partition, its lock and its active segment, in one process.
 
-    All methods but `held`, `create` and `close` need the lock. If a method fails, or its process dies, the next
-    `active_segment`, in any process, repairs the state.
+    All methods except `held`, `create` and `close` need the lock. If a method fails, or its process dies, the next
+    `active_segment`, in any process, repairs the files and the page.
     """
 
     def __init__(
@@ -69,12 +86,12 @@ class ActivePartition:
         return self.lock.held(timeout_s)
 
     def active_segment(self) -> LogSegment | None:
-        """The active segment or None, recovered if another process crashed, and opened again if it was changed."""
-        value = self.lock.page.read()
-        segment = self._known_segment(value)
+        """Return the active segment or None; it is recovered after a crash, and opened again after a change."""
+        page_value = self.lock.page.read()
+        segment = self._known_segment(page_value)
         if segment is None:
             try:
-                self._adopt_state(value)
+                self._open_segment(page_value)
             except DamagedLogError:
                 # the next use reads the file again
                 self._release()
@@ -82,24 +99,24 @@ class ActivePartition:
         elif segment.config is not self.snapshots.snapshot.config:
             reopened = self._segment_of(segment.state)
             with closed_on_error(reopened):
-                # before the other closes: the kernel may forget the error of a log that no process has open
+                # open the new one first: the kernel may forget the write errors of a log that no process has open
                 reopened.open()
             self._use(reopened)
         return self._segment
 
     def ready_segment(self) -> LogSegment | None:
-        """The active segment, if it is ready as this process left it; None if `active_segment` has work."""
+        """The active segment if nothing has changed since this process used it; None if `active_segment` has work."""
         segment = self._known_segment(self.lock.page.read())
         return segment if segment and segment.config is self.snapshots.snapshot.config else None
 
-    def _known_segment(self, value: bytes | None) -> LogSegment | None:
+    def _known_segment(self, page_value: bytes | None) -> LogSegment | None:
         segment = self._segment
-        if segment is None or value is None or value != self._page_value or segment.unknown_bytes():
+        if segment is None or page_value is None or page_value != self._page_value or segment.unknown_bytes():
             return None
         return segment
 
     def create(self, stem: str) -> None:
-        """Create the files of the segment `stem`, which a commit will make active; needs no lock."""
+        """Create the files of the segment `stem`, which the caller makes active by a commit; needs no lock."""
         config, clock = self.snapshots.snapshot.config, self.handle.clock
         LogSegment.create(self.folder, stem, 0, config, clock=clock, calls=self.calls).close()
 
@@ -107,19 +124,19 @@ class ActivePartition:
         """Open the segment that a commit made active; its files were created at `created_ms`."""
         state = self.snapshots.snapshot.partitions[self.partition]
         assert state.active is not None
-        begin = SegmentState.new(state.active.stem, state.active.base_offset, created_ms, state.first_unstable_offset)
+        active, unstable = state.active, state.first_unstable_offset
         self.lock.recovery_point = NO_POINT
-        return self._use(self._segment_of(begin))
+        return self._use(self._segment_of(SegmentState.new(active.stem, active.base_offset, created_ms, unstable)))
 
     def begin_seal(self, status: PageStatus = PageStatus.CHANGING) -> SealedSegment:
-        """Finish the active segment's files; the caller then commits, and calls `end_seal` or `reactivate`."""
+        """Finish the active segment's files; then commit the seal and call `end_seal`, or call `reactivate`."""
         segment = self._segment
         assert segment is not None
         state_before = segment.state
-        # until the seal ends, every process reads the commit log
+        # with this status, other processes read the commit log before they use the segment
         self.lock.publish(status, state_before)
         self._segment = self._page_value = None
-        began_ns = perf_counter_ns()
+        started_ns = perf_counter_ns()
         try:
             state = self._sealed(segment, status)
         except StorageError:
@@ -128,10 +145,10 @@ class ActivePartition:
             raise
         finally:
             segment.close()
-        self.lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
+        self.lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - started_ns))
         if not state.batches:
             return SealedSegment(self.partition, state_before, None)
-        # records without timestamps age from the last append, which may be long before the seal
+        # the age of records without timestamps counts from the last append, which may be long before the seal
         info = replace(state.segment_info(self.partition), created_ms=state_before.latest_write_ms(state.flushed_ms))
         if self.snapshots.snapshot.config.key_index_enable:
             info = with_key_index(self.handle, info)
@@ -143,13 +160,13 @@ class ActivePartition:
         self.lock.publish(PageStatus.NONE, None)
 
     def reactivate(self, state_before: SegmentState) -> None:
-        """Make the segment active again as before its seal, which will not be committed."""
+        """Make the segment active again as before its seal, which is not committed."""
         segment = self._segment_of(state_before)
         with closed_on_error(segment):
             self._rebuild_damaged_indexes(segment)
-            segment.drop_uncounted()
+            segment.cut_unknown_bytes()
         self._use(segment)
-        # its log was closed, so the next use checks whether the kernel dropped unwritten pages
+        # the next use opens the log, and checks whether the kernel dropped unwritten pages while it was closed
         self._release()
 
     def seal(self) -> None:
@@ -169,25 +186,25 @@ class ActivePartition:
         assert self._segment is not None
         self._seal_flushed(self._segment.state)
 
-    def write_again(self, stem: str, sync: FlushOutcome) -> None:
-        """Repeat a sync of this segment whose outcome is unknown; if its records are lost, `give_up`."""
+    def rewrite_unflushed(self, stem: str, outcome: FlushOutcome) -> None:
+        """Write unflushed bytes of the segment `stem` again after an uncertain sync; if some are lost, `give_up`."""
         segment = self.active_segment()
         if segment is not None and segment.stem == stem:
-            is_whole = self._write_again(segment, sync)
+            is_whole = self._rewrite_unflushed(segment, outcome)
             self.publish_state() if is_whole else self.give_up()
 
     def publish_state(self) -> None:
         assert self._segment is not None
         self._page_value = self.lock.publish_active(self._segment.packed_state())
 
-    def note_flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
-        """Note a sync of `state` that started at `since_ms`, and included the indexes or not; False once sealed."""
+    def note_flushed(self, state: SegmentState, started_ms: int, *, with_indexes: bool) -> bool:
+        """Publish a sync of `state` that started at `started_ms`; returns False if the segment is sealed."""
         segment = self.active_segment()
         if segment is None or segment.stem != state.stem:
             return False
-        segment.note_flushed(state.next_offset, state.position, since_ms)
+        segment.note_flushed(state.next_offset, state.position, started_ms)
         if with_indexes:
-            self.lock.recovery_point = state.flushed(since_ms).pack()
+            self.lock.recovery_point = state.flushed(started_ms).pack()
         self.publish_state()
         return True
 
@@ -196,27 +213,27 @@ class ActivePartition:
         try:
             self.active_segment()
             return None
-        except DamagedLogError as error:
-            reason = error
+        except DamagedLogError as damage:
+            error = damage
         self._release()
         active = self.snapshots.refresh().partitions[self.partition].active
         if active is None:
-            raise reason
-        begin = SegmentState.new(active.stem, active.base_offset, self.handle.clock())
-        with closing(self._segment_of(begin)) as segment:
-            state = segment.scan_tail(self._transactions_before())
+            raise error
+        empty_state = SegmentState.new(active.stem, active.base_offset, self.handle.clock())
+        with closing(self._segment_of(empty_state)) as segment:
+            state = segment.scan_tail(self._transactions_at_start())
         with closing(self._segment_of(state)) as segment:
             trailing, last_sound_offset = segment.trailing(), segment.last_sound_offset()
         size = trailing.end - trailing.position
-        end = max(last_sound_offset, reason.details.get("end_offset") or 0)
-        truncated = TruncatedTail(self.partition, segment.file, state.position, size, state.next_offset, end, reason)
+        end = max(last_sound_offset, error.details.get("end_offset") or 0)
+        truncated = TruncatedTail(self.partition, segment.file, state.position, size, state.next_offset, end, error)
         if not dry_run:
             _log.warning("%s", truncated)
             self._seal_flushed(state.flushed(self.handle.clock()))
         return truncated
 
     def forget_segment(self) -> None:
-        """Forget the segment, whose files' content is unknown after an error: the next use recovers it."""
+        """Forget the segment after an error that may have changed its files: the next use recovers it."""
         if self._segment is not None and self._segment.is_torn:
             self.lock.publish(PageStatus.TORN, self._segment.state)
         self._release()
@@ -231,21 +248,21 @@ class ActivePartition:
     def _active(self) -> Active | None:
         return self.snapshots.snapshot.partitions[self.partition].active
 
-    def _adopt_state(self, value: bytes | None) -> None:
-        """Continue from the page's state, or from the commit log if that is not enough."""
-        record = StateRecord.unpack(value)
+    def _open_segment(self, page_value: bytes | None) -> None:
+        """Open the active segment, if there is one, with the page's state or, without a valid page, by recovery."""
+        record = StateRecord.unpack(page_value)
         state = record.state_of(self._topic_id, self._active) if record else None
         if record is None or state is None or record.status != PageStatus.ACTIVE:
             self.snapshots.refresh()
-            # the process that committed it may have died before the commit was durable
+            # the process that committed the active segment may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
             state = record.state_of(self._topic_id, self._active) if record else None
-        # direct appends make no commit, which would check it
+        # a commit checks the required features, but a direct append makes none
         self.snapshots.snapshot.requires.check_writable()
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
-            segment = self._recovered(self._active, value)
+            segment = self._recovered(self._active, page_value)
             self.lock.recovery_point = segment.packed_state()  # the whole segment was synced
             self._use(segment)
         else:
@@ -254,12 +271,13 @@ class ActivePartition:
             if resumed is None:
                 self._seal_flushed(state)
                 return
+            # if the log was cut, the recovery point is past its end
             if self.lock.recovery_position > resumed.size:
                 self.lock.recovery_point = NO_POINT
             self._use(resumed)
 
     def _resumed(self, state: SegmentState, status: PageStatus) -> LogSegment | None:
-        """The segment of `state`, open already if possible; None if a sync may have failed, and records are lost."""
+        """The segment of `state`, which may be open already; None if unflushed records are lost."""
         if status == PageStatus.FAILED:
             return None
         segment = self._segment
@@ -270,83 +288,86 @@ class ActivePartition:
             segment = self._segment_of(state)
         with closed_on_error(segment):
             try:
-                self._repair(segment, status, is_known=is_known)
+                self._recover_files(segment, status, is_known=is_known)
             except DamagedLogError:
-                # a device may lose unsynced records; without a failed sync, something else cut a short log
-                is_cut = segment.unknown_bytes() < 0 and not was_not_synced(self.folder, segment.stem)
+                # a disk error may lose unflushed records, but cuts no log without a failed sync
+                is_cut = segment.unknown_bytes() < 0 and not may_have_failed_sync(self.folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
                 segment.close()
                 return None
-            # the process that was sealing it may have died after a failed sync
+            # with CHANGING, a process may have died after a failed sync during its seal
             if status == PageStatus.CHANGING:
-                is_whole = self._write_again(segment, FlushOutcome.STARTED)
+                is_whole = self._rewrite_unflushed(segment, FlushOutcome.STARTED)
             else:
-                is_whole = self._is_trusted(segment) or self._write_again(segment, FlushOutcome.DOUBTED)
+                is_whole = self._open_for_sync(segment) or self._rewrite_unflushed(segment, FlushOutcome.DOUBTED)
             if not is_whole:
                 segment.close()
                 return None
         return segment
 
-    def _repair(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
+    def _recover_files(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
         """Make the files match the state, with any batches that another process wrote before it died."""
         unknown = segment.unknown_bytes()
-        # what a page of this boot counts was written, and no crash loses it
-        is_other = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.has_its_end()
-        if unknown < 0 or is_other:
-            # raises, unless it is another file with the same batches
-            segment.recover(self._transactions_before(), DurableEnd(segment.next_offset, segment.size))
+        # bytes in a page of this boot are in the kernel: if no batch ends there, the log is another file
+        is_replaced = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.may_have_its_end()
+        if unknown < 0 or is_replaced:
+            # raises DamagedLogError, unless the other file has the same batches
+            segment.recover(self._transactions_at_start(), DurableEnd(segment.next_offset, segment.size))
             segment.flush()
             return
-        # the indexes of a healthy segment are not opened: a seal checks them
-        if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.seems_to_have_entries()):
+        # otherwise the indexes are not opened: the seal checks them
+        if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.has_index_lengths()):
             self._rebuild_damaged_indexes(segment)
         if status == PageStatus.TORN:
-            segment.drop_uncounted()
+            segment.cut_unknown_bytes()
         elif unknown > 0 or status != PageStatus.ACTIVE:
-            segment.recover_tail(self._transactions_before())
+            segment.recover_tail(self._transactions_at_start())
 
     def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
-        """Rebuild indexes that were deleted, cut or changed; a log that is also damaged does not change."""
+        """Rebuild indexes that were deleted, cut or changed, unless the log is damaged, too."""
         if not segment.has_its_bytes():
-            segment.make_indexes(self._transactions_before())
+            segment.make_indexes(self._transactions_at_start())
 
-    def _is_trusted(self, segment: LogSegment) -> bool:
-        """True if the next sync will report lost records."""
-        # The kernel forgets failed writes, and the pages, if their writer was killed and no process had it open.
-        # So a process that opens the file makes the next sync read them first.
+    def _open_for_sync(self, segment: LogSegment) -> bool:
+        """Open the log; returns False if it is unknown whether the next sync will report lost records.
+
+        After a writer was killed, while no process has the file open, the kernel forgets failed writes, and may drop
+        their bytes. So the next sync must read the unflushed bytes first; `mark_doubted` fails during another sync.
+        """
         if segment.is_open or not segment.unflushed.size:
             return True
         segment.open()
         return mark_doubted(self.folder, segment.stem)
 
-    def _recovered(self, active: Active, value: bytes | None) -> LogSegment:
-        """The `active` segment with an unknown end, walked from the recovery point in `value`, and synced."""
-        point, durable = recovery_point(value, self._topic_id, active)
+    def _recovered(self, active: Active, page_value: bytes | None) -> LogSegment:
+        """Return the `active` segment after a walk from the recovery point in `page_value`, and a sync."""
+        point, durable = recovery_point(page_value, self._topic_id, active)
         segment = self._segment_of(point or SegmentState.new(active.stem, active.base_offset, self.handle.clock()))
         with closed_on_error(segment):
             check_exists(segment.file, active)
             if point is None or not segment.has_its_bytes():
-                segment.recover(self._transactions_before(), durable)
+                segment.recover(self._transactions_at_start(), durable)
             elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
-                segment.recover_tail(self._transactions_before(), durable)
+                segment.recover_tail(self._transactions_at_start(), durable)
             else:
-                segment.drop_uncounted()
-            # the page does not record a failed sync, so everything is written again
-            if stored_mark(self.folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
-                self._write_again(segment, FlushOutcome.STARTED)
-            # the durable part of the log is unknown
+                segment.cut_unknown_bytes()
+            # the last sync may have failed: write the unflushed bytes again
+            if stored_outcome(self.folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
+                self._rewrite_unflushed(segment, FlushOutcome.STARTED)
+            # it is unknown which part of the log is durable
             segment.flush()
         return segment
 
     def _sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
-        """Seal the segment's files; with FAILED they hold only durable records."""
+        """Seal the segment's files; with FAILED, they were cut to their durable records before."""
         if status != PageStatus.FAILED:
-            # first, so that the kernel reports later write errors to this process too
+            # first, so that the kernel reports later write errors to this process, too
             segment.open()
-            sync = stored_mark(self.folder, segment.stem)
-            if sync == FlushOutcome.FAILED or (sync != FlushOutcome.ENDED and not self._write_again(segment, sync)):
-                raise segment.sync_error()
+            outcome = stored_outcome(self.folder, segment.stem)
+            has_failed = outcome == FlushOutcome.FAILED
+            if has_failed or (outcome != FlushOutcome.ENDED and not self._rewrite_unflushed(segment, outcome)):
+                raise segment.refuse_changes()
             self._rebuild_damaged_indexes(segment)
         return segment.seal()
 
@@ -354,17 +375,19 @@ class ActivePartition:
         config, clock = self.snapshots.snapshot.config, self.handle.clock
         return LogSegment(self.folder, state, config, clock=clock, calls=self.calls)
 
-    def _write_again(self, segment: LogSegment, sync: FlushOutcome) -> bool:
-        return segment.write_again(self._transactions_before(), only_read=sync == FlushOutcome.DOUBTED)
+    def _rewrite_unflushed(self, segment: LogSegment, outcome: FlushOutcome) -> bool:
+        return segment.rewrite_unflushed(self._transactions_at_start(), only_read=outcome == FlushOutcome.DOUBTED)
 
-    def _transactions_before(self) -> OpenTransactions:
-        return transactions_before(self.handle, self.snapshots.refresh().partitions[self.partition])
+    def _transactions_at_start(self) -> OpenTransactions:
+        """The transactions that are open where the active segment begins."""
+        return transactions_at_start(self.handle, self.snapshots.refresh().partitions[self.partition])
 
     def _seal_flushed(self, state: SegmentState) -> None:
+        """Cut the files to the flushed end in `state`, and seal them."""
         self.lock.publish(PageStatus.FAILED, state)
         self._release()
         segment = self._segment = self._segment_of(state)
-        segment.drop_unflushed(self._transactions_before())
+        segment.drop_unflushed(self._transactions_at_start())
         self._commit_seal(self.begin_seal(PageStatus.FAILED))
 
     def _commit_seal(self, sealed: SealedSegment) -> None:
@@ -372,7 +395,7 @@ class ActivePartition:
         with CommitRace(log, snapshot, "seal", timeout_s=COMMIT_TIMEOUT_S) as race:
             for _ in race:
                 race.put(sealed.actions())
-        self.snapshots.advance(race.after)
+        self.snapshots.advance(race.snapshot)
         self.end_seal()
 
     def _use(self, segment: LogSegment) -> LogSegment:
@@ -389,7 +412,7 @@ class ActivePartition:
 
 
 class SealedSegment(NamedTuple):
-    """A segment whose seal lacks its commit: its former state, and the segment to add, or None if it is empty."""
+    """A segment whose seal is not committed: its state before, and the segment to add, or None if it is empty."""
 
     partition: int
     state_before: SegmentState
@@ -407,29 +430,14 @@ def check_exists(path: str, active: Active) -> None:
         raise DamagedLogError(text, file=path, position=0, offset=active.base_offset)
 
 
-# The commit log lists the segments. The page in the lock's file has the end of the active one, and is written after
-# the bytes that it counts. A process may die between any two steps:
-#
-#     open    create the files, commit `active`, page ACTIVE      left: NONE and `active`: the segment is recovered
-#     append  write the log, the indexes, then the page           left: a longer log: its tail is walked
-#     seal    page CHANGING, trim and sync the files, commit      left: CHANGING: the commit log shows whether it is
-#             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it stays active
-#             next segment if the same commit opened one
-#     torn    page TORN: a failed append cannot be cut off        left: TORN: it is cut off first
-#     failed  page FAILED, cut the files to their flushed end,    left: FAILED: the same, by any process
-#     sync    trim and sync them, commit `seal`, page NONE
-#     repair  as after a failed sync, with the sound end for      left: the same
-#             the flushed end
-#
-# A failed sync is never repeated in the same segment: the next one would succeed without the lost records.
 _log = logging.getLogger("distlog")
-#: How long a commit is tried while its process holds a lock that others wait for.
+#: How long a commit is tried while its process holds a lock for which other processes wait.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTail:
-    """The `size` bytes of `file` from `position` on that a repair cuts off, and the offsets that they had."""
+    """The `size` bytes of `file` from `position` on that a repair cuts off, and their offsets."""
 
     partition: int
     file: str
@@ -460,7 +468,7 @@ def active_folder(handle: TopicHandle, partition: int) -> str:
 
 
 def open_segments(partitions: Sequence[ActivePartition]) -> None:
-    """Open the active segments of partitions of one topic; missing ones begin in one commit."""
+    """Open the active segments of partitions of one topic, and begin missing ones in one commit."""
     with ExitStack() as stack:
         missing = []
         for partition in sorted(partitions, key=lambda partition: partition.partition):
@@ -484,7 +492,7 @@ def roll(partition: ActivePartition) -> LogSegment:
 def begin_segments(
     partitions: Sequence[ActivePartition], operation: str = "active", sealed: SealedSegment | None = None
 ) -> list[LogSegment]:
-    """Begin a segment of each partition by one commit, which also seals `sealed`. Needs their locks."""
+    """Begin a segment of each partition in one commit, which also seals `sealed`. Needs the partitions' locks."""
     handle, snapshots, deadline = partitions[0].handle, partitions[0].snapshots, Deadline(COMMIT_TIMEOUT_S)
     while True:
         version, created_ms = snapshots.refresh().version, handle.clock()
@@ -500,10 +508,10 @@ def begin_segments(
                         base_offset = sealed.info.next_offset if sealed and sealed.info else end
                         actions.append(Active(partition.partition, stem, base_offset))
                     race.put(actions)
-            snapshots.advance(race.after)
+            snapshots.advance(race.snapshot)
             return [partition.begin(created_ms) for partition in partitions]
         except TransactionTooOldError:
-            # vacuum may have deleted the new files: create others
+            # vacuum may have deleted the new files: create them again, under other names
             if not deadline.pause():
                 raise
         except CommitConflictError:
@@ -512,12 +520,12 @@ def begin_segments(
 
 
 class ActiveSeals:
-    """Seals the active segments of partitions in the commit of a race, or leaves them active if that fails.
+    """Seals the active segments of partitions in the commit of a race, or leaves them active if the commit fails.
 
-    Call `seal` for each head; if it returns a snapshot, put `actions` with the other ones, as in `seal_all`.
+    Call `seal` for each head; if it returns a snapshot, put `actions` with your own, as in `seal_all`.
 
     Partitions are locked in ascending order, so that two commits never deadlock. If another segment becomes active
-    concurrently, all locks are released, and taken again with its partition. `timeout_s` is for each lock.
+    concurrently, all locks are released, and taken again with that segment's partition. `timeout_s` is for each lock.
     """
 
     def __init__(
@@ -535,41 +543,41 @@ class ActiveSeals:
     def seal(self, head: Snapshot, partitions: Collection[int]) -> Snapshot | None:
         """Return `head` without active segments in these partitions; None if the next head must be tried."""
         active = head.active_partitions
-        active = sorted(set(active).intersection(partitions)) if active else []
-        if not self._locked.keys() >= set(active):
+        to_seal = sorted(set(active).intersection(partitions)) if active else []
+        if not self._locked.keys() >= set(to_seal):
             self._release()
             # no lock is held during the race if there is nothing to seal
-            self._race.after = self._lock(active)
+            self._race.restart_from(self._lock(to_seal))
             return None
         if self._locked and not self._sealed:
-            # in parallel, since each takes several syncs, and others wait for the locks
-            sealed = in_parallel(Task.wait, [seal for _, seal in self._locked.values()])
+            # in parallel, since each seal takes several syncs, and other processes wait for the locks
+            sealed = in_parallel(Task.wait, [seal_task for _, seal_task in self._locked.values()])
             self._sealed = dict(zip(self._locked, sealed, strict=True))
-            self._race.backoff.try_for(COMMIT_TIMEOUT_S)
+            self._race.backoff.set_timeout(COMMIT_TIMEOUT_S)
         return self._without_active(head)
 
     def _lock(self, partitions: Iterable[int]) -> Snapshot:
         """Lock the partitions; returns the newest snapshot after that."""
-        snapshots, locked = CurrentSnapshot(self._handle.log, self._race.after), []
+        snapshots, locked = CurrentSnapshot(self._handle.log, self._race.snapshot), []
         for number in partitions:
             partition = ActivePartition(self._handle, number, snapshots, calls=self._calls, timeout_s=self._timeout_s)
-            seal, held = Task(partition.begin_seal), partition.held()
-            # a second interrupt does not wait for the threads that seal: each lock is held until its thread ends
-            self._locks.callback(seal.cancel, partition.close)
-            # registered before it is entered: an interrupt in between would leave the lock held
-            self._locks.callback(seal.cancel, partial(held.__exit__, None, None, None))
-            held.__enter__()
-            locked.append((number, partition, seal))
+            seal_task, guard = Task(partition.begin_seal), partition.held()
+            # each lock is released when its thread ends: a KeyboardInterrupt may skip the wait for the threads
+            self._locks.callback(seal_task.cancel, partition.close)
+            # before the lock is taken: an interrupt in between would leave it held
+            self._locks.callback(seal_task.cancel, partial(guard.__exit__, None, None, None))
+            guard.__enter__()
+            locked.append((number, partition, seal_task))
         snapshots.refresh()
         self._locked = {
-            number: (partition, seal) for number, partition, seal in locked if partition.active_segment() is not None
+            number: (partition, task) for number, partition, task in locked if partition.active_segment() is not None
         }
         if not self._locked:
             self._locks.close()
         return snapshots.snapshot
 
     def _without_active(self, head: Snapshot) -> Snapshot:
-        # without a copy of all partitions: most appends seal none of ten thousand
+        # copies only the sealed partitions: most appends seal none of ten thousand
         states = dict[int, PartitionState]()
         for number, segment in self._sealed.items():
             draft = PartitionDraft(head.partitions[number])
@@ -598,7 +606,7 @@ class ActiveSeals:
                     self._locked[number][0].end_seal()
             elif not self._race.is_in_doubt:
                 self._release()
-            # else the pages stay at CHANGING, so the next process reads the commit log
+            # otherwise the pages stay at CHANGING, so the next process reads the commit log
 
 
 def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: Sequence[Action] = ()) -> Snapshot:
@@ -607,17 +615,17 @@ def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: S
         for head in race:
             if seals.seal(head, range(len(head.partitions))) is not None:
                 race.put([*seals.actions, *actions])
-    return race.after
+    return race.snapshot
 
 
 def wait_for_appends(
     handle: TopicHandle, snapshot: Snapshot, partitions: Iterable[int] | None = None, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Wait until each direct append to these partitions has ended: later ones read the newest commit."""
+    """Wait until the current direct appends to these partitions have ended: later ones read the newest commit."""
     for partition in range(len(snapshot.partitions)) if partitions is None else partitions:
         folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         path = os.path.join(folder, paths.LOCK_FILE)
-        # the append holds the lock, so its file exists
+        # an append creates the lock file: without one, none is running
         if os.path.exists(path):
             with closing(FileLock(path)) as lock, lock.held(timeout_s):
                 pass

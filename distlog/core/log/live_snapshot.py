@@ -1,4 +1,4 @@
-"""The snapshot that readers see: the commit log's newest, with the active segments up to their ends."""
+"""The snapshot for readers: the newest one of the commit log, with the active segments up to their ends."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
 from distlog.core.log.active_partition import active_folder, check_exists
 from distlog.core.log.log_segment import ReadableSegment
-from distlog.core.log.partition_lock import PageStatus, StateRecord, recovery_point, stored_value
-from distlog.core.log.producers import transactions_before
+from distlog.core.log.partition_lock import PageStatus, StateRecord, recovery_point, stored_page_value
+from distlog.core.log.producers import transactions_at_start
 from distlog.core.log.segment_files import DamagedLogError, DurableEnd
 from distlog.core.segments.segment_parts import missing_file_error
 from distlog.core.segments.segment_reader import TopicHandle
@@ -28,17 +28,17 @@ from distlog.core.storage.locks_and_pages import WatchedPage
 
 
 class LiveSnapshot:
-    """The snapshot that a topic object reads, without tails if it is pinned; safe between threads."""
+    """The snapshot that a topic object reads: with active segments, unless it is pinned; safe between threads."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
         self._view: _View | None = None
-        # replaced by `invalidate`: a load that began earlier is stale
+        # `invalidate` replaces it: a view with another request is stale
         self._request = object()
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot to read, never to commit from; its tails are of the last `refresh`, or later."""
+        """The snapshot to read, never to commit from; its active segments end where the last `refresh` found it."""
         view, committed = self._view, self._current.snapshot
         if view is None or view.committed is not committed or view.request is not self._request:
             view = self._load_view(committed)
@@ -49,11 +49,11 @@ class LiveSnapshot:
         self.invalidate()
         with suppress(SnapshotTooOldError):
             return self._load_view(self._current.refresh()).live
-        # an active segment was sealed, removed and vacuumed after the version was read
+        # after the version was read, an active segment was sealed, and deleted by vacuum
         return self._load_view(self._current.refresh()).live
 
     def invalidate(self) -> None:
-        """Make the next use of the snapshot read the ends of the active segments again."""
+        """Make the next use of `snapshot` read the ends of the active segments again."""
         self._request = object()
 
     def _load_view(self, committed: Snapshot) -> _View:
@@ -66,31 +66,31 @@ class LiveSnapshot:
         return view
 
 
-# Readers take no lock. The page in the lock's file has the segment's end. If the page is not valid, or is of another
-# boot or segment, the log is walked, from its recovery point if that is known.
+# Readers take no lock. The page in the lock's file has the end of the active segment. If the page is not valid, or is
+# from another boot or of another segment, the log is walked, from its recovery point if that is known.
 _log = logging.getLogger("distlog")
-#: Reads of the page before the log is walked: two writes during one read are rare.
+#: How often the page is read before the log is walked: a read may fail if the page is written twice during it.
 _PAGE_READS = 3
 
 
 def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = False) -> Snapshot:
-    """Return `snapshot` for readers, with the active segments up to their current ends; not a base of commits.
+    """Return `snapshot` for readers, with the active segments up to their current ends; not a base for commits.
 
-    Raises SnapshotTooOldError if an active segment was sealed, removed and vacuumed since, DamagedLogError if its log
-    is missing and its end is unknown. With `only_sound`, a damaged segment is left out instead.
+    Raises SnapshotTooOldError if an active segment was sealed, and deleted by vacuum since; DamagedLogError if its
+    log is missing and its end is unknown. With `only_sound`, a damaged segment is left out instead.
     """
     states = dict[int, PartitionState]()
     for number in snapshot.active_partitions:
         try:
             states[number] = with_tail(handle, snapshot, number)
-        except DamagedLogError:  # noqa: PERF203 - each partition is read alone
+        except DamagedLogError:  # noqa: PERF203 - other partitions may be readable
             if not only_sound:
                 raise
     return dataclasses.replace(snapshot, partitions=snapshot.partitions.with_states(states)) if states else snapshot
 
 
 class ActiveTail:
-    """The active segment of a partition, as readers find it without the partition's lock."""
+    """The active segment of a partition, as a reader without the partition's lock finds it."""
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int) -> None:
         self._handle, self._snapshot, self._partition = handle, snapshot, partition
@@ -100,9 +100,9 @@ class ActiveTail:
         self._page = os.path.join(self._folder, paths.LOCK_FILE)
 
     def known_state(self) -> SegmentState | None:
-        """The state in a page of this boot; None without one, and while the segment is being cut."""
+        """The state in a page of this boot; None without one, or while a failed sync cuts the segment."""
         for _ in range(_PAGE_READS):
-            record = StateRecord.unpack(stored_value(self._page))
+            record = StateRecord.unpack(stored_page_value(self._page))
             if record is not None:
                 is_cut = record.status == PageStatus.FAILED
                 return None if is_cut else record.state_of(self._snapshot.topic_id, self._active)
@@ -112,33 +112,33 @@ class ActiveTail:
         """The segment with its current end; None without records."""
         state = self.known_state()
         if state is None:
-            walked, is_end_known = self._walk()
+            walked, is_end_given = self._walk()
             # a writer that appended concurrently may publish these batches later, or cut them off
             state = self.known_state()
             if state is None:
                 state = walked
-                value = stored_value(self._page)
-                _, durable = recovery_point(value, self._snapshot.topic_id, self._active)
+                page_value = stored_page_value(self._page)
+                _, durable = recovery_point(page_value, self._snapshot.topic_id, self._active)
                 with closing(self._readable(state)) as segment:
-                    error = segment.damage(durable, is_end_known=is_end_known)
+                    error = segment.damage(durable, is_end_given=is_end_given)
                     # unless a writer appended after the walk
-                    if error is not None and value == stored_value(self._page) and not self.known_state():
+                    if error is not None and page_value == stored_page_value(self._page) and not self.known_state():
                         _warn_once(segment.file, str(error))
         return state.tail_info(self._partition, self._handle.clock()) if state.batches else None
 
     def damage(self) -> DamagedLogError | None:
-        """The error with which the segment refuses appends, by its files."""
+        """The error that appends to the segment raise, by its files; None without one."""
         for _ in range(_PAGE_READS):
-            value = stored_value(self._page)
+            page_value = stored_page_value(self._page)
             damage = self._damage()
-            # a process may append, recover or seal concurrently
-            if damage is None or (value == stored_value(self._page) and self._is_active()):
+            # otherwise a process has appended, recovered or sealed concurrently: try again
+            if damage is None or (page_value == stored_page_value(self._page) and self._is_active()):
                 return damage
         return None
 
     def _damage(self) -> DamagedLogError | None:
-        value, state = stored_value(self._page), self.known_state()
-        _, durable = recovery_point(value, self._snapshot.topic_id, self._active)
+        page_value, state = stored_page_value(self._page), self.known_state()
+        _, durable = recovery_point(page_value, self._snapshot.topic_id, self._active)
         try:
             if state is not None:
                 durable = DurableEnd(state.next_offset, state.position)
@@ -148,53 +148,53 @@ class ActiveTail:
             check_exists(os.path.join(self._folder, f"{self._active.stem}.log"), self._active)
         except DamagedLogError as error:
             return error
-        walked, is_end_known = self._walk()
+        walked, is_end_given = self._walk()
         with closing(self._readable(walked)) as segment:
-            return segment.damage(durable, is_end_known=is_end_known)
+            return segment.damage(durable, is_end_given=is_end_given)
 
     def _walk(self) -> tuple[SegmentState, bool]:
-        """Walk the log; returns the state, and True if the log must be cut there even if more bytes follow."""
+        """Walk the log; returns the state at its end, and True if a failed sync gave this end."""
         handle, snapshot, active = self._handle, self._snapshot, self._active
         name = paths.segment_file(handle.name, self._partition, active.stem, ".log")
         if not os.path.exists(path := handle.storage.local_path(name)):
             if self._is_active():
                 check_exists(path, active)
             raise missing_file_error(name, self._partition)
-        begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
-        value = stored_value(self._page)
-        point, _ = recovery_point(value, snapshot.topic_id, active)
-        end = _end_after_failed_sync(value, snapshot, active)
+        start_state = SegmentState.new(active.stem, active.base_offset, handle.clock())
+        page_value = stored_page_value(self._page)
+        point, _ = recovery_point(page_value, snapshot.topic_id, active)
+        end = _end_after_failed_sync(page_value, snapshot, active)
         if point is not None:
             with closing(self._readable(point)) as segment:
-                begin = point if segment.has_its_bytes() else begin
-        with closing(self._readable(begin)) as segment:
-            state = segment.scan_tail(transactions_before(handle, snapshot.partitions[self._partition]), end)
+                start_state = point if segment.has_its_bytes() else start_state
+        with closing(self._readable(start_state)) as segment:
+            state = segment.scan_tail(transactions_at_start(handle, snapshot.partitions[self._partition]), end)
         return state, end is not None
 
     def _readable(self, state: SegmentState) -> ReadableSegment:
         return ReadableSegment(self._folder, state, self._snapshot.config)
 
     def _is_active(self) -> bool:
-        """True if the newest version still names this active segment."""
+        """True if the segment is still active in the newest version."""
         head = self._handle.log.refresh(self._snapshot)
         is_same = head.topic_id == self._snapshot.topic_id
         return is_same and head.partitions[self._partition].active == self._active
 
 
-def is_counted(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bool:
+def has_known_end(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bool:
     """True if a page of this boot has the active segment's end."""
     is_active = snapshot.partitions[partition].active is not None
     return is_active and ActiveTail(handle, snapshot, partition).known_state() is not None
 
 
 def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> DamagedLogError | None:
-    """The error with which the active segment refuses appends; None without one, and without an active segment."""
+    """The error that appends to the active segment raise; None without one, or without an active segment."""
     is_active = snapshot.partitions[partition].active is not None
     return ActiveTail(handle, snapshot, partition).damage() if is_active else None
 
 
 def without_tails(snapshot: Snapshot) -> Snapshot:
-    """Undo `with_tails`."""
+    """Return a snapshot of `with_tails` without the active segments' records."""
     states = {
         number: dataclasses.replace(
             state, segments=state.segments.without_active(), log_end_offset=state.active.base_offset
@@ -212,7 +212,7 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
 
 
 def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
-    """The state of one partition for readers; see `with_tails`."""
+    """The state of one partition for readers, with the active segment up to its current end."""
     state, segment = snapshot.partitions[partition], tail(handle, snapshot, partition)
     if segment is None:
         return state
@@ -221,9 +221,9 @@ def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> Partit
     )
 
 
-def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
-    """The position at which a failed sync cuts the log; the kernel may forget the bytes after it."""
-    record = StateRecord.unpack(value)
+def _end_after_failed_sync(page_value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
+    """The position at which a failed sync cuts the log, or None: the kernel may lose the bytes after it."""
+    record = StateRecord.unpack(page_value)
     if record is None or record.status != PageStatus.FAILED:
         return None
     state = record.state_of(snapshot.topic_id, active)
@@ -232,30 +232,30 @@ def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Acti
 
 @lru_cache(maxsize=1024)
 def _warn_once(path: str, text: str) -> None:
-    _log.warning("%s: readers see the records before it", text)
+    _log.warning("%s; readers get the records before the damage", text)
 
 
 class TailWatch:
-    """Detects new records on a local disk without a refresh: a direct append changes a page."""
+    """Detects new records on a local disk without a refresh, by new commits and by pages, which appends change."""
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
         self._pages: dict[int, WatchedPage] = {}
-        self._of: Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         self._newest_commit, self._next_commit, self._active = "", "", list[int]()
 
     def changed(self, snapshot: Snapshot) -> bool:
         """True if there may be new records since the last call, after which the caller refreshed to `snapshot`."""
-        if snapshot is not self._of:
+        if snapshot is not self._snapshot:
             self._newest_commit, self._next_commit = (
-                self._handle.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
+                self._handle.storage.local_path(paths.commit_file(snapshot.version + step)) for step in (0, 1)
             )
             self._active = snapshot.active_partitions
-            self._of = snapshot
-        # a deleted commit is below the log retention horizon: this process was paused
+            self._snapshot = snapshot
+        # if vacuum deleted the newest known commit, there are later ones: this process was paused
         is_newer = os.path.exists(self._next_commit) or not os.path.exists(self._newest_commit)
         for number in self._active:
-            # each page, even after one that changed: the noted values must not be newer than the refresh
+            # check each page, even after a change: a check notes the page's value, and the caller refreshes after all
             page = self._pages.get(number)
             if page is None:
                 folder = self._handle.storage.local_path(paths.partition_dir(self._handle.name, number))

@@ -67,7 +67,7 @@ from distlog.core.segments.segment_state import (
 _log = logging.getLogger("distlog")
 
 
-def _number(field: int) -> property:
+def _field_property(field: int) -> property:
     return property(lambda segment: int(segment._numbers[field]))
 
 
@@ -81,6 +81,7 @@ class ReadableSegment:
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
         if self._files.log.size() > MAX_INT:
             raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.file)
+        # the state's fields as an array, by their numbers (`BASE_OFFSET`, ...)
         self._numbers, self._interval = state.numbers(), config.index_interval_bytes
 
     @property
@@ -96,17 +97,17 @@ class ReadableSegment:
 
     @property
     def is_preallocated(self) -> bool:
-        return self._files.log_bytes > 0
+        return self._files.preallocated_bytes > 0
 
     @property
     def is_open(self) -> bool:
         return self._files.log.is_open
 
-    base_offset = _number(BASE_OFFSET)
-    next_offset = _number(NEXT_OFFSET)
+    base_offset = _field_property(BASE_OFFSET)
+    next_offset = _field_property(NEXT_OFFSET)
     # in ms; -1 if there is none
-    max_timestamp = _number(MAX_TIMESTAMP)
-    size = _number(POSITION)
+    max_timestamp = _field_property(MAX_TIMESTAMP)
+    size = _field_property(POSITION)
 
     @property
     def has_producers(self) -> bool:
@@ -117,7 +118,7 @@ class ReadableSegment:
         return Unflushed.of(self._numbers)
 
     def translate_offset(self, offset: int) -> BatchLocation | None:
-        """Return the first batch whose last offset is `offset` or above."""
+        """Return the first batch whose last offset is at least `offset`."""
         for batches in self._from_offset(offset, _HEADER_STEP):
             rows = batches.rows
             last = rows["base_offset"] + rows["last_offset_delta"]
@@ -129,8 +130,8 @@ class ReadableSegment:
 
     def find_offset_by_timestamp(self, timestamp: int) -> int | None:
         """Return the offset of the first record at or after `timestamp` (ms)."""
-        _, delta = self._files.times.floor(timestamp, int(self._numbers[TIME_INDEX]))
-        for batches in self._from_offset(self.base_offset + delta, _TIME_STEP):
+        _, relative_offset = self._files.times.floor(timestamp, int(self._numbers[TIME_INDEX]))
+        for batches in self._from_offset(self.base_offset + relative_offset, _TIME_STEP):
             data, file, position = batches.data, self.file, batches.position
             for row in np.flatnonzero(batches.rows["max_timestamp"] >= timestamp).tolist():
                 batch = batches.rows[row : row + 1]
@@ -143,13 +144,15 @@ class ReadableSegment:
 
     def _from_offset(self, offset: int, step: int) -> Iterator[Batches]:
         """Batches from the index entry of `offset` on; from the log's start if the index does not fit the log."""
-        delta, position = self._files.offsets.floor(offset - self.base_offset, int(self._numbers[OFFSET_INDEX]))
+        relative_offset, position = self._files.offsets.floor(
+            offset - self.base_offset, int(self._numbers[OFFSET_INDEX])
+        )
         walk = batches_from(self._files.log, position, self.size, step)
-        if delta < 0:
+        if relative_offset < 0:
             return walk
         with suppress(CorruptRecordError):
             first = next(walk, None)
-            if first is not None and next_offset_of(first.rows[:1]) == self.base_offset + delta + 1:
+            if first is not None and next_offset_of(first.rows[:1]) == self.base_offset + relative_offset + 1:
                 return chain([first], walk)
         # a recovery in another process may have dropped this entry or batch since
         return batches_from(self._files.log, 0, self.size, step)
@@ -160,16 +163,16 @@ class ReadableSegment:
     def trailing(self, numbers: Numbers | None = None) -> TrailingBytes:
         """Inspect the bytes after the end in `numbers`, by default the state's."""
         numbers, size = self._numbers if numbers is None else numbers, self._files.log.size()
-        # a bad offset, which no checksum covers, may be higher than the offsets of later sound batches
+        # sound batches have BASE_OFFSET or more: NEXT_OFFSET may be from a damaged offset, which no checksum covers
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
-        # only the end of preallocated space was never written
-        is_written = trailing.end > trailing.position and not self.is_preallocated
-        return trailing._replace(end=size) if is_written else trailing
+        # zeros at the end are preallocated space; in a log without that, they belong to the tail
+        has_zeros = trailing.end > trailing.position and not self.is_preallocated
+        return trailing._replace(end=size) if has_zeros else trailing
 
     def damage(
-        self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_known: bool = False
+        self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False
     ) -> DamagedLogError | None:
-        """The error of a log that lost records before `durable`, or has sound batches past the end in `numbers`."""
+        """The error if the log lacks records before `durable` or, unless `is_end_given`, has sound ones past it."""
         numbers, trailing = self._numbers if numbers is None else numbers, self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
         location = {"file": self.file, "position": position, "offset": offset}
@@ -179,10 +182,10 @@ class ReadableSegment:
                 **location,
                 end_offset=durable.offset,
             )
-        if trailing.sound is None or trailing.is_hole or is_end_known:
+        if trailing.sound is None or trailing.is_hole or is_end_given:
             return None
         return DamagedLogError(
-            f"a batch of the active log is damaged, and sound ones follow it: {_REMEDY}",
+            f"a batch of the active log is damaged, and sound batches follow it: {_REMEDY}",
             **location,
             sound_position=trailing.sound[0],
             sound_offset=trailing.sound[1],
@@ -196,9 +199,9 @@ class ReadableSegment:
                 end = next_offset_of(batches.rows)
         return end
 
-    def has_its_end(self) -> bool:
-        """True if a batch ends where the state does, or no index can find it."""
-        if not self.seems_to_have_entries():
+    def may_have_its_end(self) -> bool:
+        """False if the indexes find no batch that ends at the state's end."""
+        if not self.has_index_lengths():
             return True
         try:
             last = self.translate_offset(self.next_offset - 1) if self.size else None
@@ -207,14 +210,14 @@ class ReadableSegment:
         return not self.size or (last is not None and last.position + last.size == self.size)
 
     def scan_tail(self, transactions: OpenTransactions, end: int | None = None) -> SegmentState:
-        """Return the state that `LogSegment.recover_tail` would make, up to the position `end`; cuts nothing."""
-        numbers, _ = self._walk(self._numbers, self._open_at_end(transactions), end)
+        """Return the state after the sound batches up to the position `end`; changes no file."""
+        numbers, _ = self._walk(self._numbers, self._observe_log(transactions), end)
         return SegmentState.of_numbers(self.stem, numbers)
 
     def _walk(
         self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None
     ) -> tuple[Numbers, list[tuple[Numbers, IndexEntries]]]:
-        """Fold the sound batches up to `end`; returns the last numbers, and (numbers before, entries) of steps."""
+        """Fold the sound batches up to `end`; returns the last numbers, and each step's (numbers before, entries)."""
         steps = list[tuple[Numbers, IndexEntries]]()
         numbers = _with_unstable(numbers, transactions)
         end = self._files.log.size() if end is None else end
@@ -224,7 +227,7 @@ class ReadableSegment:
             try:
                 folded = fold(numbers, batches.data, batches.rows, self._interval, aborted=aborted)
             except UnfitBatchError as error:
-                # no checksum covers the offset of this batch, which is damaged: the walk ends before the batch
+                # the batch has a damaged offset, which no checksum covers: the walk ends before the batch
                 transactions.first_offsets = first_offsets
                 if error.row:
                     sound_end = batches.position + batches.first(error.row).data.nbytes
@@ -235,38 +238,39 @@ class ReadableSegment:
             numbers = _with_unstable(folded.numbers, transactions)
         return numbers, steps
 
-    def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
+    def _observe_log(self, transactions: OpenTransactions) -> OpenTransactions:
+        """Advance `transactions` from the segment's start to the state's end; returns them."""
         if self._numbers[PRODUCER_BITS] & TRANSACTIONS:
             for batches in self.batches(0):
                 transactions.observe(batches.data, batches.rows)
         return transactions
 
     def has_lost_its_end(self) -> bool:
-        """True if the log has its flushed part, but zeros or no bytes at its end: the kernel dropped pages."""
+        """True if the log has its flushed part, but zeros or no bytes after that: the kernel dropped pages."""
         log, end = self._files.log, self.size
         if log.was_replaced or not os.path.exists(log.path):
             return False
-        sound = self._numbers.copy()
-        sound[_ENDS] = self.base_offset, 0
+        sound_numbers = self._numbers.copy()
+        sound_numbers[_ENDS] = self.base_offset, 0
         for batches in sound_batches(log, 0, end, self.base_offset):
-            sound[_ENDS] = next_offset_of(batches.rows), batches.end
+            sound_numbers[_ENDS] = next_offset_of(batches.rows), batches.end
         durable = DurableEnd(*self._numbers[_FLUSHED].tolist())
-        return sound[POSITION] < end and self.damage(durable, sound) is None
+        return sound_numbers[POSITION] < end and self.damage(durable, sound_numbers) is None
 
     def has_its_bytes(self) -> bool:
         """True if the log has the state's length, and the indexes its entries; does not read the log."""
         return self._files.log.size() >= self.size and self._files.has_entries(self._numbers)
 
-    def seems_to_have_entries(self) -> bool:
-        return self._files.seems_to_have_entries(self._numbers)
+    def has_index_lengths(self) -> bool:
+        return self._files.has_index_lengths(self._numbers)
 
     def unknown_bytes(self) -> int:
-        """Count the log's bytes after the state's end, without preallocated ones; negative if the log is shorter."""
+        """The log's bytes after the state's end, without preallocated ones; negative for a shorter or another log."""
         log, position = self._files.log, self.size
         trailing_bytes: int = log.size() - position
         if log.was_replaced:
             return -1
-        # no batch begins with LOG_OVERHEAD zeros
+        # LOG_OVERHEAD zeros are preallocated space: no batch begins with them
         if trailing_bytes > 0 and self.is_preallocated and not any(log.read(position, position + LOG_OVERHEAD)):
             return 0
         return trailing_bytes
@@ -276,7 +280,7 @@ class ReadableSegment:
 
 
 class LogSegment(ReadableSegment):
-    """A segment that takes appends, under the partition's lock; after an uncertain change none until `recover`."""
+    """A segment for appends under the partition's lock. After a change that may be incomplete, it refuses others."""
 
     def __init__(
         self,
@@ -288,10 +292,10 @@ class LogSegment(ReadableSegment):
         calls: FileCalls = os,
     ) -> None:
         super().__init__(folder, state, config, calls, writable=True)
-        # the same in all processes
+        # the jitter is seeded by the stem, so it is the same in all processes
         self._clock, self._span_ms = clock, jittered(time_span(config), config, Random(state.stem))
         self._refusal: str | None = None
-        self._has_durable_names = False
+        self._has_durable_txn_index = False
 
     @classmethod
     def create(
@@ -304,7 +308,6 @@ class LogSegment(ReadableSegment):
         clock: Callable[[], int],
         calls: FileCalls = os,
     ) -> LogSegment:
-        """Create a segment with durable file names."""
         segment = cls(folder, SegmentState.new(stem, base_offset, clock()), config, clock=clock, calls=calls)
         segment._files.create()
         return segment
@@ -333,12 +336,12 @@ class LogSegment(ReadableSegment):
         """Append all of `data`, whose headers are `rows` (BATCH rows, absolute offsets, right checksums).
 
         By batch: the offset of the first record with the largest timestamp, and the smallest timestamp. `aborted` are
-        the transactions that the batches end. Raises UnfitBatchError before anything is written; other errors leave
-        the files unchanged.
+        the aborted transactions that the batches end. Raises UnfitBatchError before it writes; other errors leave the
+        files unchanged, or the segment `is_torn`.
         """
         if not len(rows):
             return
-        numbers_before = self._usable()
+        numbers_before = self._changeable_numbers()
         after, entries = fold(
             numbers_before, data, rows, self._interval, offsets_of_max_timestamp, min_timestamps, aborted
         )
@@ -349,7 +352,7 @@ class LogSegment(ReadableSegment):
             if any(entries):
                 self._files.write_entries(numbers_before, entries)
         except BaseException:
-            # a write that failed halfway is cut off
+            # what was written of the batches is cut off
             try:
                 self._files.cut(numbers_before)
             except StorageError:
@@ -359,38 +362,38 @@ class LogSegment(ReadableSegment):
 
     def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
         """True if batches of `size` bytes need a new segment (Kafka's `LogSegment.shouldRoll`)."""
-        numbers, position, room = self._numbers, self.size, self.config.segment_index_bytes
+        numbers, position, limit = self._numbers, self.size, self.config.segment_index_bytes
         if not 0 <= max_offset - self.base_offset <= MAX_INT:
             return True
         if position == 0:
-            # so that one roll does not lead to another
+            # a new segment is never rolled
             return False
-        # one slot of the time index is for the last entry
+        # one slot of the time index is for the entry that the seal adds
         offsets, times = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
-        is_full = offsets + OFFSET_ENTRY.itemsize > room or times + 2 * TIME_ENTRY.itemsize > room
+        is_full = offsets + OFFSET_ENTRY.itemsize > limit or times + 2 * TIME_ENTRY.itemsize > limit
         if is_full or position + size > self.config.segment_size:
             return True
-        begin = int(numbers[ROLL_TIMESTAMP])
-        waited_ms = max_timestamp - begin if begin >= 0 else self._clock() - int(numbers[_CREATED])
-        return waited_ms > self._span_ms
+        first_ms = int(numbers[ROLL_TIMESTAMP])
+        age_ms = max_timestamp - first_ms if first_ms >= 0 else self._clock() - int(numbers[_CREATED])
+        return age_ms > self._span_ms
 
     def recover_tail(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
-        """Recover from the state's end on; see `recover`."""
-        self._recover(self._numbers, self._open_at_end(transactions), durable)
+        """As `recover`, from the state's end on."""
+        self._recover(self._numbers, self._observe_log(transactions), durable)
 
-    def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
-        """Write bytes that may not be durable again, or only read them; False if the kernel no longer has them."""
-        # after a failed sync, Linux keeps the bytes, but would not write them
-        numbers, files = self._usable(), self._files
+    def rewrite_unflushed(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
+        """Rewrite, or with `only_read` read, the bytes that may not be durable; False if the kernel lost some."""
+        # after a failed sync, Linux keeps the bytes in memory, but does not write them again by itself
+        numbers, files = self._changeable_numbers(), self._files
         (offset, position), end = numbers[_FLUSHED].tolist(), self.size
         for batches in sound_batches(files.log, position, end, offset):
             if not only_read:
                 files.log.write(batches.data, batches.position)
             offset, position = next_offset_of(batches.rows), batches.end
         if position < end:
-            sound = numbers.copy()
-            sound[_ENDS] = offset, position
-            if (error := self.damage(NOTHING_DURABLE, sound)) is not None:
+            sound_numbers = numbers.copy()
+            sound_numbers[_ENDS] = offset, position
+            if (error := self.damage(NOTHING_DURABLE, sound_numbers)) is not None:
                 raise error
             return False
         if not files.has_entries(numbers):
@@ -398,12 +401,12 @@ class LogSegment(ReadableSegment):
                 return False
         elif only_read:
             return True
-        files.write_entries_again(self._numbers)
+        files.rewrite_entries(self._numbers)
         return files.has_entries(self._numbers)
 
     def make_indexes(self, transactions: OpenTransactions) -> bool:
-        """Rebuild the indexes from the log; False, with nothing changed, if a batch is damaged."""
-        numbers = self._usable()
+        """Rebuild the indexes from the log; returns False, and changes nothing, if a batch is damaged."""
+        numbers = self._changeable_numbers()
         rebuilt = emptied(self.stem, numbers)
         rebuilt[_FLUSHED], rebuilt[_FLUSHED_MS] = numbers[_FLUSHED], numbers[_FLUSHED_MS]
         rebuilt, steps = self._walk(rebuilt, transactions, self.size)
@@ -418,22 +421,22 @@ class LogSegment(ReadableSegment):
     def open(self) -> None:
         self._files.open()
 
-    def sync_error(self) -> StorageError:
-        """Refuse every change until `recover`, since another process's sync failed; returns the error."""
+    def refuse_changes(self) -> StorageError:
+        """Refuse changes until `recover`, since another process's sync failed; returns the error to raise."""
         self._refusal = _SYNC_FAILED
         return StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
 
-    def drop_uncounted(self) -> None:
-        """Cut off everything after the state's end: its append failed."""
-        self._log_cut(self._numbers)
+    def cut_unknown_bytes(self) -> None:
+        """Cut off all bytes after the state's end, which a failed append wrote."""
+        self._warn_of_cut(self._numbers)
         self._files.cut(self._numbers)
         self._refusal = None
 
-    def _log_cut(self, numbers: Numbers) -> None:
+    def _warn_of_cut(self, numbers: Numbers) -> None:
         trailing = self.trailing(numbers)
         if trailing.end > trailing.position:
             _log.warning(
-                "%s: recovery cuts off %d bytes after position %d, the records from offset %d on%s",
+                "%s: recovery cuts off %d bytes after position %d: the records from offset %d on%s",
                 self.file,
                 trailing.end - trailing.position,
                 trailing.position,
@@ -442,39 +445,42 @@ class LogSegment(ReadableSegment):
             )
 
     def recover(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
-        """Walk the whole log, rebuild its indexes, and cut off a torn write; DamagedLogError below `durable`."""
+        """Walk the whole log, rebuild its indexes, and cut off a torn write; raises the error of `damage`."""
         self._recover(emptied(self.stem, self._numbers), transactions, durable)
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:
-        """Drop everything that a failed sync did not make durable, and log the loss."""
-        counted, flushed = self._numbers, self._numbers[_FLUSHED]
+        """Cut off everything after the flushed end, since a sync failed, and log the loss."""
+        numbers_before, flushed = self._numbers, self._numbers[_FLUSHED]
         durable = DurableEnd(*flushed.tolist())
-        self._recover(emptied(self.stem, counted), transactions, durable, durable.position)
-        if self.next_offset < counted[NEXT_OFFSET]:
+        self._recover(emptied(self.stem, numbers_before), transactions, durable, durable.position)
+        if self.next_offset < numbers_before[NEXT_OFFSET]:
             _log.warning(
                 "%s: the disk lost records that were not synced: offsets %d to %d, between positions %d and %d",
                 self.file,
-                *(int(numbers[field]) for field in _ENDS for numbers in (self._numbers, counted)),
+                self.next_offset,
+                int(numbers_before[NEXT_OFFSET]),
+                self.size,
+                int(numbers_before[POSITION]),
             )
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[_ENDS])
-        self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
+        self._numbers[_FLUSHED_MS] = numbers_before[_FLUSHED_MS]
 
-    def note_flushed(self, offset: int, position: int, since_ms: int) -> None:
+    def note_flushed(self, offset: int, position: int, started_ms: int) -> None:
         for field, flushed in zip(_FLUSHED, (offset, position), strict=True):
             self._numbers[field] = max(int(self._numbers[field]), flushed)
-        self._numbers[_FLUSHED_MS] = since_ms
+        self._numbers[_FLUSHED_MS] = started_ms
 
     def flush(self) -> None:
-        """Sync all appends. Don't repeat a failed sync: the second one would save nothing."""
-        (offset, position), since_ms = self._usable()[_ENDS].tolist(), self._clock()
+        """Sync all appends. Don't repeat a failed sync: the second one would succeed without the lost records."""
+        (offset, position), started_ms = self._changeable_numbers()[_ENDS].tolist(), self._clock()
         self._sync()
-        self.note_flushed(offset, position, since_ms)
+        self.note_flushed(offset, position, started_ms)
 
     def seal(self) -> SegmentState:
         """End the segment (Kafka's `onBecomeInactiveSegment`): add its last time entry, trim and sync its files."""
-        numbers_before = self._usable().copy()
+        numbers_before = self._changeable_numbers().copy()
         if numbers_before[OFFSET_OF_MAX] < 0 <= numbers_before[MAX_TIMESTAMP]:
-            # no header has it; a damaged batch leaves it unknown, and must not fail the seal
+            # headers lack the offset of the largest timestamp: after a damaged batch it stays unknown
             with suppress(CorruptRecordError):
                 newest = self.find_offset_by_timestamp(int(numbers_before[MAX_TIMESTAMP]))
                 numbers_before[OFFSET_OF_MAX] = -1 if newest is None else newest
@@ -486,7 +492,8 @@ class LogSegment(ReadableSegment):
         self._refusal = "the segment is sealed"
         return self.state
 
-    def _usable(self) -> Numbers:
+    def _changeable_numbers(self) -> Numbers:
+        """Return the state's numbers; StorageError if the segment refuses changes."""
         if self._refusal:
             raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
         return self._numbers
@@ -494,11 +501,11 @@ class LogSegment(ReadableSegment):
     def _recover(
         self, numbers: Numbers, transactions: OpenTransactions, durable: DurableEnd, end: int | None = None
     ) -> None:
-        """Walk from `numbers` to `end`, write index entries, and cut all files after the last sound batch."""
+        """Walk from `numbers` on, up to `end` if given, write index entries, and cut all files to the sound end."""
         numbers, steps = self._walk(numbers, transactions, end)
-        if (error := self.damage(durable, numbers, is_end_known=end is not None)) is not None:
+        if (error := self.damage(durable, numbers, is_end_given=end is not None)) is not None:
             raise error
-        self._log_cut(numbers)
+        self._warn_of_cut(numbers)
         for numbers_before, entries in steps:
             self._files.write_entries(numbers_before, entries)
         self._files.cut(numbers)
@@ -509,10 +516,10 @@ class LogSegment(ReadableSegment):
         self._files.open()
         try:
             self._files.sync()
-            if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:
-                # the file was made with its first entry, so its name may not be durable
+            if self._numbers[TXN_INDEX] > 0 and not self._has_durable_txn_index:
+                # the transaction index was created with its first entry, so its name may not be durable
                 self._files.sync_names()
-                self._has_durable_names = True
+                self._has_durable_txn_index = True
         except StorageError:
             self._refusal = _SYNC_FAILED
             raise
@@ -524,7 +531,7 @@ _end_fields = itemgetter(
 
 
 class Unflushed(NamedTuple):
-    """The part of a log that may not be fsynced, and the time of the last sync or of the segment's creation."""
+    """The size of the part of a log that may not be fsynced, and the time of the last sync or the creation."""
 
     messages: int
     size: int
@@ -537,21 +544,21 @@ class Unflushed(NamedTuple):
 
 
 def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], int]) -> bool:
-    """True if `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago."""
+    """True if `flush.messages` records are unflushed, or some are and the last sync was `flush.ms` ago."""
     if unflushed.messages <= 0 or unflushed.messages >= config.flush_messages:
         return unflushed.messages > 0
-    # abs: after a clock was set back, the true time is unknown
+    # abs: if the clock was set back, the true age is unknown, and a flush is due sooner
     return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
 
 
-def check_batch_size(largest: int, config: TopicConfig) -> None:
+def check_batch_size(largest_bytes: int, config: TopicConfig) -> None:
     """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
-    if largest > config.max_message_bytes:
+    if largest_bytes > config.max_message_bytes:
         text = "a batch is larger than max.message.bytes: make smaller batches"
-        raise RecordTooLargeError(text, size=largest, limit=config.max_message_bytes)
+        raise RecordTooLargeError(text, size=largest_bytes, limit=config.max_message_bytes)
 
 
-#: Bytes read to find a batch by its header, and to look for a time.
+#: The bytes that are read at once to find a batch by its header, and to find a time.
 _HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
 
 
@@ -579,16 +586,16 @@ def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
     return changed
 
 
-# The walk folds headers as appends do, so it gets the same state and indexes (Kafka's `LogSegment.recover`). It
+# The walk folds headers as appends do, so it makes the same state and indexes (Kafka's `LogSegment.recover`). It
 # compares checksums, and decompresses nothing.
 #
-# Acknowledged records are never cut (`DurableEnd`). A log that ends below its flushed end, or a bad batch with sound
-# ones after it, was not caused by a crash: DamagedLogError. The exception is a page that the device did not write:
-# zeros, after a power loss or where the kernel dropped it. No sync covered that page or anything written after it, so
-# it is a torn write too, unless it was acknowledged.
+# Acknowledged records are never cut (`DurableEnd`). No crash makes a log end before its flushed end, or leaves sound
+# batches after a damaged one: both raise DamagedLogError. A page of zeros isn't damage: the device did not write it
+# before a power loss, or the kernel dropped it. No sync covered this page, or anything written after it, so it is a
+# torn write, too, unless it was acknowledged.
 
 _CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
 _FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
 _REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
-_TORN = "a torn write could not be cut off: recover it"
-_SYNC_FAILED = "a sync failed, so the durable end is unknown: recover it"
+_TORN = "a torn write could not be cut off: the segment must be recovered first"
+_SYNC_FAILED = "a sync failed, so its durable end is unknown: the segment must be recovered first"

@@ -1,4 +1,4 @@
-"""Appends ready-made batches to a partition's active segment, and flushes it: Kafka's `UnifiedLog`."""
+"""Appends encoded batches to a partition's active segment, and flushes it: Kafka's `UnifiedLog`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from distlog.core.format.record_batch import (
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.log_segment import LogSegment, Unflushed, check_batch_size, is_flush_due
-from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, mark, marked
+from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, outcome_in, packed_outcome
 from distlog.core.log.producers import NO_EFFECT, PartitionProducers, validate
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
@@ -53,27 +53,26 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-# A flush waits for the flush lock, and then reads the page again: another sync may have covered its records. A sync
+# A flush waits for the flush lock, and then reads the page again: another sync may have included its records. A sync
 # runs without the partition's lock, so appends continue during it.
 #
 # A failed sync is never repeated, since the next one would succeed without the lost records (Linux marks the pages
-# clean). It is marked in the flush lock's page first, as the next steps may fail. Then the segment is cut to its
-# durable end, and sealed there. Each flush that waits for records that were cut off gets an error: their segment is
-# no longer active, and ends before them.
+# clean). The failure is first marked in the flush lock's page, as the next steps may fail, too. Then the segment is
+# cut to its durable end, and sealed there. A flush of records that were cut off raises an error: their segment is no
+# longer active, and ends before them.
 #
-# The kernel reports a disk error to one process, which may be killed before it publishes the error. So the page marks
-# a sync as started until its outcome is known. A process that finds the mark writes the unflushed bytes again. Some
-# syncs include the indexes, which makes a new recovery point (`StateRecord`).
+# The kernel reports a disk error to one process, which may be killed before it publishes the error. So the page has a
+# sync as started until its outcome is known. A process that finds it so writes the unflushed bytes again. Some syncs
+# include the indexes, and make a new recovery point, from which a restart walks the log.
 
-#: A flush includes the indexes once the log has this many bytes after its recovery point: about as many are walked
-#: after a power loss.
-_SPAN_BYTES = 16 << 20
-#: The shortest wait for the partition's lock to publish a sync: a sync that is not published must be repeated.
-_PUBLISH_S = 1.0
+#: A flush includes the indexes if the log has this many bytes after its recovery point, which a recovery walks.
+_RECOVERY_BYTES = 16 << 20
+#: A flush waits at least this long for the partition's lock to publish its sync, in seconds.
+_MIN_PUBLISH_WAIT_S = 1.0
 
 
 class PartitionFlush:
-    """The flushes of a PartitionLog."""
+    """Flushes the active segment of a partition; the part of PartitionLog without appends."""
 
     def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
         self._partition = partition
@@ -82,54 +81,53 @@ class PartitionFlush:
         self._files: SegmentFiles | None = None
 
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
-        """Sync the records of `appended`, or all records; threads and processes that wait for it share one sync.
+        """Sync the records of `appended`, or all records; concurrent flushes, in any process, share one sync.
 
-        Raises StorageError if a sync failed, in any process: it cut off the records that were not durable. Without
-        `appended` it cannot notice that another process's failed sync cut off your records. After LockHeldError flush
-        again.
+        Raises StorageError if a sync failed, in any process, and the records were cut off. Without `appended`, it
+        does not notice that another process's failed sync cut off your records. After LockHeldError flush again.
         """
-        appended = appended or self._all(timeout_s)
+        appended = appended or self._appended_so_far(timeout_s)
         if appended is None or appended.stem == SEALED or self._is_flushed(appended):
             return
         with self._lock.held(timeout_s):
             if not self._is_flushed(appended):
-                self._flush(appended, _SPAN_BYTES, timeout_s)
+                self._flush(appended, _RECOVERY_BYTES, timeout_s)
 
     def checkpoint(self, *, timeout_s: float | None = None) -> None:
-        """Flush, with the indexes, so that a restart walks no log (Kafka's clean shutdown)."""
-        appended = self._all(timeout_s)
+        """Flush the log and the indexes, so that a restart walks no log (Kafka's clean shutdown)."""
+        appended = self._appended_so_far(timeout_s)
         if appended is not None:
             with self._lock.held(timeout_s):
                 self._flush(appended, 1, timeout_s)
 
-    def _flush(self, appended: Appended, span: int, timeout_s: float | None) -> None:
-        """Sync the appended records, with the indexes if the log has `span` bytes after the recovery point."""
+    def _flush(self, appended: Appended, recovery_bytes: int, timeout_s: float | None) -> None:
+        """Sync the records; and the indexes, if the log has `recovery_bytes` after the recovery point."""
         state = self._state(timeout_s)
         if state is not None and self._repair_last_sync(state.stem, timeout_s):
             state = self._state(timeout_s)
         if state is None or state.stem != appended.stem:
-            self._check_sealed(appended)
+            self._check_not_lost(appended)
         elif state.next_offset < appended.end_offset:
-            raise lost_records(appended)
+            raise lost_records_error(appended)
         else:
-            with_indexes = state.position - self._partition.lock.recovery_position >= span
+            with_indexes = state.position - self._partition.lock.recovery_position >= recovery_bytes
             if with_indexes or not self._is_flushed(appended):
                 self._sync(state, appended, timeout_s, with_indexes=with_indexes)
 
     def _repair_last_sync(self, stem: str, timeout_s: float | None) -> bool:
-        """Repair a last sync of this segment that failed or has an unknown outcome; True if there was one."""
-        last = marked(self._lock.page.read(), stem)
-        if last == FlushOutcome.FAILED:
-            # the process whose sync failed could not give up the segment
+        """Repair the last sync of this segment if it failed, or its outcome is unknown; returns True if so."""
+        outcome = outcome_in(self._lock.page.read(), stem)
+        if outcome == FlushOutcome.FAILED:
+            # the process whose sync failed did not give up the segment
             self._give_up(stem, timeout_s)
-        elif last != FlushOutcome.ENDED:
-            # the outcome of a sync is unknown if its process died, or could not publish it
+        elif outcome != FlushOutcome.ENDED:
+            # the process died before it published the outcome, or could not publish it
             with self._partition.held(timeout_s):
-                self._partition.write_again(stem, last)
-        return last != FlushOutcome.ENDED
+                self._partition.rewrite_unflushed(stem, outcome)
+        return outcome != FlushOutcome.ENDED
 
     def is_flush_due(self) -> bool:
-        """True if the flush policy requires a flush now; takes no lock, and opens no segment."""
+        """True if `flush.messages` or `flush.ms` require a flush now; takes no lock, and opens no segment."""
         partition, unflushed = self._partition, self._unflushed()
         return unflushed is not None and is_flush_due(
             unflushed, partition.snapshots.snapshot.config, partition.handle.clock
@@ -150,30 +148,30 @@ class PartitionFlush:
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
         """Close the files without a flush; the active segment stays active for the next process.
 
-        Unless the caller has `flushed` everything, the last sync is marked as unknown, since the kernel may forget
-        the errors of a file that no process has open. The mark needs the flush lock: after LockHeldError nothing was
-        closed.
+        Unless the caller has `flushed` all records, the last sync's outcome becomes unknown, since the kernel may
+        forget the write errors of a file that no process has open. This needs the flush lock: after LockHeldError
+        nothing was closed.
         """
         if not flushed:
             with self._lock.held(timeout_s) as page:
-                # the active segment, by the page alone, if it has unflushed records
+                # by the page alone: an active segment with unflushed records
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
                 stem = state.stem if state is not None and state.flushed_position < state.position else None
-                if stem and marked(page.read(), stem) != FlushOutcome.FAILED:
-                    page.write(mark(FlushOutcome.STARTED, stem))
-        # not `held`: the garbage collector may run this in a thread that holds the lock by another log
+                if stem and outcome_in(page.read(), stem) != FlushOutcome.FAILED:
+                    page.write(packed_outcome(FlushOutcome.STARTED, stem))
+        # not `held`: the garbage collector may run this in a thread that holds the lock with another PartitionLog
         with self._lock.excluding_threads():
             self._use(None)
             self._lock.close_file()
         self._partition.close()
 
-    def _all(self, timeout_s: float | None) -> Appended | None:
+    def _appended_so_far(self, timeout_s: float | None) -> Appended | None:
         with self._partition.held(timeout_s):
             segment = self._partition.active_segment()
             if segment is None:
                 return None
-            # under the lock: a newer version may have the segment's seal
+            # under the lock: later versions may have the segment's seal, this one has not
             version = self._partition.snapshots.snapshot.version
             return Appended(segment.state.base_offset, segment.next_offset, segment.stem, version)
 
@@ -192,42 +190,42 @@ class PartitionFlush:
         if files.log.size() < state.position:
             text = "the active log was cut or deleted, so appended records cannot be flushed: run `distlog repair`"
             raise DamagedLogError(text, file=files.log.path, position=files.log.size(), end_offset=state.next_offset)
-        since_ms, began_ns = self._partition.handle.clock(), perf_counter_ns()
-        self._lock.page.write(mark(FlushOutcome.STARTED, state.stem))
+        started_ms, started_ns = self._partition.handle.clock(), perf_counter_ns()
+        self._lock.page.write(packed_outcome(FlushOutcome.STARTED, state.stem))
         try:
             if state.flushed_position < state.position:
                 files.log.sync()
             if with_indexes:
                 files.sync_indexes()
         except StorageError as error:
-            # first, since giving the segment up needs a lock, and may fail
-            self._lock.page.write(mark(FlushOutcome.FAILED, state.stem))
+            # first, since `_give_up` needs a lock, and may fail
+            self._lock.page.write(packed_outcome(FlushOutcome.FAILED, state.stem))
             self._use(None)
             lost_error = LostRecordsError(error.message, **error.details)
             try:
                 self._give_up(state.stem)
-                # the process that sealed the segment concurrently has synced the records, or cut them off
-                self._check_sealed(appended)
+                # another process may have sealed the segment: it synced the records, or cut them off
+                self._check_not_lost(appended)
             except LostRecordsError:
                 raise lost_error from error
-            except DistlogError as second:
-                raise lost_error from second
+            except DistlogError as give_up_error:
+                raise lost_error from give_up_error
             return
-        self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
-        # after a timeout the mark stays, and the next flush repairs the sync
-        with self._partition.held(None if timeout_s is None else max(timeout_s, _PUBLISH_S)):
-            is_active = self._partition.note_flushed(state, since_ms, with_indexes=with_indexes)
-        self._lock.page.write(mark(FlushOutcome.ENDED, state.stem))
+        self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - started_ns))
+        # after a timeout the outcome stays unknown, and the next flush repairs the sync
+        with self._partition.held(None if timeout_s is None else max(timeout_s, _MIN_PUBLISH_WAIT_S)):
+            is_active = self._partition.note_flushed(state, started_ms, with_indexes=with_indexes)
+        self._lock.page.write(packed_outcome(FlushOutcome.ENDED, state.stem))
         if not is_active:
-            # a seal whose sync failed cut off what this sync saved
-            self._check_sealed(appended)
+            # a seal whose own sync failed may have cut off the records
+            self._check_not_lost(appended)
         elif with_indexes:
             self._sync_page()
 
     def _sync_page(self) -> None:
         path = os.path.join(self._partition.folder, paths.LOCK_FILE)
         page = ActiveFile(path, self._partition.calls, writable=False)
-        # with an older page a restart walks more, and loses nothing
+        # without the sync, a restart finds an older page: it walks more of the log, and loses nothing
         with closing(page), suppress(StorageError):
             page.sync()
 
@@ -251,25 +249,25 @@ class PartitionFlush:
             if segment is not None and segment.stem == stem:
                 self._partition.give_up()
 
-    def _check_sealed(self, appended: Appended) -> None:
-        """Raise LostRecordsError if the sealed segment ends below the records, which its seal synced otherwise."""
+    def _check_not_lost(self, appended: Appended) -> None:
+        """Raise LostRecordsError if the segment was sealed without the records; a seal syncs all that it keeps."""
         snapshot = self._partition.snapshots.snapshot
         segments = snapshot.partitions[self._partition.partition].segments
         row = segments.find(appended.end_offset - 1)
         if row < len(segments) and segments[row].stem == appended.stem:
             return
         if self._sealed_end(snapshot, appended) < appended.end_offset:
-            raise lost_records(appended)
+            raise lost_records_error(appended)
 
     def _sealed_end(self, snapshot: Snapshot, appended: Appended) -> int:
-        """The offset at which the segment was sealed; later commits may have replaced it."""
+        """The end offset of the segment when it was sealed; later commits may have replaced the segment."""
         seal = Seal(self._partition.partition, appended.stem)
         try:
             commits = self._partition.handle.log.commits(appended.version + 1, snapshot.version + 1)
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRangeError(
-                "the appended records may not be durable, since the commits that record it were deleted "
-                "(commit.retention.ms): read the records to check, and flush more often",
+                "it is unknown whether the appended records are durable, since the commit that sealed their segment "
+                "was deleted (commit.retention.ms): read the records to check, and flush more often",
                 stem=appended.stem,
                 first_offset=appended.first_offset,
                 end_offset=appended.end_offset,
@@ -279,14 +277,14 @@ class PartitionFlush:
                 added = [action.segment for action in each_action(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
                 return ends[0] if ends else appended.first_offset
-        raise StorageError("a segment ended in no commit: verify the topic", stem=appended.stem)
+        raise StorageError("no commit sealed the segment of the records: run `distlog verify`", stem=appended.stem)
 
 
 class PartitionLog(PartitionFlush):
     """The log of one partition of a topic on a local disk; for the threads of one process.
 
-    Each append holds the partition's lock. It does not sync: the caller must if `Appended.flush_due`. A wait of more
-    than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer.
+    Each append holds the partition's lock. It does not sync: the caller must flush if `Appended.flush_due`. A wait of
+    more than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer.
     """
 
     def __init__(
@@ -305,7 +303,7 @@ class PartitionLog(PartitionFlush):
 
     @cached_property
     def _producers(self) -> PartitionProducers:
-        # most appends have no producer
+        # made at first use: most appends have no producer
         return PartitionProducers(self._handle, self.partition, self._snapshots, self._first)
 
     def append_runs(
@@ -315,19 +313,19 @@ class PartitionLog(PartitionFlush):
         *,
         timeout_s: float | None = None,
     ) -> Generator[Appended, None, None]:
-        """Append runs, with no other records between them; yields the offsets of each after it is written.
+        """Append runs, with no other records between them; yields each result after the run is written.
 
-        Base offsets, and LogAppendTime, are written into the batches. A producer's batches that the log already has
-        are not appended again: the result is the earlier one. After an error nothing of its run was appended. Holds
-        the lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
+        Base offsets and LogAppendTime are written into the batches. A producer's batches that the log already has are
+        not appended again: the result has their offsets. After an error nothing of its run was appended. Holds the
+        lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
         """
-        asked_ns = perf_counter_ns()
+        requested_ns = perf_counter_ns()
         with self._partition.held(timeout_s):
             if fence is not None:
                 fence(self._snapshots.refresh())
             for run in runs:
-                yield self._append(asked_ns, run)
-                asked_ns = perf_counter_ns()
+                yield self._append(requested_ns, run)
+                requested_ns = perf_counter_ns()
 
     def end_transaction(
         self,
@@ -337,31 +335,31 @@ class PartitionLog(PartitionFlush):
         *,
         timeout_s: float | None = None,
     ) -> Appended | None:
-        """Append the end marker of a transaction if it is open here, and started at `start_offset`; else None."""
-        asked_ns = perf_counter_ns()
+        """Append the end marker of a transaction; returns None if none that started at `start_offset` is open."""
+        requested_ns = perf_counter_ns()
         with self._partition.held(timeout_s):
             fence(self._snapshots.refresh())
             segment = self._partition.active_segment() or begin_segments([self._partition])[0]
             producer, epoch = marker.rows[0][["producer_id", "producer_epoch"]].item()
             is_open = self._producers.has_open(producer, epoch, segment, start_offset)
-            return self._append(asked_ns, marker) if is_open else None
+            return self._append(requested_ns, marker) if is_open else None
 
-    def _append(self, asked_ns: int, run: BatchRun, *, may_wait: bool = True) -> Appended:
+    def _append(self, requested_ns: int, run: BatchRun, *, may_wait: bool = True) -> Appended:
         try:
-            appended = self._put(run, may_wait=may_wait)
+            appended = self._write(run, may_wait=may_wait)
         except StorageFullError:
             if not may_wait:
-                # a seal takes syncs and a commit
+                # the seal below waits for syncs and a commit
                 raise WouldWaitError from None
-            # without space for that either, the segment stays active
+            # a seal frees preallocated space; if it fails, the segment stays active
             with suppress(DistlogError):
                 self._partition.seal()
             raise
-        # appends, append_bytes, append_ns
-        self._partition.lock.page.add(1, run.data.nbytes, perf_counter_ns() - asked_ns)
+        # appends, append_bytes and append_ns of PartitionCounters
+        self._partition.lock.page.add(1, run.data.nbytes, perf_counter_ns() - requested_ns)
         return appended
 
-    def _put(self, run: BatchRun, *, may_wait: bool) -> Appended:
+    def _write(self, run: BatchRun, *, may_wait: bool) -> Appended:
         """Check the batches, append them, and count them in the page; needs the lock."""
         data, rows, offsets_of_max_timestamp, min_timestamps, in_transaction = run
         active, snapshots = self._partition, self._snapshots
@@ -372,8 +370,8 @@ class PartitionLog(PartitionFlush):
         batches = batch_fields(rows) if has_producers else []
         if segment is None or (not may_wait and batches and not self._producers.is_next(batches[-1], segment)):
             raise WouldWaitError
-        if batches and (earlier := self._producers.check(batches, segment)):
-            # a producer appends these batches again
+        if batches and (earlier := self._producers.find_duplicate(batches, segment)):
+            # the log has these batches already
             known_end, version = earlier.last_offset + 1, snapshots.snapshot.version
             is_active = earlier.last_offset >= segment.base_offset
             is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
@@ -385,11 +383,11 @@ class PartitionLog(PartitionFlush):
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = snapshots.snapshot.partitions[active.partition]
             time_ms = append_time(state, segment, self._clock())
-            rows, offsets_of_max_timestamp, min_timestamps = stamped(data, rows, time_ms)
+            rows, offsets_of_max_timestamp, min_timestamps = with_append_times(data, rows, time_ms)
             newest = time_ms
         if segment.next_offset + offset_count > MAX_LONG:
             raise InvalidRecordError(
-                "nothing was appended: the partition has no offsets left for these records; append to another one",
+                "nothing was appended: the partition has no offsets left for these records; use another partition",
                 partition=self.partition,
             )
         if segment.should_roll(data.nbytes, newest, segment.next_offset + offset_count - 1):
@@ -398,17 +396,17 @@ class PartitionLog(PartitionFlush):
             segment = roll(active)
             if has_producers:
                 self._producers.catch_up(segment)
-        first = segment.next_offset
-        # writes the base offsets into `data`; `moved` gets the new headers
-        moved = np.empty(len(rows), rows.dtype)
-        move_batches(data, rows, first, moved)
+        first_offset = segment.next_offset
+        # writes the base offsets into `data`, and the new headers into `headers`
+        headers = np.empty(len(rows), rows.dtype)
+        move_batches(data, rows, first_offset, headers)
         if len(offsets_of_max_timestamp):
-            offsets_of_max_timestamp = offsets_of_max_timestamp + first
-        effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
+            offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
+        effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT
         try:
             segment.append(
                 data.data,
-                moved,
+                headers,
                 offsets_of_max_timestamp=offsets_of_max_timestamp,
                 min_timestamps=min_timestamps,
                 aborted=effect.aborted,
@@ -419,9 +417,10 @@ class PartitionLog(PartitionFlush):
             active.forget_segment()
             raise
         if has_producers:
-            self._producers.appended(data, moved, segment)
-        due = is_flush_due(segment.unflushed, segment.config, self._clock)
-        return Appended(first, first + offset_count, segment.stem, snapshots.snapshot.version, due, time_ms)
+            self._producers.note_appended(data, headers, segment)
+        is_due = is_flush_due(segment.unflushed, segment.config, self._clock)
+        end_offset = first_offset + offset_count
+        return Appended(first_offset, end_offset, segment.stem, snapshots.snapshot.version, is_due, time_ms)
 
     def append_batches(
         self,
@@ -433,9 +432,9 @@ class PartitionLog(PartitionFlush):
     ) -> AppendInfo:
         """Append a Kafka producer's batch after the checks of `validate`; after an error nothing was appended.
 
-        `fence` is the same as in `append_runs`; without it a batch of a transaction is refused. After LockHeldError
-        try again when `is_free`. With `may_wait` False it waits for nothing: LockHeldError if the lock is held,
-        WouldWaitError if a commit or a read is needed, as for a batch that is not its producer's next.
+        `fence` is as in `append_runs`; without it a batch of a transaction is refused. After LockHeldError try again
+        when `is_free`. Without `may_wait` it raises LockHeldError if the lock is held, and WouldWaitError if a commit
+        or a read is needed, as for a batch that is not its producer's next.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
@@ -446,11 +445,11 @@ class PartitionLog(PartitionFlush):
             np.array([valid.min_timestamp]),
             in_transaction=fence is not None,
         )
-        asked_ns = perf_counter_ns()
+        requested_ns = perf_counter_ns()
         with self._partition.held(timeout_s if may_wait else 0):
             if fence is not None:
                 fence(self._snapshots.refresh())
-            appended = self._append(asked_ns, run, may_wait=may_wait)
+            appended = self._append(requested_ns, run, may_wait=may_wait)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
 
     @property
@@ -458,24 +457,22 @@ class PartitionLog(PartitionFlush):
         return self._snapshots.snapshot.config.flush_ms < MAX_LONG
 
     def roll(self) -> None:
-        """End the active segment, unless it is empty, and begin the next one."""
         with self._partition.held():
             if (segment := self._partition.active_segment()) and segment.size:
                 roll(self._partition)
 
     def is_free(self, *, flush: bool) -> bool:
-        """True if the lock of an append, or of a flush, was free a moment ago."""
+        """True if the lock for appends (with `flush`, also the lock for flushes) was free just now."""
         return self._partition.lock.is_free() and (not flush or self._lock.is_free())
 
     def flush_if_due(self) -> bool:
-        """Flush all records if the flush policy requires it now; returns True if so."""
         is_due = self.is_flush_due()
         if is_due:
             self.flush()
         return is_due
 
     def end(self) -> LogEnd:
-        """The log's end and its durable end; recovers the log if needed."""
+        """The log's end and its durable end; recovers the log after a crash."""
         with self._partition.held():
             segment = self._partition.active_segment()
             if segment is None:
@@ -489,7 +486,7 @@ class PartitionLog(PartitionFlush):
             return self._producers.entries(self._partition.active_segment())
 
 
-_WRONG_RUN = {
+_RUN_FAULTS = {
     BAD_SIZES: "the batches do not fill their bytes without gaps",
     BAD_FORMAT: "direct appends take batches of format 2, without transactions",
 }
@@ -498,13 +495,13 @@ _BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
 
 
 class BatchRun(NamedTuple):
-    """Batches from offset 0 on: the bytes, all their headers (BATCH rows), and values that headers may lack.
+    """Batches with offsets from 0 on: the bytes, all headers (BATCH rows), and values that headers may lack.
 
     `offsets_of_max_timestamp` has, for each batch, the offset of its first record with the largest timestamp, -1
-    without timestamps; `min_timestamps` its smallest timestamp. FROM_HEADERS (empty): the headers' values apply.
+    without timestamps; `min_timestamps` its smallest timestamp. FROM_HEADERS (empty) takes both from the headers.
 
     `in_transaction`: the batches belong to an open transaction, which cannot end before the append returns, or are
-    its end marker. The caller makes sure by `fence`, or by the transaction's own lock.
+    its end marker. The caller ensures this by `fence`, or by the transaction's own lock.
     """
 
     data: npt.NDArray[np.uint8]
@@ -517,9 +514,9 @@ class BatchRun(NamedTuple):
 def check_headers(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
-    """Check batches; returns the number of offsets, the largest timestamp, and whether any batch has a producer."""
+    """Check batches; returns their number of offsets, largest timestamp, and whether any has a producer."""
     if not len(rows):
-        raise InvalidRecordError("no batch to append: give at least one")
+        raise InvalidRecordError("there is no batch to append: pass at least one")
     verdict, largest, offset_count, newest, has_producers = inspect_batches(
         rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
     )
@@ -529,7 +526,7 @@ def check_headers(
             "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
         )
     if verdict != NO_FAULT:
-        raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
+        raise InvalidRecordError(_RUN_FAULTS.get(verdict, _BAD_OFFSETS))
     return offset_count, newest, has_producers
 
 
@@ -540,10 +537,10 @@ def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
     return time_ms
 
 
-def stamped(
+def with_append_times(
     data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
 ) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`; returns their new rows, and the last values of a `BatchRun`."""
+    """Write the time into the batches of `data`; returns their headers, and the last values of a `BatchRun`."""
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
     set_append_times(rows, times)
     write_append_times(data, rows)
@@ -551,7 +548,7 @@ def stamped(
 
 
 class WouldWaitError(Exception):
-    """An append that may not wait would have to; nothing was appended."""
+    """The append would have to wait, which it must not; nothing was appended."""
 
 
 def open_together(logs: Sequence[PartitionLog]) -> None:
@@ -559,15 +556,15 @@ def open_together(logs: Sequence[PartitionLog]) -> None:
     open_segments([log._partition for log in logs])
 
 
-#: The stem in an Appended whose records are in a sealed segment, and so durable.
+#: The stem in an Appended whose records are in a sealed segment, and therefore durable.
 SEALED = ""
 
 
 class Appended(NamedTuple):
     """Where records were appended: their offsets, the stem of their segment, and the topic's version at the append.
 
-    `flush_due`: the flush policy requires an fsync before the records are acknowledged. `append_time_ms` is their
-    LogAppendTime, or -1.
+    With `flush_due`, the topic's settings require a flush before the records are acknowledged. `append_time_ms` is
+    their LogAppendTime, or -1.
     """
 
     first_offset: int
@@ -579,7 +576,7 @@ class Appended(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The offset after the last record, and after the last durable one (Kafka's recovery point)."""
+    """The offset after the last record, and after the last durable record (Kafka's recovery point)."""
 
     end_offset: int
     flushed_offset: int
@@ -596,7 +593,7 @@ class LostRecordsError(StorageError):
     """A sync failed, so appended records are lost: no later sync can save them."""
 
 
-def lost_records(appended: Appended) -> LostRecordsError:
+def lost_records_error(appended: Appended) -> LostRecordsError:
     return LostRecordsError(
         "the appended records are lost, since an fsync failed: append them again",
         stem=appended.stem,
@@ -605,12 +602,12 @@ def lost_records(appended: Appended) -> LostRecordsError:
     )
 
 
-#: How long work that may also be done later waits for a lock: it must not delay other work.
+#: How long work that can also be done later waits for a lock, so that it does not delay other work, in seconds.
 SHORT_WAIT_S = 0.05
-#: The files that an open log needs, with some to spare; it has nine memory maps, too.
-FILES_OF_LOG = 8
-#: More would come near Linux's limit of memory maps of a process.
-MOST_OPEN_LOGS = 3000
+#: The files that an open log needs at most. It needs nine memory maps, too.
+LOG_FILES = 8
+#: More open logs come near Linux's limit of memory maps per process.
+MAX_OPEN_LOGS = 3000
 _caches: WeakSet[OpenLogs[Any]] = WeakSet()
 _caches_lock = process_lock()
 
@@ -618,33 +615,33 @@ Key = TypeVar("Key")
 
 
 class OpenLogs(Generic[Key]):
-    """Logs by key, for many threads: the logs in use, and the most recently used of the other ones."""
+    """A cache of open logs by key, for many threads: those in use, and the most recently used of the others."""
 
     def __init__(self, open_log: Callable[[Key], PartitionLog]) -> None:
         self._open_log, self._lock = open_log, process_lock()
         self._logs = OrderedDict[Key, PartitionLog]()
-        # closed logs, with records that must still be flushed
+        # closed logs with unflushed records
         self._unflushed = dict[Key, PartitionLog]()
         self._users = Counter[Key]()
-        # the keys of logs to close after their last use, and of logs without a use since the last `close_idle`
+        # the keys of logs to close after their last use, and of logs that were not used since the last `close_idle`
         self._ending, self._idle = set[Key](), set[Key]()
         with _caches_lock:
             _caches.add(self)
 
-    def most_open(self) -> int:
-        """The number of logs that may be open here now.
+    def open_limit(self) -> int:
+        """The number of logs that may be open in this cache now.
 
-        Half of RLIMIT_NOFILE is for all caches. Most caches have few logs: so each may have an equal share, or, if
-        that is more, half of all logs, minus the logs that other caches have open.
+        Half of RLIMIT_NOFILE is for the logs of all caches. A cache may have an equal share or, since most caches
+        have few logs, half of all logs without those that are open in other caches, if that is more.
         """
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = MOST_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // FILES_OF_LOG, MOST_OPEN_LOGS)
+        all_logs = MAX_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // LOG_FILES, MAX_OPEN_LOGS)
         with _caches_lock:
             open_elsewhere = [len(cache._logs) for cache in _caches if cache is not self and cache._logs]
-        return max(1, most // (1 + len(open_elsewhere)), most // 2 - sum(open_elsewhere))
+        return max(1, all_logs // (1 + len(open_elsewhere)), all_logs // 2 - sum(open_elsewhere))
 
     def use(self, key: Key, *, may_open: bool = True) -> _Use[Key]:
-        """Use a log in a block; without `may_open`, WouldWaitError for a log that is closed and flushed."""
+        """Use a log in a `with` block; without `may_open`, WouldWaitError for a log that is closed and flushed."""
         return _Use(self, key, may_open)
 
     @contextmanager
@@ -653,22 +650,21 @@ class OpenLogs(Generic[Key]):
             yield {key: uses.enter_context(self.use(key)) for key in keys}
 
     def flush_due(self) -> None:
-        """Flush the logs whose `flush.ms` is over, and close the ones whose flush lock was not free."""
+        """Flush the logs whose `flush.ms` has passed, and close logs if too many are open."""
         with self._lock:
             logs = {**self._logs, **self._unflushed}
         for key, log in logs.items():
             if log.flushes_by_time and log.is_flush_due():
                 self._flush(key)
         with self._lock:
-            self._close_excess(self.most_open())
+            self._close_excess(self.open_limit())
 
     def close_idle(self) -> None:
-        """Close the logs that were not used since the last call."""
         with self._lock:
             unused = {key: self._logs[key] for key in self._idle.intersection(self._logs).difference(self._users)}
             self._idle = set(self._logs)
         for key, log in unused.items():
-            # records that are unflushed at a close have to be written again
+            # first flush: the next process writes records again that are unflushed at a close
             if log.has_unflushed():
                 self._flush(key)
             with self._lock:
@@ -689,7 +685,7 @@ class OpenLogs(Generic[Key]):
                 log.close()
 
     def close_flushed(self) -> None:
-        """Close all logs, which are flushed and not in use."""
+        """Close all logs; they must be flushed, and not in use."""
         with self._lock:
             while self._logs:
                 self._logs.popitem(last=False)[1].close()
@@ -701,7 +697,7 @@ class OpenLogs(Generic[Key]):
             if key not in self._logs:
                 if not may_open and key not in self._unflushed:
                     raise WouldWaitError
-                self._close_excess(self.most_open() - 1)
+                self._close_excess(self.open_limit() - 1)
                 unflushed = self._unflushed.pop(key, None)
                 self._logs[key] = unflushed or self._open_log(key)
             self._logs.move_to_end(key)
@@ -719,13 +715,13 @@ class OpenLogs(Generic[Key]):
                     self._close(key)
 
     def _flush(self, key: Key) -> None:
-        # a thread that waits for these records gets the error from the log itself
+        # a thread that flushes these records itself gets the error, too
         with suppress(DistlogError, WouldWaitError), self.use(key, may_open=False) as log:
             log.flush(timeout_s=SHORT_WAIT_S)
 
-    def _close_excess(self, most: int) -> None:
-        """Close the logs that were unused for the longest time until `most` are open."""
-        if (excess := len(self._logs) - most) > 0:
+    def _close_excess(self, limit: int) -> None:
+        """Close the logs that were unused for the longest time, until `limit` are open."""
+        if (excess := len(self._logs) - limit) > 0:
             for key in [key for key in self._logs if key not in self._users][:excess]:
                 self._close(key)
 
@@ -736,7 +732,7 @@ class OpenLogs(Generic[Key]):
             is_unflushed = log.has_unflushed()
             log.close(flushed=False, timeout_s=0)
         except StorageError as error:
-            # the user of another log must not get this error
+            # not raised, since the caller uses another log
             if not isinstance(error.__cause__, FileNotFoundError):
                 return
             # the topic's folder was deleted, with the records
@@ -747,7 +743,7 @@ class OpenLogs(Generic[Key]):
 
 
 class _Use(Generic[Key]):
-    """The use of a log in a block: an append through a gateway has two, and a generator would be slower."""
+    """The use of a log in a `with` block; faster than a generator, since each append through a gateway has two."""
 
     __slots__ = ("_key", "_logs", "_may_open")
 

@@ -1,4 +1,4 @@
-"""Checks the batches of producers, and keeps the states of the producers in a partition's log and folder."""
+"""Checks the batches of producers, and keeps the states of a partition's producers, by its log and stored files."""
 
 from __future__ import annotations
 
@@ -72,22 +72,22 @@ from distlog.core.storage.storage import Storage
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# <stem>.snapshot          the states where this segment begins
+# <stem>.snapshot          the states at the start of this segment
 # <offset:020d>.snapshot   the states at this offset: where the log begins, or where a broker's log ended
 
-#: Bytes of sealed segments that are read for the last batches: five of 1 MiB of each of a dozen producers.
-LAST_BYTES = 64 << 20
+#: The bytes of sealed segments that are read for producers' last batches: five of 1 MiB for each of a dozen.
+RECALLED_BYTES = 64 << 20
 
 
 class StoredProducers:
-    """The producers in the files of a partition of the topic in `storage`."""
+    """The states of producers by the files of a partition of the topic in `storage`."""
 
     def __init__(self, storage: Storage, topic: str, partition: int) -> None:
         self._storage, self._topic = storage, topic
         self._folder = storage.child(paths.partition_dir(topic, partition))
 
-    def before_segment(self, stem: str, offset: int = 0) -> ProducerStates | None:
-        """The states in the segment's snapshot; None if it is missing or damaged."""
+    def at_segment_start(self, stem: str, offset: int = 0) -> ProducerStates | None:
+        """The states at the start of the segment, by its snapshot; None if that is missing or damaged."""
         name = stem + paths.SNAPSHOT_SUFFIX
         with suppress(FileNotFoundError, CorruptIndexError):
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
@@ -97,7 +97,7 @@ class StoredProducers:
         """The states in the newest snapshot of a partition's `segments`, which end at `log_end_offset`."""
         names = {file.name for file in self._folder.list()}
         for stem, offset in _snapshots(segments, log_end_offset):
-            if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.before_segment(stem, offset)) is not None:
+            if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.at_segment_start(stem, offset)) is not None:
                 return states
         return ProducerStates()
 
@@ -109,10 +109,10 @@ class StoredProducers:
                 self._update(states, sealed)
         return states
 
-    def last(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
-        """The states by the batches of a partition's last sealed `segments`: LAST_BYTES, or a segment."""
+    def of_last_segments(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
+        """The states by the batches in the last of the sealed `segments`: those with RECALLED_BYTES."""
         states, first, size = ProducerStates(), len(segments), 0
-        while first and size < LAST_BYTES:
+        while first and size < RECALLED_BYTES:
             first -= 1
             size += segments[first].log_bytes
         for sealed in segments[first:]:
@@ -122,7 +122,7 @@ class StoredProducers:
         return states
 
     def store(self, stem: str, states: ProducerStates) -> None:
-        """Store the states where the segment `stem` begins; after a disk error they are read from logs."""
+        """Store the states at the start of the segment `stem`; ignores disk errors, as logs have the states, too."""
         data, path = states.snapshot(), self._folder.local_path(stem + paths.SNAPSHOT_SUFFIX)
         # a torn file is read as a missing one
         with suppress(StorageError), closing(ActiveFile(path)) as file:
@@ -136,22 +136,22 @@ class StoredProducers:
                 states.observe(batches.data, batches.rows, sealed.shift)
 
 
-def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
+def transactions_at_start(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
     """The transactions that are open where the partition's active segment begins."""
     active = state.active
     assert active is not None
     stored = StoredProducers(handle.storage, handle.name, active.partition)
-    states = stored.before_segment(active.stem)
+    states = stored.at_segment_start(active.stem)
     if states is None:
         states = stored.after_segments(state.segments.without_active(), active.base_offset)
     return OpenTransactions(states.open_transactions)
 
 
 def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator[tuple[str, int]]:
-    """The stems and offsets of the snapshots that may exist, the newest first."""
+    """Yield the names, without the suffix, and the offsets of the snapshots that may exist, the newest first."""
     for segment in reversed(segments):
         if not paths.is_own_stem(segment.stem):
-            # a broker stored it, or the import of its log
+            # the broker or the import stored it at the segment's end
             yield f"{segment.next_offset:020d}", segment.next_offset
         yield segment.stem, segment.base_offset
     first = segments[0].base_offset if len(segments) else log_end_offset
@@ -163,41 +163,44 @@ class ProducerSnapshots:
     """Stores the states of producers before segments are deleted, so that retries stay detected, as in Kafka."""
 
     def __init__(self, handle: TopicHandle) -> None:
-        # only a disk of this machine has producers
+        # only topics on a disk of this machine have idempotent producers
         self._handle, self._is_needed = handle, handle.storage.is_local_disk
-        # (partition, the offset at which its log will begin) of the stored states
+        # the stored states, as (partition, the offset at which its log then begins)
         self._stored_states: set[tuple[int, int]] = set()
 
     def store(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
         """Store the states after the first `counts[partition]` segments, without producers of a damaged segment."""
-        begins = {(number, _begin(snapshot.partitions[number], count)) for number, count in counts.items()}
-        missing, without = begins - self._stored_states if self._is_needed else set(), []
+        states_to_store = {
+            (number, _log_start_after(snapshot.partitions[number], count)) for number, count in counts.items()
+        }
+        missing, unneeded_files = states_to_store - self._stored_states if self._is_needed else set(), []
         for partition, offset in sorted(missing):
             states = self._states(snapshot, partition, counts[partition])
             name = f"{paths.partition_dir(snapshot.name, partition)}/{offset:020d}{paths.SNAPSHOT_SUFFIX}"
             if len(states):
                 self._handle.storage.put(name, states.snapshot())
             else:
-                without.append(name)
-        # files may remain of an earlier topic at this address
-        self._handle.storage.delete(without)
+                unneeded_files.append(name)
+        # an earlier topic at this address may have left them
+        self._handle.storage.delete(unneeded_files)
         self._stored_states |= missing
 
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
         stored = StoredProducers(self._handle.storage, snapshot.name, partition)
+        # without states if a segment is damaged
         with suppress(DistlogError):
             state = snapshot.partitions[partition]
             deleted = state.segments[:count]
             if not any(segment.may_have_producers for segment in deleted):
                 # without batches of producers, the states do not change
                 first = deleted[0].base_offset
-                return (stored.before_segment(f"{first:020d}", first) if first else None) or ProducerStates()
-            before_next = stored.before_segment(state.segments[count].stem) if count < len(state.segments) else None
-            return before_next or stored.after_segments(deleted, _begin(state, count))
+                return (stored.at_segment_start(f"{first:020d}", first) if first else None) or ProducerStates()
+            before_next = stored.at_segment_start(state.segments[count].stem) if count < len(state.segments) else None
+            return before_next or stored.after_segments(deleted, _log_start_after(state, count))
         return ProducerStates()
 
 
-def _begin(state: PartitionState, count: int) -> int:
+def _log_start_after(state: PartitionState, count: int) -> int:
     return int(state.segments.base_offsets[count]) if count < len(state.segments) else state.log_end_offset
 
 
@@ -211,26 +214,26 @@ class TransactionEffect(NamedTuple):
 NO_EFFECT = TransactionEffect((), None)
 
 
-class _ReadPosition(NamedTuple):
-    """The end of the part of the log that was read: a position of the segment `stem`, and an offset."""
+class _ReadEnd(NamedTuple):
+    """The end of the part of the log whose batches the states have: a position in the segment `stem`, its offset."""
 
     stem: str
     position: int
     offset: int
 
 
-_NOTHING = _ReadPosition("", 0, 0)
-#: Bytes of a log that are read within milliseconds.
-_FEW_BYTES = 256 << 10
+_NOTHING_READ = _ReadEnd("", 0, 0)
+#: The bytes of a log that can be read within milliseconds.
+_QUICK_READ_BYTES = 256 << 10
 
 
-# Any process may append, so a process reads the batches of others before it checks one. The states before the active
-# segment are in its `.snapshot`, in Kafka's format, or are read from earlier segments with batches of producers.
+# Any process may append, so a process reads the batches of other processes before it checks its own. The states at
+# the start of the active segment are in its `.snapshot`, in Kafka's format, or are read from earlier segments.
 #
-# A snapshot has only the last batch of each producer, and five may be in flight. So before a process that started
-# with a snapshot refuses a batch, it reads the other batches from earlier segments.
+# A snapshot has only the last batch of each producer, and five may be in flight. So a process that started with a
+# snapshot reads the last batches from earlier segments before it refuses a batch.
 class PartitionProducers:
-    """The producers of a partition; all methods need its lock, and get the active `segment` at its end."""
+    """The producers of a partition. All methods need its lock, and the active `segment` up to its current end."""
 
     def __init__(
         self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot, first: FirstBatch = any_first
@@ -238,41 +241,42 @@ class PartitionProducers:
         self._partition, self._snapshots, self._clock, self._first = partition, snapshots, handle.clock, first
         self._expiration_ms = handle.producer_expiration_ms
         self._stored = StoredProducers(handle.storage, handle.name, partition)
-        self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
-        # recalling reads many batches, so it must not happen for each refused batch of a client
+        self._states, self._read_end, self._expired_ms = ProducerStates(), _NOTHING_READ, 0
+        # True after the last batches were read from earlier segments: not for each refused batch, since it takes long
         self._has_recalled = False
 
-    def check(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
+    def find_duplicate(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
+        """Check the next batches; returns the last one in the log if the log has them already, else None."""
         self.catch_up(segment)
         now_ms = self._clock()
         is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
-        named = None if is_time else {batch.producer_id for batch in batches}
-        self._states.expire(now_ms, named, after_ms=self._expiration_ms)
+        producer_ids = None if is_time else {batch.producer_id for batch in batches}
+        self._states.expire(now_ms, producer_ids, after_ms=self._expiration_ms)
         self._expired_ms = now_ms if is_time else self._expired_ms
         try:
             return self._states.check(batches, self._first)
         except OutOfOrderSequenceError:
             if self._has_recalled:
                 raise
-        # the last batches before the active segment, not only the last one of each producer
+        # recall the last batches before the active segment, not only the last one of each producer
         segments = self._snapshots.refresh().partitions[self._partition].segments
-        self._states.add_earlier_batches(self._stored.last(segments))
+        self._states.add_earlier_batches(self._stored.of_last_segments(segments))
         self._has_recalled = True
         return self._states.check(batches, self._first)
 
     def is_next(self, batch: BatchFields, segment: LogSegment) -> bool:
-        """True if this is surely the next batch of its producer, with little to read."""
-        state, (stem, position, _) = self._states.get(batch.producer_id), self._read
+        """True if this is the next batch of its producer, and little of the log remains to be read."""
+        state, (stem, position, _) = self._states.get(batch.producer_id), self._read_end
         return (
             stem == segment.stem
-            and 0 <= segment.size - position <= _FEW_BYTES
+            and 0 <= segment.size - position <= _QUICK_READ_BYTES
             and state is not None
             and batch.producer_epoch == state.epoch
             and batch.base_sequence == increment_sequence(state.last_sequence, 1)
         )
 
     def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:
-        """The state of each producer (ENTRY rows); without an active segment, by the sealed ones."""
+        """The state of each producer (ENTRY rows), by the sealed segments if there is no active one."""
         if segment is None:
             state = self._snapshots.refresh().partitions[self._partition]
             states = self._stored.after_segments(state.segments, state.log_end_offset)
@@ -283,38 +287,38 @@ class PartitionProducers:
         return states.entries()
 
     def has_open(self, producer_id: int, epoch: int, segment: LogSegment, start_offset: int | None = None) -> bool:
-        """See `ProducerStates.has_open`; with `start_offset`, only for a transaction from there on."""
+        """True if the producer has an open transaction in this epoch, which starts at `start_offset` if given."""
         self.catch_up(segment)
         starts_there = start_offset is None or self._states.open_transactions.get(producer_id) == start_offset
         return starts_there and self._states.has_open(producer_id, epoch)
 
     def effect_of(self, data: npt.NDArray[Any], rows: npt.NDArray[Any]) -> TransactionEffect:
-        """The effect of the next batches on the open transactions after the read part of the log."""
+        """The effect of the next batches on the transactions that are open at the log's end."""
         if not (rows["attributes"] & TRANSACTIONAL).any():
             return NO_EFFECT
         transactions = OpenTransactions(self._states.open_transactions)
         return TransactionEffect(transactions.observe(data, rows), transactions.first_offset)
 
-    def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
+    def note_appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
         self._states.observe(data, rows, heard_ms=self._clock())
-        self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
+        self._read_end = _ReadEnd(segment.stem, segment.size, segment.next_offset)
 
     def catch_up(self, segment: LogSegment) -> None:
-        """Read the log after the read part; a new segment gets its snapshot."""
-        stem, position, _ = self._read
+        """Read the batches that the states lack; at a new segment, load and store the states at its start."""
+        stem, position, _ = self._read_end
         if segment.stem != stem or segment.size < position:
-            self._begin(segment)
+            self._load_states(segment)
             position = 0
         if segment.has_producers and segment.size > position:
             for batches in segment.batches(position):
                 self._states.observe(batches.data, batches.rows, heard_ms=self._clock())
-        self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
+        self._read_end = _ReadEnd(segment.stem, segment.size, segment.next_offset)
 
-    def _begin(self, segment: LogSegment) -> None:
-        """Load the states where the segment begins, and write its snapshot."""
+    def _load_states(self, segment: LogSegment) -> None:
+        """Load the states at the segment's start, and store them in its snapshot."""
         segments = self._snapshots.refresh().partitions[self._partition].segments
         if not self._ends_at(segments, segment):
-            stored = self._stored.before_segment(segment.stem)
+            stored = self._stored.at_segment_start(segment.stem)
             earlier, self._states = self._states, stored or self._stored.after_segments(segments, segment.base_offset)
             self._states.update_heard_times(earlier)
             self._states.expire(self._clock(), after_ms=self._expiration_ms)
@@ -325,42 +329,42 @@ class PartitionProducers:
             self._stored.store(segment.stem, self._states)
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
-        """True if the read part was sealed where `segment` begins."""
+        """True if the states are those at the start of `segment`: all was read, and then sealed."""
         end = [(segments[-1].stem, segments[-1].next_offset)] if len(segments) else []
-        position = self._read
+        position = self._read_end
         return end == [(position.stem, position.offset)] and segment.base_offset == position.offset
 
 
-# A kernel checks the records in the request's buffer, or in the decompressed copy. They do not change, unless the
-# topic has another codec. The log sets the base offset and the leader epoch, which the checksum does not cover, and
-# the timestamp type and the largest timestamp, after which the checksum is computed again.
+# A kernel checks the records in the request's buffer, or in the decompressed copy. The records are not changed,
+# unless the topic has another codec. The log sets the base offset and the leader epoch, which the checksum does not
+# cover, and the timestamp type and the largest timestamp, after which the checksum is computed again.
 #
-# Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch with an append
-# time is refused with any timestamp type of the topic; and so are bytes after the batch, which Kafka drops silently.
+# Unlike Kafka, this refuses batches with append times for all timestamp types of the topic, and bytes after the
+# batch, which Kafka drops silently. It refuses formats 0 and 1, as Kafka's produce requests do since 4.0.
 
-#: The expansion of compressed records that is tried first.
+#: Decompression is first tried with room for this multiple of the compressed size.
 _USUAL_EXPANSION = 4
 #: A decompressed batch may have this multiple of `max.message.bytes`, or this number of bytes if that is more.
-_MOST_EXPANSION, _SMALLEST_LIMIT = 32, 32 << 20
-#: The first records that an error lists: a batch of 32 MiB has millions, and a request thousands of batches.
-_MOST_ERRORS = 100
+_MAX_EXPANSION, _MIN_EXPANSION_LIMIT = 32, 32 << 20
+#: The most records that an error lists: a batch of 32 MiB has millions, and a request thousands of batches.
+_MAX_ERRORS = 100
 _LEADER_EPOCH = slice(12, 16)
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
-_WRONG = {
+_FAULTS = {
     NO_KEY: "a record of a compacted topic needs a key",
-    BAD_TIME: "the timestamp is not within message.timestamp.before.max.ms and .after.max.ms of the time now",
+    BAD_TIME: "the timestamp is not within message.timestamp.before.max.ms and .after.max.ms of the current time",
 }
 
 
 def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
-    """Check the one batch in `data`, which does not change; raises the errors of refused records."""
+    """Check the one batch in `data`, which is not changed; raises the errors of refused records."""
     rows = _one_batch(data)
     (batch,) = batch_fields(rows)
     _check_batch(data, batch, config)
     records = _records(data, batch, config)
     if batch.attributes & APPEND_TIME:
-        refused = range(min(batch.record_count, _MOST_ERRORS))
-        text = "the batch claims append times, which only the log sets: send it with CreateTime"
+        refused = range(min(batch.record_count, _MAX_ERRORS))
+        text = "the batch has append times, which only the log may set: send it with CreateTime"
         errors = RecordErrors((number, "a producer set the append time") for number in refused)
         raise InvalidTimestampError(text, record_errors=errors)
     oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
@@ -375,24 +379,24 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
         "compact" in config.cleanup_policy,
         verdicts,
     )
-    _refuse(checked, verdicts)
-    is_producers = config.compression_type == "producer"
-    codec = records.codec if is_producers else CODEC_NAMES.index(codec_of(config, None))
+    _raise_refusals(checked, verdicts)
+    keeps_codec = config.compression_type == "producer"
+    codec = records.codec if keeps_codec else CODEC_NAMES.index(codec_of(config, None))
     rows["leader_epoch"] = -1
     if batch.max_timestamp == checked.max_timestamp and codec == records.codec:
         # the checksum stays: it does not cover the leader epoch
-        written = new_array(batch.size, np.uint8)
-        written[:] = byte_array(data)
-        written[_LEADER_EPOCH] = 0xFF
+        encoded = new_array(batch.size, np.uint8)
+        encoded[:] = byte_array(data)
+        encoded[_LEADER_EPOCH] = 0xFF
     else:
         rows["max_timestamp"] = checked.max_timestamp
-        written = _written(records, rows, codec, config)
-    newest = checked.newest_record if checked.max_timestamp >= 0 else -1
-    return ValidBatch(written, rows, newest, checked.min_timestamp)
+        encoded = _encoded(records, rows, codec, config)
+    newest_offset = checked.newest_record if checked.max_timestamp >= 0 else -1
+    return ValidBatch(encoded, rows, newest_offset, checked.min_timestamp)
 
 
 class _Records(NamedTuple):
-    """The uncompressed records, [start, end) of `data`; they came as `section`, in `codec`."""
+    """A batch's records: uncompressed, as [start, end) of `data`, and as they came, as `section` in `codec`."""
 
     data: npt.NDArray[np.uint8]
     start: int
@@ -407,7 +411,7 @@ def _one_batch(data: Buffer) -> npt.NDArray[Any]:
         raise InvalidRecordError("batches of format 0 and 1 cannot be appended: use a newer client", magic=view[16])
     rows = read_headers(view)
     if len(rows) != 1 or int(rows[0]["size"]) != view.nbytes:
-        raise InvalidRecordError("exactly one whole batch must be appended at once", batches=len(rows))
+        raise InvalidRecordError("the data must be exactly one whole batch", batches=len(rows))
     return rows
 
 
@@ -431,23 +435,23 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
     section = array[HEADER_SIZE:]
     records = _Records(array, HEADER_SIZE, array.size, section, codec)
     if codec != NONE:
-        limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
+        limit = min(MAX_RECORDS_BYTES, max(_MAX_EXPANSION * config.max_message_bytes, _MIN_EXPANSION_LIMIT))
         expander = Expander(min(_USUAL_EXPANSION * section.size, limit))
         try:
             expander.expand(codec, section, limit=limit)
         except CorruptRecordError as error:
             if "limit" not in error.details:
                 raise
-            text = f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches"
+            text = f"a batch expands to more than {_MAX_EXPANSION} times max.message.bytes: make smaller batches"
             raise RecordTooLargeError(text, limit=limit) from None
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
-    # before an array with an item per record is allocated
+    # before arrays with an item per record are allocated
     if count * SMALLEST_RECORD > records.end - records.start:
         raise InvalidRecordError("a batch is too short for its number of records", records=count)
     return records
 
 
-def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
+def _raise_refusals(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
     if checked.status != OK:
         raise InvalidRecordError(
             "a record does not decode, or its offset is not the next one", record=int(checked.number)
@@ -455,14 +459,14 @@ def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
     if not checked.refused:
         return
     errors = RecordErrors(
-        (number, _WRONG[int(verdicts[number])]) for number in np.flatnonzero(verdicts != FINE)[:_MOST_ERRORS].tolist()
+        (number, _FAULTS[int(verdicts[number])]) for number in np.flatnonzero(verdicts != FINE)[:_MAX_ERRORS].tolist()
     )
     kind = InvalidTimestampError if (verdicts == BAD_TIME).any() else RecordValidationError
     raise kind("the topic refuses some records of the batch", record_errors=errors)
 
 
-def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:
-    """The batch in `codec`, with the header in `rows`, which gets its size, codec and checksum."""
+def _encoded(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:
+    """Return the batch in `codec`, with the header in `rows`, whose size, codec and checksum this sets."""
     section: Any = records.section
     if codec != records.codec:
         level = compression_level(config, CODEC_NAMES[codec])

@@ -1,4 +1,4 @@
-"""The log and the indexes of a segment that is being appended to, and their recovery after a crash."""
+"""The files of an active segment: its log and its indexes, and what a crash may leave in them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 class SegmentFiles(NamedTuple):
-    """The log and the three indexes. A preallocated log has `log_bytes` from the start, else that is 0."""
+    """The log and the three indexes of a segment. The log has `preallocated_bytes` from the start on, or 0."""
 
     stem: str
     log: ActiveFile
     offsets: ActiveIndex
     times: ActiveIndex
     transactions: ActiveIndex
-    log_bytes: int
+    preallocated_bytes: int
 
     @classmethod
     def of(
@@ -62,7 +62,7 @@ class SegmentFiles(NamedTuple):
 
     @property
     def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """(the number of its size's field, the index) of each index, in the order of `Folded.entries`."""
+        """Each index, and the number of the state's field with its size; in the order of IndexEntries."""
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
@@ -71,8 +71,8 @@ class SegmentFiles(NamedTuple):
             make_folders(os.path.dirname(self.log.path))
         self.log.create()
         with removed_on_error(self.log.path):
-            if self.log_bytes:
-                self.log.allocate(self.log_bytes)
+            if self.preallocated_bytes:
+                self.log.allocate(self.preallocated_bytes)
             self.offsets.create()
             self.times.create()
         self.sync_names()
@@ -86,8 +86,8 @@ class SegmentFiles(NamedTuple):
         self.close_deleted_indexes()
         return all(index.has_entries(*numbers[[field, field + 1]].tolist()) for field, index in self.indexes)
 
-    def seems_to_have_entries(self, numbers: Numbers) -> bool:
-        """True if each index has its length; reads only the entries of transactions."""
+    def has_index_lengths(self, numbers: Numbers) -> bool:
+        """True if each index has at least its length; checks only the entries of transactions."""
         is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
         return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
 
@@ -96,15 +96,15 @@ class SegmentFiles(NamedTuple):
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
 
-    def write_entries_again(self, numbers: Numbers) -> None:
+    def rewrite_entries(self, numbers: Numbers) -> None:
         for field, index in self.indexes:
             if numbers[field]:
                 index.file.write(index.file.read(0, int(numbers[field])), 0)
 
     def cut(self, numbers: Numbers) -> None:
-        """Cut the log and the indexes to their sizes in `numbers`; preallocated space after that becomes zeros."""
+        """Cut the log and the indexes to their sizes in `numbers`, and preallocate zeros after that."""
         self.log.cut(int(numbers[POSITION]))
-        self.log.cut(int(numbers[POSITION]), self.log_bytes)
+        self.log.cut(int(numbers[POSITION]), self.preallocated_bytes)
         self.clear_after_entries(numbers)
 
     def clear_after_entries(self, numbers: Numbers) -> None:
@@ -122,7 +122,6 @@ class SegmentFiles(NamedTuple):
             index.file.open()
 
     def sync(self) -> None:
-        """Sync all files, the log first."""
         self.log.sync()
         self.sync_indexes()
 
@@ -150,14 +149,14 @@ class FileCalls(Protocol):
 
 
 class ActiveFile:
-    """A file with one writer at a time, opened at first use; every OSError becomes a StorageError."""
+    """A file with one writer at a time, which is opened at first use; every OSError becomes a StorageError."""
 
     def __init__(self, path: str, calls: FileCalls = os, *, writable: bool = True) -> None:
         self.path = path
         self._calls, self._writable = calls, writable
         self._file: int | None = None
         self._inode = 0
-        #: True if `size` found another file than the open one, and nothing has opened it since.
+        #: True if `size` found another file at the path, until that is opened.
         self.was_replaced = False
         self._opening = process_lock()
 
@@ -165,36 +164,35 @@ class ActiveFile:
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all bytes of `data`, a buffer of bytes, at `position`; creates a missing file."""
         file = self._file if self._file is not None else self._open(os.O_CREAT)
         view = memoryview(data)
         try:
-            written = self._calls.pwrite(file, view, position)
-            while written < view.nbytes:
-                more = self._calls.pwrite(file, view[written:], position + written)
-                if more == 0:
+            size = self._calls.pwrite(file, view, position)
+            while size < view.nbytes:
+                next_size = self._calls.pwrite(file, view[size:], position + size)
+                if next_size == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
-                written += more
+                size += next_size
         except OSError as error:
             raise self._failure("write", error) from error
 
     def read(self, start: int, end: int) -> memoryview:
-        """Return the bytes of [start, end), read-only; fewer if the file ends before."""
+        """Return the bytes of [start, end), read-only; fewer if the file ends earlier."""
         view = new_array(max(end - start, 0), np.uint8).data
         return view[: self.read_into(view, start)].toreadonly()
 
     def read_into(self, view: memoryview, position: int) -> int:
-        count = 0
+        size = 0
         try:
             file = self._file if self._file is not None else self._open(0)
-            while count < view.nbytes and (more := os.preadv(file, [view[count:]], position + count)):
-                count += more
+            while size < view.nbytes and (next_size := os.preadv(file, [view[size:]], position + size)):
+                size += next_size
         except OSError as error:
             raise self._failure("read", error) from error
-        return count
+        return size
 
     def size(self) -> int:
-        """Return the size of the file with this name now, or 0; closes an open file that was replaced."""
+        """Return the size of the file that is at the path now, or 0; closes an open file that was replaced."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
@@ -207,8 +205,8 @@ class ActiveFile:
             self.was_replaced = True
         return status.st_size
 
-    def next_data(self, position: int, end: int) -> tuple[int, int]:
-        """Return the next part of [position, end) that may not be zeros; (end, end) if there is none."""
+    def next_written(self, position: int, end: int) -> tuple[int, int]:
+        """Return the next range in [position, end) that is not a hole of zeros; (end, end) without one."""
         if position >= end:
             return end, end
         try:
@@ -221,11 +219,12 @@ class ActiveFile:
             raise self._failure("seek in", error) from error
 
     def cut(self, size: int, allocated: int = 0) -> None:
-        """Cut the file to `size` bytes, with zeros up to `allocated`; StorageError if it is shorter."""
+        """Cut the file to `size` bytes, then zeros up to `allocated`; StorageError if it has fewer."""
         length = self.size()
         if length < size:
             raise StorageError(
-                "cannot cut a file to more than it has: recover the segment", file=self.path, size=size
+                "the file is shorter than its recorded end: run `distlog repair`",
+                **{"file": self.path, "size": length, "recorded_size": size},
             )
         if length == size >= allocated:
             return
@@ -239,7 +238,6 @@ class ActiveFile:
             raise self._failure("cut", error) from error
 
     def allocate(self, size: int) -> None:
-        """Make the file `size` bytes long, and allocate its disk blocks."""
         try:
             self._calls.posix_fallocate(self._file if self._file is not None else self._open(0), 0, size)
         except OSError as error:
@@ -250,12 +248,12 @@ class ActiveFile:
         return self._file is not None
 
     def open(self) -> None:
-        """Open the file, if it exists, so that a `sync` does not fail for lack of a descriptor."""
+        """Open the file, if it exists, so that a later `sync` needs no new file descriptor."""
         if self._file is None and os.path.exists(self.path):
             self._open(0)
 
     def sync(self) -> None:
-        # a sync of a file that was replaced would save nothing
+        # closes an open file that was replaced: its sync would save nothing
         self.size()
         self.open()
         if self._file is None:
@@ -286,9 +284,9 @@ class ActiveFile:
 
 
 # An index file is never mapped: a seal or a recovery in another process may cut it, and SIGBUS would kill a process
-# that touches the part that was cut. A read of that part is only short.
+# that touches the missing part of a map. A read returns fewer bytes instead.
 class ActiveIndex:
-    """An index of entries whose first field is the key; after them are zeros up to `max_bytes`."""
+    """An index: entries whose first field is the key, then zeros up to `max_bytes`."""
 
     def __init__(
         self, path: str, entry: np.dtype[np.void], max_bytes: int, calls: FileCalls = os, *, writable: bool = True
@@ -302,7 +300,7 @@ class ActiveIndex:
         self.file.cut(0, self.max_bytes)
 
     def floor(self, target: int, size: int) -> tuple[int, int]:
-        """Return (key, second field) of the last entry in `size` bytes with a key up to `target`, or (-1, 0)."""
+        """Return the two fields of the last entry in `size` bytes whose key is at most `target`, or (-1, 0)."""
         _, key, value = floor_of_file(self.file.read, size, target, self._entry, self._key)
         return key, value
 
@@ -310,7 +308,7 @@ class ActiveIndex:
         return self.file.size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
 
     def trim(self, size: int) -> None:
-        """Cut the file to `size` bytes of entries; a shorter file does not change."""
+        """Cut the file to `size` bytes of entries, unless it is shorter."""
         if size or self.file.size():
             self.file.cut(min(size, self.file.size()))
 
@@ -322,18 +320,18 @@ class ActiveIndex:
             self.file.cut(end, self.max_bytes)
 
 
-#: Bytes per read where a whole file is read.
+#: The bytes that are read at once where a whole file is read.
 WALK_BYTES = 4 << 20
 #: A device loses unsynced bytes in units of this size.
 _SECTOR = 512
-_MAGIC_AT, _MAGIC, _OFFSET_BYTES = 16, 2, 8
-#: Bytes to compare after a bad batch, besides twice the tail's size: hostile records may look like any number of
-#: headers of any size.
-_SPARE_CHECKS = 64 << 20
+_MAGIC_POSITION, _MAGIC, _OFFSET_BYTES = 16, 2, 8
+#: In a tail, the checksums of possible batches are compared over this many bytes, plus twice the tail's size: hostile
+#: records may look like any number of headers of any size.
+_MIN_CHECKED_BYTES = 64 << 20
 
 
 def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterator[Batches]:
-    """The whole batches from `position` to `end`, about `step` bytes at a time; compares no checksums."""
+    """Yield the whole batches from `position` to `end`, about `step` bytes at a time; compares no checksums."""
     return iter(BatchWalk(_reader(file), position, end, step, "raise", file.path))
 
 
@@ -341,7 +339,7 @@ def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
     buffer = new_array(0, np.uint8)
 
     def read(start: int, end: int) -> memoryview:
-        # callers keep no step's batches, so one buffer is enough
+        # one buffer is enough, since callers use only the batches of the last step
         nonlocal buffer
         if buffer.size < end - start:
             buffer = new_array(end - start, np.uint8)
@@ -351,28 +349,28 @@ def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
 
 
 def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -> Iterator[Batches]:
-    """The batches up to the first that is torn, fails its checksum or is out of order."""
+    """Yield the batches before the first one that is torn, fails its checksum or is out of order."""
     walk = BatchWalk(_reader(file), position, end, WALK_BYTES, "stop", file.path, checked=True)
     for batches in walk:
-        count = _in_order(batches.rows, next_offset)
+        count = _count_in_order(batches.rows, next_offset)
         sound = walk.stop(batches, count) if count < len(batches.rows) else batches
         if count:
             yield sound
             next_offset = next_offset_of(sound.rows)
 
 
-def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
-    """The number of batches before the first one that begins below the end of the batch before it."""
+def _count_in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
+    """Count the batches before the first one whose offset is below the end of its predecessor."""
     ends = rows["base_offset"] + rows["last_offset_delta"] + 1
-    bad = rows["base_offset"] < np.concatenate([[next_offset], ends[:-1]])
-    return int(bad.argmax()) if bad.any() else len(rows)
+    is_out_of_order = rows["base_offset"] < np.concatenate([[next_offset], ends[:-1]])
+    return int(is_out_of_order.argmax()) if is_out_of_order.any() else len(rows)
 
 
 class TrailingBytes(NamedTuple):
     """The tail after the last sound batch of a log, from `position` to `end`; only zeros follow.
 
-    `sound` is the position and the base offset of the first sound batch in it. `is_hole`: the device lost the bytes
-    at `position`, which are zeros for a head or a sector.
+    `sound` is the position and the base offset of the first sound batch in the tail, if there is one. `is_hole`: the
+    device did not write the batch at `position`, which has zeros for its first bytes or for a whole sector.
     """
 
     position: int
@@ -382,44 +380,45 @@ class TrailingBytes(NamedTuple):
 
 
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
-    """Inspect the tail [position, end); a sound batch has `base_offset` or above, at `position` itself any offset."""
+    """Inspect the tail [position, end). Sound batches have at least `base_offset`, the one at `position` any."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     if HEADER_SIZE <= (size := size_of_first(head)) <= end - position and _is_sound(file, position, size):
         return TrailingBytes(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
-    begin, last, sound, to_check = position, position, None, 2 * (end - position) + _SPARE_CHECKS
+    start, written_end, sound = position, position, None
+    checkable_bytes = 2 * (end - position) + _MIN_CHECKED_BYTES
     while True:
-        begin, stop = file.next_data(begin, end)
-        if begin == stop:
+        start, stop = file.next_written(start, end)
+        if start == stop:
             break
-        stop = min(begin + WALK_BYTES, stop)
-        data = np.frombuffer(file.read(begin, min(stop + HEADER_SIZE, end)), np.uint8)
-        written = data[: stop - begin] != 0
-        if written.any():
-            last = begin + written.size - int(written[::-1].argmax())
+        stop = min(start + WALK_BYTES, stop)
+        data = np.frombuffer(file.read(start, min(stop + HEADER_SIZE, end)), np.uint8)
+        is_written = data[: stop - start] != 0
+        if is_written.any():
+            written_end = start + is_written.size - int(is_written[::-1].argmax())
             for batch_position, offset, size in (
-                _headers_in(data, begin, stop, end, base_offset) if sound is None else ()
+                _possible_batches(data, start, stop, end, base_offset) if sound is None else ()
             ):
-                to_check -= size
-                # a tail that takes too long to check counts as sound: nothing is cut
-                if to_check < 0 or _is_sound(file, batch_position, size):
+                checkable_bytes -= size
+                # if it takes too long to check the tail, this batch counts as sound, so that nothing is cut
+                if checkable_bytes < 0 or _is_sound(file, batch_position, size):
                     sound = batch_position, offset
                     break
-        begin = stop
-    return TrailingBytes(position, last, sound, last > position and _is_hole(file, position, end))
+        start = stop
+    return TrailingBytes(position, written_end, sound, written_end > position and _is_hole(file, position, end))
 
 
-def _headers_in(
-    data: npt.NDArray[np.uint8], begin: int, stop: int, end: int, base_offset: int
+def _possible_batches(
+    data: npt.NDArray[np.uint8], start: int, stop: int, end: int, base_offset: int
 ) -> Iterator[tuple[int, int, int]]:
-    """(position, base offset, size) of each possible batch from `begin`, where `data` begins, to `stop`."""
-    count = min(stop - begin, data.size - HEADER_SIZE + 1)
-    field_numbers = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + max(count, 0)] == _MAGIC)
-    heads = data[field_numbers[:, None] + np.arange(LOG_OVERHEAD)]
+    """Yield (position, base offset, size) of each possible batch in `data`, from `start` to `stop`."""
+    count = min(stop - start, data.size - HEADER_SIZE + 1)
+    rows = np.flatnonzero(data[_MAGIC_POSITION : _MAGIC_POSITION + max(count, 0)] == _MAGIC)
+    heads = data[rows[:, None] + np.arange(LOG_OVERHEAD)]
     offsets = np.ascontiguousarray(heads[:, :8]).view(">i8")[:, 0].astype(np.int64)
     sizes = np.ascontiguousarray(heads[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
     fits = (offsets >= base_offset) & (offsets - base_offset <= MAX_INT) & (sizes >= HEADER_SIZE)
-    fits &= sizes <= end - begin - field_numbers
-    yield from zip((begin + field_numbers[fits]).tolist(), offsets[fits].tolist(), sizes[fits].tolist(), strict=True)
+    fits &= sizes <= end - start - rows
+    yield from zip((start + rows[fits]).tolist(), offsets[fits].tolist(), sizes[fits].tolist(), strict=True)
 
 
 def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
@@ -431,16 +430,16 @@ def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
 
 
 def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
-    """True if the batch at `position` has only zeros in one of its sectors."""
+    """True if the batch at `position` has only zeros in its first bytes, or in a sector."""
     head = file.read(position, min(position + LOG_OVERHEAD, end))
     if not any(head):
         return True
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
-    # an offset begins with zeros, and a record without headers ends with one
-    begin, stop = position + (to_sector if (to_sector := -position % _SECTOR) <= _OFFSET_BYTES else 0), batch_end - 1
-    for step in range(begin - begin % _SECTOR, stop, WALK_BYTES):
-        start = max(step, begin)
+    # sound batches, too, may begin with zeros (of the offset), and end with one (of a record without headers)
+    first, stop = position + (to_sector if (to_sector := -position % _SECTOR) <= _OFFSET_BYTES else 0), batch_end - 1
+    for step in range(first - first % _SECTOR, stop, WALK_BYTES):
+        start = max(step, first)
         data = np.frombuffer(file.read(start, min(step + WALK_BYTES, stop)), np.uint8)
         sectors = np.maximum(np.arange(step - start, data.size, _SECTOR), 0)
         if not np.maximum.reduceat(data, sectors).all():
@@ -449,18 +448,18 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
 
 
 class DamagedLogError(CorruptRecordError):
-    """An active log lacks acknowledged records, and not by a crash: nothing is appended, cut or changed."""
+    """An active log lacks acknowledged records, which no crash explains: nothing is appended, cut or changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DurableEnd:
-    """The end that a recovery must find: the log up to there is fsynced, or was written since the boot."""
+    """The end that a recovery must find at least: the log before it is fsynced, or was written since the boot."""
 
     offset: int = 0
     position: int = 0
 
 
-#: For the crash of a process while the machine keeps running.
+#: If no end must be found.
 NOTHING_DURABLE = DurableEnd()
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import byte_array, table_of_rows
-from distlog.core.commits.commit_log import AHEAD_MS
-from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, SegmentInfo, SegmentTable
+from distlog.core.commits.commit_log import MAX_CLOCK_AHEAD_MS
+from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
@@ -215,7 +215,7 @@ class CleaningPlan:
     def now_ms(self, handle: TopicHandle) -> int:
         """The time now for delete horizons; at least the commit's time if the clock is clearly slow."""
         now_ms = handle.trusted_ms()
-        return now_ms if now_ms >= self.timestamp_ms - AHEAD_MS else self.timestamp_ms
+        return now_ms if now_ms >= self.timestamp_ms - MAX_CLOCK_AHEAD_MS else self.timestamp_ms
 
     @property
     def segments_to_clean(self) -> list[SegmentInfo]:
@@ -396,7 +396,7 @@ class BatchFilter:
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
         if next_offset < inputs[-1].next_offset or 0 <= unstable_offsets[-1] < self.end_offset:
-            return NOT_LOOKED
+            return UNDETERMINED_OFFSET
         return unstable_offsets[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array, new_array
-from distlog.core.commits.actions import MOST_ROWS, Action, Add, Cleaned, Remove
+from distlog.core.commits.actions import MAX_COMMIT_ROWS, Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -269,7 +269,7 @@ class _Output:
 
 
 #: The most segments that a commit replaces, since it has a row for each old and each new one.
-MAX_SEGMENTS = MOST_ROWS // 2
+MAX_SEGMENTS = MAX_COMMIT_ROWS // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ def commit_rewrite(
                 # before the commit: after it, logs without their first segments start later
                 producers.store(head, emptied)
                 race.put(actions)
-        after = race.after
+        after = race.snapshot
     return skipped_groups, after
 
 

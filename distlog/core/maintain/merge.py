@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
-from distlog.core.commits.actions import Action, replacing
+from distlog.core.commits.actions import Action, replacement_actions
 from distlog.core.commits.commit_log import TIMEOUT_S, CommitRace
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import Snapshot
@@ -148,7 +148,7 @@ def merge_groups(
             if not actions:
                 break
             race.put(actions)
-    return MergeReport(race.after.version, replaced, dry_run=False, failed=merged.failed), race.after
+    return MergeReport(race.snapshot.version, replaced, dry_run=False, failed=merged.failed), race.snapshot
 
 
 def job_bytes_of(memory: int, workers: int) -> int:
@@ -179,7 +179,9 @@ class _Replacement:
         groups = chain.from_iterable(job.groups for job in self._jobs)
         removed = self._inputs.filter(booleans(np.repeat(is_replaced, self._counts)))
         added = self._merged.segments.columns().filter(booleans(np.repeat(is_replaced, self._merged.counts)))
-        return tuple(compress(groups, is_replaced.tolist())), replacing(removed, added) if len(added) else []
+        return tuple(compress(groups, is_replaced.tolist())), replacement_actions(removed, added) if len(
+            added
+        ) else []
 
 
 #: The largest segment that a merge after an append makes; `plan_merge` makes larger ones.
@@ -232,14 +234,14 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     if "compact" in snapshot.config.cleanup_policy:
         return []
     table, limits = snapshot.partitions, limits_of(snapshot.config)
-    segments = SegmentTable(table.plain_segments())
+    segments = SegmentTable(table.column_segments())
     owners = numbers_of(segments.columns()["partition"])
     ranges = groups_of(segments, owners, table.log_start_offsets, limits)
     groups = [SegmentGroup(segments.part(first, end)) for first, end in ranges]
     # partitions whose states are not in columns are planned one by one
-    for state in table.changed_states.values():
+    for state in table.own_states.values():
         groups += _groups_in(state.segments, state.log_start_offset, limits)
-    return sorted(groups, key=lambda group: group.partition) if table.changed_states else groups
+    return sorted(groups, key=lambda group: group.partition) if table.own_states else groups
 
 
 def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:

@@ -20,8 +20,8 @@ from distlog.core import paths
 from distlog.core.arrays import byte_array, join, new_array, numbers_of
 from distlog.core.commits.segment_table import (
     NO_OFFSET,
-    NOT_LOOKED,
     OWN_FILE,
+    UNDETERMINED_OFFSET,
     UNKNOWN,
     SegmentInfo,
     SegmentTable,
@@ -227,7 +227,7 @@ def _with_own_fields(reader: SegmentReader, group: SegmentGroup, output: Segment
     """Return one of several outputs of a group with the fields of its own offsets."""
     if output.next_offset < group.next_offset:
         # of the inputs only the end of the group has a known first unstable offset
-        output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
+        output = dataclasses.replace(output, first_unstable_offset=UNDETERMINED_OFFSET)
     return dataclasses.replace(output, offset_of_max_timestamp=_offset_of_max(reader, group.segments, output))
 
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.actions import (
-    MOST_ROWS,
+    MAX_COMMIT_ROWS,
     Action,
     Add,
     Cleaned,
@@ -80,7 +80,7 @@ def restore(
                     race.put([*_actions(changes, max(version, head.gc_floor))])
             # partitions of earlier commits stay as they were planned first
             restored = {plan.partition: plan for plan in commit_plans} | restored
-            snapshot, is_complete = race.after, len(commit_plans) == len(plans)
+            snapshot, is_complete = race.snapshot, len(commit_plans) == len(plans)
     return [restored[number] for number in sorted(restored)], snapshot
 
 
@@ -129,7 +129,7 @@ class RemovedSegments:
 #: Files whose sizes are requested at the same time.
 _LOOKUPS = 32
 #: The most segments that one commit adds and removes.
-MAX_SEGMENTS = MOST_ROWS
+MAX_SEGMENTS = MAX_COMMIT_ROWS
 
 
 @dataclass(frozen=True, slots=True)

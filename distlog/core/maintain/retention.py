@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import table_of_numbers
-from distlog.core.commits.actions import MOST_ROWS, Action, Remove, SetLogStartOffset
+from distlog.core.commits.actions import MAX_COMMIT_ROWS, Action, Remove, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot, check_partition
@@ -51,7 +51,7 @@ def retention(
             stems = ((plan.partition, plan.segments.columns()["stem"].to_pylist()) for plan in plans)
             removals: list[Action] = [Remove(number, stem) for number, removed in stems for stem in removed]
             race.put([*removals, *(SetLogStartOffset(plan.partition, plan.log_start_offset) for plan in plans)])
-    return plans, race.after
+    return plans, race.snapshot
 
 
 Longs = npt.NDArray[np.int64]
@@ -141,7 +141,7 @@ class RetentionReport(Shown):
 
 
 #: The most segments that one run removes, since a run makes one commit.
-MAX_SEGMENTS = MOST_ROWS
+MAX_SEGMENTS = MAX_COMMIT_ROWS
 
 
 def plan_retention(
@@ -152,7 +152,7 @@ def plan_retention(
     With `keep_tails` active segments stay.
     """
     table = snapshot.partitions
-    plain, changed = SegmentTable(table.plain_segments()), table.changed_states
+    plain, changed = SegmentTable(table.column_segments()), table.own_states
     columns = _Columns.of(plain, changed)
     if not len(columns.firsts):
         return []
@@ -254,7 +254,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
             race.put(seals.actions)
-    return race.after
+    return race.snapshot
 
 
 def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> list[int]:
@@ -296,7 +296,7 @@ def delete_records(
             if not raised:
                 break
             race.put([*seals.actions, *(SetLogStartOffset(*item) for item in sorted(raised.items()))])
-    after = race.after
+    after = race.snapshot
     return {number: after.partitions[number].log_start_offset for number in sorted(offsets)}, after
 
 

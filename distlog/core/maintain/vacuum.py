@@ -22,10 +22,10 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.arrays import numbers_of, table_of_rows
 from distlog.core.commits import actions, checkpoint, fields
-from distlog.core.commits.actions import REMOVE_TABLE, Action, GcFloor, LogFloor, Remove, read_table
+from distlog.core.commits.actions import REMOVE_TABLE, Action, Remove, SetLogHorizon, SetVacuumHorizon, read_table
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
+from distlog.core.commits.snapshot_loader import CHECKPOINT_TRIES, CommitFiles
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
     CommitConflictError,
@@ -73,7 +73,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     try:
         return _vacuum(storage, log, dry_run=dry_run)
     except (CorruptMetadataError, OffsetOutOfRangeError) as error:
-        if isinstance(error, CorruptMetadataError) and log.loader.floor_above(error) is None:
+        if isinstance(error, CorruptMetadataError) and log.loader.horizon_above(error) is None:
             raise
         raise CommitConflictError(
             "another run of vacuum has deleted old commits concurrently: run it again"
@@ -350,13 +350,13 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
     """Commit the horizons, `log_floor` only if commits are still kept for `kept_ms`; returns the new state."""
     with CommitRace(log, snapshot, "gc") as race:
         for head in race:
-            horizons: list[Action] = [GcFloor(floor)] if floor > head.gc_floor else []
+            horizons: list[Action] = [SetVacuumHorizon(floor)] if floor > head.gc_floor else []
             if head.commits_kept_ms == kept_ms and head.log_floor < log_floor:
-                horizons.append(LogFloor(log_floor))
+                horizons.append(SetLogHorizon(log_floor))
             if not horizons:
                 break
             race.put(horizons)
-    return race.after
+    return race.snapshot
 
 
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
@@ -521,8 +521,8 @@ def obsolete_checkpoints(
     retained.update(name for name in full.intersection(usable) if versions[name] <= highest)
     retained.update(kept_for_time_travel(files[name] for name in usable))
     up_to_floor = [name for name in usable if versions[name] <= gc_floor]
-    retained.update(up_to_floor[-CHECKPOINTS_TRIED:])
-    retained.update([name for name in up_to_floor if name in full][-CHECKPOINTS_TRIED:])
+    retained.update(up_to_floor[-CHECKPOINT_TRIES:])
+    retained.update([name for name in up_to_floor if name in full][-CHECKPOINT_TRIES:])
     return [files[name] for name in sorted(files.keys() - with_bases(retained))]
 
 
@@ -652,7 +652,7 @@ def _add_actions(removed: Removals, version: int, items: Any) -> None:
     if not isinstance(items, list):
         raise ValueError("actions must be a list")
     single = list[Remove]()
-    for name, body in map(actions.named, items):
+    for name, body in map(actions.name_and_body, items):
         if name == "remove":
             single.append(fields.read(Remove, body))
         elif name == REMOVE_TABLE:

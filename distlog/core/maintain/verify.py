@@ -25,7 +25,7 @@ from distlog.core.arrays import table_of_rows
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
-from distlog.core.commits.segment_table import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import OWN_FILE, UNDETERMINED_OFFSET, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.config import TopicConfig
@@ -39,7 +39,7 @@ from distlog.core.errors import (
 )
 from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
-from distlog.core.log.live_snapshot import damage_of_tail, is_counted, with_tails, without_tails
+from distlog.core.log.live_snapshot import damage_of_tail, has_known_end, with_tails, without_tails
 from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.group_rewrite import MAX_SEGMENTS
 from distlog.core.maintain.vacuum import is_sound
@@ -141,7 +141,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     first = 0 if state is None else state.version + 1
     try:
         last = snapshot.version
-        groups = CommitFiles(storage).follow(first, end=last + 1, existing=last, group=_GROUP)
+        groups = CommitFiles(storage).follow(first, end=last + 1, known_version=last, first_group=_GROUP)
         for commit in chain.from_iterable(groups):
             state = apply(state, commit)
             for name in checkpoints.pop(state.version, ()):
@@ -298,7 +298,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
     """Drop anomalies of an active segment's indexes if no lock page has its state: appends then rebuild them."""
     segment = verdict.segment
-    if not segment.is_active or is_counted(handle, head, segment.partition):
+    if not segment.is_active or has_known_end(handle, head, segment.partition):
         return verdict
     names = tuple(part_of(handle.name, segment, suffix).name for suffix in CHECKS)
     remaining = tuple(anomaly for anomaly in verdict.anomalies if anomaly.file not in names)
@@ -525,7 +525,7 @@ def _rebuild_transactions_of(
     reader: SegmentReader, rebuilt: SegmentRebuild, transactions: SegmentTransactions, *, dry_run: bool
 ) -> SegmentRebuild:
     segment, fields = rebuilt.segment, dict(rebuilt.fields)
-    if segment.first_unstable_offset == NOT_LOOKED:
+    if segment.first_unstable_offset == UNDETERMINED_OFFSET:
         fields["first_unstable_offset"] = transactions.first_unstable_offset
     is_sound = rebuilt.states[_TXN_SUFFIX] == "fine"
     present = _transaction_index(reader, segment) if is_sound else b""
@@ -645,7 +645,7 @@ def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequen
                 if not actions:
                     break
                 race.put(actions)
-        after = race.after
+        after = race.snapshot
     return after
 
 

@@ -244,8 +244,8 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def _numbers_of_partitions(self, slices: list[SegmentSlice], visible: Isolation) -> Iterator[pa.RecordBatch]:
         """Yield the column `partition`, as DuckDB's count(*) asks for; only what metadata cannot count is read."""
-        for is_counted, run in groupby(slices, lambda part: known_count(part) is not None):
-            if not is_counted:
+        for has_known_end, run in groupby(slices, lambda part: known_count(part) is not None):
+            if not has_known_end:
                 yield from read_slices(self._reader, run, ["partition"], visible, cores())
                 continue
             for part in run:

@@ -241,7 +241,7 @@ class GroupState:
         return dataclasses.replace(self, version=version + 1, id=str(uuid.uuid4()))
 
     def encode(self) -> bytes:
-        return fields.write_text({"format": FORMAT, **fields.write(self)}, fields.write)
+        return fields.with_checksum({"format": FORMAT, **fields.write(self)})
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> GroupState:

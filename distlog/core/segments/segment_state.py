@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import byte_array, integers, numbers_of, texts
-from distlog.core.commits.segment_table import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction, encode_transactions
@@ -102,7 +102,7 @@ class SegmentState:
     txn_index_bytes: int = _size()
     txn_index_crc32c: int = _crc()
     created_ms: int = _long()
-    first_unstable_offset: int = _between(NOT_LOOKED, MAX_LONG, NO_OFFSET)
+    first_unstable_offset: int = _between(UNDETERMINED_OFFSET, MAX_LONG, NO_OFFSET)
     # The end of the durable part of the log, and the time of the last sync.
     flushed_offset: int = _long()
     flushed_position: int = _size()
@@ -607,6 +607,6 @@ class LogDescription:
         self._time_index += folded.entries[1]
 
 
-_EMPTY = SegmentState("", first_unstable_offset=NOT_LOOKED).numbers()
+_EMPTY = SegmentState("", first_unstable_offset=UNDETERMINED_OFFSET).numbers()
 _BASE_AND_NEXT_OFFSET = field_numbers(("base_offset", "next_offset"))
 (_CREATED_MS,) = field_numbers(("created_ms",))

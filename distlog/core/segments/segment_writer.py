@@ -17,7 +17,14 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array
-from distlog.core.commits.segment_table import BY_COMMIT, NO_OFFSET, OWN_FILE, SegmentInfo, SegmentTable, of_numbers
+from distlog.core.commits.segment_table import (
+    NO_OFFSET,
+    OWN_FILE,
+    TIME_OF_COMMIT,
+    SegmentInfo,
+    SegmentTable,
+    of_numbers,
+)
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, InvalidRecordError, StorageError
@@ -498,7 +505,7 @@ class SegmentFile:
     def seal_appended(self, now_ms: int) -> SegmentInfo:
         """Seal a segment of new records, which get their times of LogAppendTime from the commit."""
         sealed = self.seal(now_ms)
-        return dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if self._has_append_times else sealed
+        return dataclasses.replace(sealed, append_time_ms=TIME_OF_COMMIT) if self._has_append_times else sealed
 
     def abort(self) -> None:
         if self._stream is not None:
@@ -564,7 +571,7 @@ class SmallSegments:
                 crc32c(view[start : start + size]) for start, size in zip(starts, sizes.tolist(), strict=True)
             ],
             "min_timestamp": self.encoded.min_timestamps,
-            "append_time_ms": np.full(count, BY_COMMIT if append_time else -1),
+            "append_time_ms": np.full(count, TIME_OF_COMMIT if append_time else -1),
             "offset_index_crc32c": np.zeros(count, np.int64),
             "time_index_crc32c": np.where(has_times, crcs_of_rows(rows), 0),
             "txn_index_crc32c": np.zeros(count, np.int64),

@@ -357,7 +357,7 @@ class Transaction:
         timestamp_unit: str = "ms",
     ) -> None:
         self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
-        snapshot = current.recent()
+        snapshot = current.for_append()
         self._read_version = snapshot.version
         self._is_replay = earlier_result(snapshot, app_id, batch_id) is not None
         check_room_for_batch_id(snapshot, app_id, batch_id)
@@ -515,7 +515,7 @@ def commit_append(
                 return AppendResult(None), head
             race.put([*seals.actions, *actions])
     assert race.commit is not None
-    return AppendResult(race.commit.version, offsets_of(race.placed(segments_at_ends))), race.after
+    return AppendResult(race.commit.version, offsets_of(race.as_committed(segments_at_ends))), race.snapshot
 
 
 def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:

@@ -21,8 +21,8 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, ProducerBatches
 from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.deduplication import (
+    MAX_PRODUCER_PAUSE_MS,
     NONE,
-    PRODUCER_PAUSE_MS,
     KnownBatch,
     ProducerBatch,
     ProducerState,
@@ -236,7 +236,7 @@ class DirectEngine(Engine):
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """Yield the items in groups: each has at most as many partitions as may have open logs."""
-        size = self._logs.most_open()
+        size = self._logs.open_limit()
         return (items[start : start + size] for start in range(0, len(items), size))
 
     def _begin_together(self, logs: Mapping[int, PartitionLog]) -> None:
@@ -553,7 +553,7 @@ def commit_batches(
             )
             race.put([*seals.actions, *map(Add, segments_at_ends), *actions])
     assert race.commit is not None
-    return AppendResult(race.commit.version, offsets_of(race.placed(segments_at_ends))), race.after
+    return AppendResult(race.commit.version, offsets_of(race.as_committed(segments_at_ends))), race.snapshot
 
 
 def _with_producers(
@@ -680,7 +680,7 @@ class ProducerCheck:
         return duplicate
 
     def _has_expired(self, state: ProducerState) -> bool:
-        since_commit_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PRODUCER_PAUSE_MS)
+        since_commit_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), MAX_PRODUCER_PAUSE_MS)
         silent_ms = self.snapshot.passed_ms + since_commit_ms - state.heard_ms
         return state.transaction_first_offset == NONE and silent_ms >= self.handle.producer_expiration_ms
 

@@ -197,7 +197,7 @@ def begin_producer(
             newest = _newest_generation(head, app_id)
             generation = 0 if newest is None else newest + 1
             race.put([SetTransaction(app_id, generation << _TRANSACTION_BITS, {}, in_order=True)])
-    head = race.after
+    head = race.snapshot
     current.advance(head)
     id_number, epoch = divmod(generation, _EPOCHS_PER_ID)
     digest = hashlib.sha256(f"{head.topic_id}/{id_number}/{transactional_id}".encode()).digest()

@@ -555,7 +555,7 @@ class RecordSender:
         return form
 
     def _route(self, records: pa.RecordBatch) -> list[PartitionBatches]:
-        handle, snapshot = self.handle, self.current.recent()
+        handle, snapshot = self.handle, self.current.for_append()
         config, count, now_ms = snapshot.config, len(snapshot.partitions), self.handle.clock()
         form = batch_format(config, codec_of(config, self.compression), handle.clock, handle.random)
         records = normalize(records, config, now_ms)

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS
-from distlog.core.commits.snapshot import CLOCKS_DIFFER_MS, Snapshot
+from distlog.core.commits.snapshot import MAX_CLOCK_DIFFERENCE_MS, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.errors import StorageError
 from distlog.core.storage.parallel import in_parallel
@@ -76,7 +76,7 @@ class TopicIndex:
                 proven_ms = indexed.proven_ms if indexed.is_proven_at(asked_ms) else asked_ms
                 indexed = indexed._replace(seen_ms=asked_ms, proven_ms=proven_ms)
             else:
-                indexed = _IndexedTopic.of(name, SnapshotLoader(storage).load_few())
+                indexed = _IndexedTopic.of(name, SnapshotLoader(storage).load_by_listing())
         except Exception as error:
             self._forget([name])
             return error
@@ -180,7 +180,7 @@ class _IndexedTopic(NamedTuple):
 
     def is_verifiable_at(self, time_ms: int) -> bool:
         """True if, at this time of the store's clock, the next version shows any change of the topic."""
-        return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
+        return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.kept_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
         """True if the version's commit was read recently, at this time of the store's clock."""

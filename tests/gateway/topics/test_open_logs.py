@@ -30,7 +30,7 @@ def logs_of(topic: Topic) -> OpenLogs[int]:
 def limit(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     # the logs of earlier tests count, too
     gc.collect()
-    monkeypatch.setattr(partition_log, "MOST_OPEN_LOGS", most)
+    monkeypatch.setattr(partition_log, "MAX_OPEN_LOGS", most)
 
 
 def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

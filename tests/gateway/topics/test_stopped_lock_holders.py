@@ -336,7 +336,7 @@ def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_flush_lock_is_not_free_is_closed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_log, "MOST_OPEN_LOGS", 1)
+    monkeypatch.setattr(partition_log, "MAX_OPEN_LOGS", 1)
     topic, folder = distlog.create(str(tmp_path / "clicks"), partitions=2), tmp_path / "clicks" / "clicks-0"
     logs = OpenLogs[int](lambda number: PartitionLog(topic.handle, number, topic.current))
     assert _has(logs, 0)
