@@ -152,6 +152,6 @@ def test_on_an_object_store_batches_are_refused_after_the_next_refresh(
     with Wire(on_objects) as wire:
         assert producing(wire, DATA).error_code is ErrorCode.none
         topic.delete([file.name for file in topic.list("_commits")])
-        monkeypatch.setattr(commit_log, "CHECK_S", 0.0)
+        monkeypatch.setattr(commit_log, "EXISTENCE_CHECK_S", 0.0)
         assert producing(wire, DATA).error_code is ErrorCode.unknown_topic_or_partition
         assert not topic.list("_commits")
