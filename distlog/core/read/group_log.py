@@ -157,9 +157,7 @@ class GroupLog:
             return None
         state = GroupState.decode(data, file)
         if state.group != self.group and state.group.casefold() == self.group.casefold():
-            text = (
-                "this storage ignores case, and a group exists whose name differs only in case: choose another name"
-            )
+            text = "this storage ignores case, and a group's name differs in case alone: choose another name"
             raise InvalidConfigError(text, group=self.group, existing=state.group)
         if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
             raise CorruptMetadataError(
