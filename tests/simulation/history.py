@@ -480,7 +480,7 @@ def frequent_checkpoints(
             mock.patch.multiple(vacuum, KEPT_EVERY=14 if large else 7, MIN_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # writers queue after the first lost race
-            mock.patch.object(group_commit, "MANY", 1),
+            mock.patch.object(group_commit, "CONTENDED_COMMITS", 1),
             mock.patch.object(group_log, "_FEW_MEMBERS", 2),
             mock.patch.object(actions, "TABLE_ROWS", 2 if in_tables else actions.TABLE_ROWS),
             mock.patch.object(append_commit, "TABLE_ROWS", 2 if in_tables else append_commit.TABLE_ROWS),
