@@ -239,7 +239,7 @@ def setting_text(value: object) -> str:
 
 
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
-    """The broker settings that apply to topics which don't set them; `defaults` are the given ones."""
+    """The broker settings that apply to topics which don't set them; `defaults` are those the user has set."""
     values = TopicConfig.parse(defaults).all()
     for topic, broker in _OF_TOPICS.items():
         meaning = f"{topic} of topics that do not set it"
@@ -258,15 +258,15 @@ class GroupConfigs:
         return self._by_group.get(group, self.settings)
 
     @property
-    def groups(self) -> list[str]:
-        """The groups with settings of their own, which need not exist."""
+    def names(self) -> list[str]:
+        """The groups that have settings of their own; they need not exist."""
         return sorted(self._overrides)
 
     def overrides(self, group: str) -> Mapping[str, int]:
         return self._overrides.get(group, {})
 
-    def described(self, group: str) -> Iterator[ShownSetting]:
-        """All settings of a group; the default is Kafka's, not the broker's."""
+    def all_settings(self, group: str) -> Iterator[ShownSetting]:
+        """The settings of a group; one with Kafka's value is shown as a default."""
         values, defaults = self.of(group), GroupSettings()
         for name, (attribute, _, _) in _GROUP_FIELDS.items():
             value = getattr(values, attribute)
@@ -280,7 +280,7 @@ class GroupConfigs:
         self._by_group = {group: self._with(group_overrides) for group, group_overrides in overrides.items()}
         self._overrides = overrides
 
-    def checked(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
+    def parse_changes(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
         """Parse changes; None removes a setting. Raises InvalidConfigError with Kafka's texts."""
         numbers = {name: None if value is None else _group_number(name, value) for name, value in changes.items()}
         numbers = {name: value for name, value in numbers.items() if name in _GROUP_FIELDS}

@@ -104,7 +104,7 @@ class GatewayServer:
         self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
         linger_ms = 0 if metadata.root.is_local_disk else config.linger_ms
         store = OffsetsTopic(metadata.root.url, linger_ms=linger_ms, storage_options=storage_options)
-        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.clients_topics)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.client_topic_names)
         retention_ms = config.offsets_retention_ms
         self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=retention_ms)
         self._transactions = TransactionServices(metadata, fetches, self._groups, clock)
@@ -132,7 +132,7 @@ class GatewayServer:
             security_protocol=protocol,
             acls=acls,
             users=users,
-            check_password=self._apis.offer_password,
+            queue_password_check=self._apis.offer_password,
         )
         self._apis.broker = self.broker
         self._scheduler = Scheduler()

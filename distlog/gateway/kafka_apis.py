@@ -29,7 +29,7 @@ from distlog.gateway.protocol.messages import (
 )
 from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, owner_of
+from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, share_name
 from distlog.gateway.server.request import ClientSession, Request, Rights
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
@@ -87,8 +87,8 @@ class KafkaApis:
 
     def offer_password(self, request: Request) -> None:
         """Queue a password check, fairly among addresses, and among the users of each address."""
-        owner = owner_of(None, request.session.address[0])
-        request.share = self._shares.share(owner, f"password of {request.delayed}")
+        owner = share_name(None, request.session.address[0])
+        request.share = self._shares.share(owner, f"password of {request.handler_state}")
         self.pools[Handlers.PASSWORDS].channel.offer(request)
 
     def _handle(self, request: Request) -> bool:
@@ -170,7 +170,7 @@ class Broker:
     """The parts of the gateway that handlers use.
 
     Without `acls` every client may do everything. With `acls` clients may also change the `users` of the root.
-    `check_password` queues a request for the thread of passwords.
+    `queue_password_check` queues a request for the thread of passwords.
     """
 
     config: GatewayConfig
@@ -187,7 +187,7 @@ class Broker:
     security_protocol: str = "PLAINTEXT"
     acls: RootAcls | None = None
     users: RootUsers | None = None
-    check_password: Callable[[Request], None] | None = None
+    queue_password_check: Callable[[Request], None] | None = None
 
     @property
     def cluster_id(self) -> str:

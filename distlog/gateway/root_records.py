@@ -288,7 +288,7 @@ _MOST_QUOTA = float(1 << 63)
 Changes = Mapping[str, float | None]
 
 
-def check_change(entity: Entity, changes: Changes) -> None:
+def check_quotas(entity: Entity, changes: Changes) -> None:
     """Raise InvalidConfigError for an impossible entity or quota."""
     types = [kind for kind, _ in entity.parts]
     if "ip" in types:
@@ -307,10 +307,10 @@ def check_change(entity: Entity, changes: Changes) -> None:
             raise InvalidConfigError("a quota is above 0, and a whole number if it counts bytes", found=str(value))
 
 
-def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
+def decode_quota(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
     entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
     changed = None if value is None else float(json.loads(value))
-    check_change(entity, {name: changed})
+    check_quotas(entity, {name: changed})
     return (entity, name), changed
 
 
@@ -327,7 +327,7 @@ def encode_config(subject: Entity | str, name: str, value: float | None) -> tupl
 def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
     try:
         fields: Any = json.loads(key)
-        return decode_setting(fields, value) if "group" in fields else decode_change(fields, value)
+        return decode_setting(fields, value) if "group" in fields else decode_quota(fields, value)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("this is not a quota or a setting") from error
 
@@ -344,12 +344,12 @@ class DynamicConfigs(RootRecords[_Key, float]):
         self._quotas, self.groups = quotas, groups
 
     @property
-    def limits(self) -> Limits:
+    def quotas(self) -> Limits:
         return self._quotas.limits
 
     def alter_quotas(self, entity: Entity, changes: Changes) -> None:
         """Store quotas; they are durable, and apply here, when this returns. Raises DistlogError."""
-        check_change(entity, changes)
+        check_quotas(entity, changes)
         self.append([encode_config(entity, name, value) for name, value in sorted(changes.items())])
 
     def alter_group(self, group: str, changes: Mapping[str, int | None]) -> None:

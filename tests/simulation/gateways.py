@@ -75,7 +75,7 @@ class Gateway:
         #: The offsets after the acknowledged records, by partition.
         self.acknowledged = Counter[int]()
         self.store = OffsetsTopic(root, linger_ms=config.linger_ms, storage_options={}, partitions=COORDINATED)
-        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.clients_topics)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.client_topic_names)
         retention_ms = config.offsets_retention_ms
         groups = GroupServices(self.store, lease, config.groups, topics, retention_ms=retention_ms)
         self.broker = Broker(

@@ -69,15 +69,15 @@ def the_index_is_not_checked() -> Any:
 
 def the_index_has_no_age() -> Any:
     """A gateway takes the entries of the index for the present state."""
-    real = TopicIndex._read
+    real = TopicIndex._read_index
 
     def read(self: TopicIndex, names: Any) -> None:
-        earlier = dict(self._looked_ms)
+        earlier = dict(self._checked_ms)
         real(self, names)
-        indexed = [name for name, looked_ms in self._looked_ms.items() if earlier.get(name) != looked_ms]
-        self._looked_ms |= dict.fromkeys(indexed, self._clock())
+        indexed = [name for name, checked_ms in self._checked_ms.items() if earlier.get(name) != checked_ms]
+        self._checked_ms |= dict.fromkeys(indexed, self._clock())
 
-    return mock.patch.object(TopicIndex, "_read", read)
+    return mock.patch.object(TopicIndex, "_read_index", read)
 
 
 def merges_store_offsets_of_the_log() -> Any:

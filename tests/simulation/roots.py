@@ -141,5 +141,5 @@ def lists(stage: Stage, process: Process, memory: Memory) -> None:
 
 @contextmanager
 def indexed_soon() -> Iterator[None]:
-    with mock.patch.object(topic_index, "MANY_LOOKS", 2):
+    with mock.patch.object(topic_index, "CHECKS_PER_EXCHANGE", 2):
         yield

@@ -1,4 +1,4 @@
-"""The APIs of settings: of topics, of the gateway, and of groups; and of client quotas (KIP-546)."""
+"""The APIs of topic, gateway and group settings, and of client quotas (KIP-546)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError
 from distlog.gateway.config import ShownSetting, gateway_settings, setting_text, topic_default_settings
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import RefusedError, attempted
+from distlog.gateway.protocol.error_codes import RefusedError, fields_or_error
 from distlog.gateway.protocol.messages import ErrorCode, Fields
-from distlog.gateway.root_records import check_change
+from distlog.gateway.root_records import check_quotas
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.fairness import CLIENT_ID, USER, Entity
-from distlog.gateway.server.request import Request, attempted_once, grouped
+from distlog.gateway.server.request import Request, fields_or_errors_of_items, grouped
 
-#: Kafka's settings of topics about replicas, tiers and old formats: they are accepted, and have no effect here.
+#: Kafka's topic settings for replicas, tiers and old formats: they are accepted, and have no effect here.
 _IGNORED = frozenset(
     {
         *("min.insync.replicas", "unclean.leader.election.enable"),
@@ -29,10 +29,10 @@ _IGNORED = frozenset(
     }
 )
 #: The source of a value: ConfigSource of Kafka's admin client.
-_OF_TOPIC, _OF_BROKER, _DEFAULT, _OF_GROUP = 1, 4, 5, 8
-#: ConfigType of Kafka's admin client. All of our numbers that may be large are LONG.
+_TOPIC_VALUE, _BROKER_VALUE, _DEFAULT, _GROUP_VALUE = 1, 4, 5, 8
+#: ConfigType of Kafka's admin client. Numbers that may be large are LONG.
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
-_TYPES = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
+_TYPE_OF_CLASS = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
 _LISTS = frozenset({"cleanup.policy"})
 
 
@@ -62,54 +62,56 @@ def _setting_fields(
 
 
 #: `kafka-topics --describe --at-min-isr-partitions` needs this setting.
-_MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: the storage replicates, or not")
+_MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: replication is up to the storage")
 
 
-def described(config: TopicConfig, **options: bool) -> Iterator[Fields]:
+def topic_setting_fields(config: TopicConfig, **options: bool) -> Iterator[Fields]:
+    """The fields of each setting of a topic; `options` are those of `_setting_fields`."""
     overrides, values, inherited = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
-        source = _OF_TOPIC if setting.name in overrides else _OF_BROKER if setting.name in inherited else _DEFAULT
+        source = _BROKER_VALUE if setting.name in inherited else _DEFAULT
+        source = _TOPIC_VALUE if setting.name in overrides else source
         shown = ShownSetting(setting.name, setting_text(values[setting.name]), source == _DEFAULT, setting.meaning)
-        kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
+        kind = _LIST if setting.name in _LISTS else _TYPE_OF_CLASS[type(setting.default)]
         yield _setting_fields(shown, source, kind, **options)
     yield _setting_fields(_MIN_ISR, _DEFAULT, _INT, **options)
 
 
-def _described_broker(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
+def _broker_setting_fields(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
     settings, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
-    # the current id, in place of -1, which asks for a free id
+    # the id that the gateway has, even if its setting is -1: any free id
     settings = [
         setting._replace(value=str(broker.cluster.node.id)) if setting.name == "node.id" else setting
         for setting in settings
     ]
-    # the listener as advertised to this client; Kafka's tools expect it among the settings
+    # the address that this client was given; Kafka's tools expect it among the settings
     host, port = broker.address(request, broker.cluster.node)
     value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
     meaning = "where clients find this gateway; set by `--advertised`"
     advertised = ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
     for setting in (advertised, *settings, *defaults):
-        source = _DEFAULT if setting.is_default else _OF_BROKER
+        source = _DEFAULT if setting.is_default else _BROKER_VALUE
         is_number = setting.value.lstrip("-").isdigit()
         kind = _BOOLEAN if setting.value in ("true", "false") else _LONG if is_number else _STRING
         yield _setting_fields(setting, source, kind, read_only=True, **options)
 
 
-def _described_group(broker: Broker, group: str, **options: bool) -> Iterator[Fields]:
+def _group_setting_fields(broker: Broker, group: str, **options: bool) -> Iterator[Fields]:
     if not group:
         raise RefusedError("Group name must not be empty")
     broker.configs.refresh()
     overrides = broker.configs.groups.overrides(group)
-    for setting in broker.configs.groups.described(group):
-        source = _OF_GROUP if setting.name in overrides else _DEFAULT if setting.is_default else _OF_BROKER
+    for setting in broker.configs.groups.all_settings(group):
+        source = _GROUP_VALUE if setting.name in overrides else _DEFAULT if setting.is_default else _BROKER_VALUE
         yield _setting_fields(setting, source, _INT, **options)
 
 
 #: ConfigResource.Type of Kafka's admin client.
 TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-#: The reason why these resources cannot be altered.
-_NO_SETTINGS = {
+#: The reasons why these resources cannot be altered, or have no settings.
+_REFUSAL_REASONS = {
     BROKER: "The settings of a gateway are read-only: change its server.properties or --config, and start it again",
-    _LOGGER: "A gateway has no levels of loggers",
+    _LOGGER: "A gateway has no dynamic log levels",
     CLIENT_METRICS: "This server takes no metrics of clients (KIP-714)",
 }
 _RESOURCE = attrgetter("resource_type", "resource_name")
@@ -117,8 +119,8 @@ _RESOURCE = attrgetter("resource_type", "resource_name")
 
 def describe_configs(request: Request, broker: Broker) -> Fields:
     results = [
-        attempted(_described, request, broker, resources, **_resource_fields(resources[0]))
-        for resources in grouped(request.body.resources, _RESOURCE).values()
+        fields_or_error(_describe_once, request, broker, equal_resources, **_resource_fields(equal_resources[0]))
+        for equal_resources in grouped(request.body.resources, _RESOURCE).values()
     ]
     return {"results": results}
 
@@ -133,10 +135,11 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
     request.rights.check(operation, kind, name)
 
 
-def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fields:
-    key_lists = [resource.configuration_keys for resource in resources]
+def _describe_once(request: Request, broker: Broker, equal_resources: Sequence[Any]) -> Fields:
+    """The settings of one resource, which a request may name several times; null keys ask for all settings."""
+    key_lists = [resource.configuration_keys for resource in equal_resources]
     keys = None if None in key_lists else frozenset().union(*key_lists)
-    all_settings = _all_settings(broker, request, resources[0])
+    all_settings = _all_settings(broker, request, equal_resources[0])
     return {"configs": [fields for fields in all_settings if keys is None or fields["name"] in keys]}
 
 
@@ -147,70 +150,71 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
         detail: request.get(f"include_{detail}", False) for detail in ("documentation", "synonyms")
     }
     if kind == TOPIC:
-        return described(broker.metadata.fresh_topic(name).snapshot.config, **details)
+        return topic_setting_fields(broker.metadata.fresh_topic(name).snapshot.config, **details)
     if kind == GROUP:
-        return _described_group(broker, name, **details)
+        return _group_setting_fields(broker, name, **details)
     if kind == CLIENT_METRICS:
-        # there are none
+        # the gateway has no client metrics resources
         return ()
     if kind != BROKER:
-        raise RefusedError(_NO_SETTINGS.get(kind, f"Unknown resource type {kind}"))
+        raise RefusedError(_REFUSAL_REASONS.get(kind, f"Unknown resource type {kind}"))
     if not name:
-        # no name means the dynamic settings of all brokers: there are none
+        # no name means the dynamic settings of all brokers: gateways have none
         return ()
-    this = str(broker.cluster.node.id)
-    if name != this:
-        raise RefusedError(f"Unexpected broker id, expected {this} or empty string, but received {name}")
-    return _described_broker(broker, request, **details)
+    own_id = str(broker.cluster.node.id)
+    if name != own_id:
+        raise RefusedError(f"Unexpected broker id, expected {own_id} or empty string, but received {name}")
+    return _broker_setting_fields(broker, request, **details)
 
 
-#: The version whose requests ask only for client metrics resources: there are none.
+#: Requests of this version ask only for client metrics resources, which the gateway does not have.
 _CLIENT_METRICS_VERSION = 0
-_LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
+_LISTED_TYPES = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 
 
 def list_config_resources(request: Request, broker: Broker) -> Fields:
-    """The topics, the live gateways and the groups with their own settings, or only some types."""
+    """List the topics, the live gateways, and the groups that have settings of their own; or only some types."""
     if code := request.rights.denied(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return {"error_code": code}
     types = set(request.get("resource_types", ()))
-    if types - {*_LISTED}:
+    if types - {*_LISTED_TYPES}:
         return {"error_code": ErrorCode.unsupported_version}
     names: dict[int, Iterable[str]] = {}
     if request.api_version > _CLIENT_METRICS_VERSION:
-        types = types or {*_LISTED}
+        types = types or {*_LISTED_TYPES}
         if TOPIC in types:
             names[TOPIC] = broker.metadata.summaries_or_errors()
         if BROKER in types:
             names[BROKER] = [str(node.id) for node in broker.cluster.nodes]
         if GROUP in types:
             broker.configs.refresh()
-            names[GROUP] = broker.configs.groups.groups
+            names[GROUP] = broker.configs.groups.names
     resources = [
-        {"resource_name": name, "resource_type": kind} for kind, of_kind in names.items() for name in of_kind
+        {"resource_name": name, "resource_type": kind} for kind, kind_names in names.items() for name in kind_names
     ]
     return {"config_resources": resources}
 
 
-# IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).
-# AlterConfigs, which Kafka has deprecated, replaces all settings (KIP-133).
+# IncrementalAlterConfigs sets and resets single settings of topics and groups, and changes lists (KIP-339).
+# AlterConfigs replaces all settings (KIP-133); Kafka has deprecated it.
 
 #: AlterConfigOp.OpType of Kafka's admin client.
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
-class _Current(NamedTuple):
+class _CurrentSettings(NamedTuple):
+    #: The names of the settings that the resource sets itself, and the values of settings that are lists.
     overrides: Iterable[str]
-    lists: Mapping[str, Sequence[str]] = {}
+    list_values: Mapping[str, Sequence[str]] = {}
 
 
-#: Returns the new values of a resource's settings by name, None for the default, from the current ones and a request.
-_ChangesOf = Callable[[_Current, Any], dict[str, str | None]]
+#: Returns the new values of settings by name, None for the default, from the current values and the request.
+_ChangesOf = Callable[[_CurrentSettings, Any], dict[str, str | None]]
 
 
 def alter_configs(changes_of: _ChangesOf, request: Request, broker: Broker) -> Fields:
     alter = partial(_alter, request, broker, changes_of, validate_only=request.body.validate_only)
-    return {"responses": attempted_once(alter, request.body.resources, _RESOURCE, _resource_fields)}
+    return {"responses": fields_or_errors_of_items(alter, request.body.resources, _RESOURCE, _resource_fields)}
 
 
 def _alter(request: Request, broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
@@ -223,15 +227,16 @@ def _alter(request: Request, broker: Broker, changes_of: _ChangesOf, resource: A
         _alter_group(broker, changes_of, resource, validate_only=validate_only)
     else:
         unknown = f"Unknown resource type {resource.resource_type}"
-        raise RefusedError(_NO_SETTINGS.get(resource.resource_type, unknown))
+        raise RefusedError(_REFUSAL_REASONS.get(resource.resource_type, unknown))
 
 
 def _alter_topic(broker: Broker, changes_of: _ChangesOf, resource: Any, *, validate_only: bool) -> None:
-    topic = broker.metadata.clients_topic(resource.resource_name).topic
+    topic = broker.metadata.client_topic(resource.resource_name).topic
     config = topic.snapshot.config
-    lists = {"cleanup.policy": str(config.cleanup_policy).split(",")}
-    changes = without_ignored(changes_of(_Current(config.overrides(), lists), resource))
+    list_values = {"cleanup.policy": str(config.cleanup_policy).split(",")}
+    changes = without_ignored(changes_of(_CurrentSettings(config.overrides(), list_values), resource))
     if validate_only:
+        # raises the errors of the change
         config.changed(changes)
     elif changes:
         topic.alter_config(changes)
@@ -242,54 +247,55 @@ def _alter_group(broker: Broker, changes_of: _ChangesOf, resource: Any, *, valid
     if not group:
         raise RefusedError("Default group resources are not allowed.")
     configs.refresh()
-    changes = configs.groups.checked(group, changes_of(_Current(configs.groups.overrides(group)), resource))
+    current = _CurrentSettings(configs.groups.overrides(group))
+    changes = configs.groups.parse_changes(group, changes_of(current, resource))
     if not validate_only:
         configs.alter_group(group, changes)
 
 
-def _changed(current: _Current, resource: Any) -> dict[str, str | None]:
-    return {change.name: _value(current, change) for change in resource.configs}
+def _incremental_changes(current: _CurrentSettings, resource: Any) -> dict[str, str | None]:
+    return {change.name: _changed_value(current, change) for change in resource.configs}
 
 
-def _value(current: _Current, change: Any) -> str | None:
+def _changed_value(current: _CurrentSettings, change: Any) -> str | None:
     operation = change.config_operation
     if operation == _DELETE:
         return None
     if operation not in (_SET, _APPEND, _SUBTRACT):
         raise RefusedError(f"Unknown operation type {operation} of {change.name}")
-    _check_values([change])
+    _check_not_null([change])
     if operation == _SET:
         return str(change.value)
-    if change.name not in current.lists:
-        word = "APPEND to" if operation == _APPEND else "SUBTRACT from"
-        raise InvalidConfigError(f"Can't {word} key {change.name} because its type is not LIST.")
-    changed = str(change.value).split(",")
-    remaining = [item for item in current.lists[change.name] if item not in changed]
-    return ",".join([*remaining, *changed] if operation == _APPEND else remaining)
+    if change.name not in current.list_values:
+        verb = "APPEND to" if operation == _APPEND else "SUBTRACT from"
+        raise InvalidConfigError(f"Can't {verb} key {change.name} because its type is not LIST.")
+    items = str(change.value).split(",")
+    remaining = [item for item in current.list_values[change.name] if item not in items]
+    return ",".join([*remaining, *items] if operation == _APPEND else remaining)
 
 
-def _replaced(current: _Current, resource: Any) -> dict[str, str | None]:
-    _check_values(resource.configs)
+def _full_replacement(current: _CurrentSettings, resource: Any) -> dict[str, str | None]:
+    _check_not_null(resource.configs)
     return {**dict.fromkeys(current.overrides), **{config.name: config.value for config in resource.configs}}
 
 
-def _check_values(changes: Iterable[Any]) -> None:
-    if empty := [change.name for change in changes if change.value is None]:
-        raise RefusedError(f"Null value not supported for : {','.join(empty)}")
+def _check_not_null(changes: Iterable[Any]) -> None:
+    if null_names := [change.name for change in changes if change.value is None]:
+        raise RefusedError(f"Null value not supported for : {','.join(null_names)}")
 
 
 #: How a component of a filter matches: an exact name, the default, or any name.
 _EXACT, _DEFAULT_NAME, _ANY = range(3)
-#: Kafka's quotas of addresses, of which there are none: kafka-configs asks for them.
+#: The entity type of Kafka's quotas of addresses: kafka-configs requests them, but the gateway has none.
 _IP = "ip"
 
 
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
-    return attempted(_described_quotas, request, broker, entries=None)
+    return fields_or_error(_describe_quotas, request, broker, entries=None)
 
 
-def _described_quotas(request: Request, broker: Broker) -> Fields:
-    """The current quotas; with `strict`, of entities with exactly the types of the filter."""
+def _describe_quotas(request: Request, broker: Broker) -> Fields:
+    """The quotas of entities that match the filter; a `strict` request excludes entities that have more types."""
     request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
     _check_filter(request.body.components)
     broker.configs.refresh()
@@ -298,7 +304,7 @@ def _described_quotas(request: Request, broker: Broker) -> Fields:
             "entity": _entity_fields(entity),
             "values": [{"key": name, "value": quota} for name, quota in values.items()],
         }
-        for entity, values in broker.configs.limits.items()
+        for entity, values in broker.configs.quotas.items()
         if _matches(entity, request.body.components, request.body.strict)
     ]
     return {"entries": entries}
@@ -324,6 +330,7 @@ def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
     if strict and len(parts) > len(components):
         return False
     for component in components:
+        # the default entity has the name None
         name = component.match if component.match_type == _EXACT else None
         if component.entity_type not in parts or (
             component.match_type != _ANY and parts[component.entity_type] != name
@@ -338,7 +345,7 @@ def _entity_fields(entity: Entity) -> list[Fields]:
 
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:
     alter = partial(_alter_quotas, request, broker, validate_only=request.body.validate_only)
-    entries = attempted_once(
+    entries = fields_or_errors_of_items(
         alter, request.body.entries, _entity, lambda entry: {"entity": _entity_fields(_entity(entry))}
     )
     return {"entries": entries}
@@ -354,8 +361,8 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
     changes = {op.key: None if op.remove else op.value for op in entry.ops}
     try:
         if len(changes) < len(entry.ops):
-            raise RefusedError("a request has a quota twice")
-        check_change(entity, changes)
+            raise RefusedError("the request sets a quota twice")
+        check_quotas(entity, changes)
     except ValueError as error:
         # as in Kafka, which returns INVALID_REQUEST for a wrong setting here
         raise RefusedError(str(error)) from None
@@ -363,12 +370,20 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
         broker.configs.alter_quotas(entity, changes)
 
 
-_DESCRIBES = "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
-_ALTERS = "ALTER_CONFIGS of the topic or the group, or of the cluster"
+_DESCRIBE_RIGHT = "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
+_ALTER_RIGHT = "ALTER_CONFIGS of the topic or the group, or of the cluster"
 APIS = (
-    Api(44, "IncrementalAlterConfigs", 0, 1, partial(alter_configs, _changed), _ALTERS, Handlers.TOPICS),
-    Api(33, "AlterConfigs", 0, 2, partial(alter_configs, _replaced), _ALTERS, Handlers.TOPICS),
-    Api(32, "DescribeConfigs", 1, 4, describe_configs, _DESCRIBES),
+    Api(
+        44,
+        "IncrementalAlterConfigs",
+        0,
+        1,
+        partial(alter_configs, _incremental_changes),
+        _ALTER_RIGHT,
+        Handlers.TOPICS,
+    ),
+    Api(33, "AlterConfigs", 0, 2, partial(alter_configs, _full_replacement), _ALTER_RIGHT, Handlers.TOPICS),
+    Api(32, "DescribeConfigs", 1, 4, describe_configs, _DESCRIBE_RIGHT),
     Api(74, "ListConfigResources", 0, 1, list_config_resources, "DESCRIBE_CONFIGS of the cluster"),
     Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"),
     Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas, "ALTER_CONFIGS of the cluster"),

@@ -13,7 +13,7 @@ from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for
 from distlog.core.segments.chunks import StoredBatches
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import attempted, error_code, topic_error_code
+from distlog.gateway.protocol.error_codes import error_code, fields_or_error, topic_error_code
 from distlog.gateway.protocol.messages import ErrorCode, Fields, ResponseChunk
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedFetch
@@ -33,7 +33,7 @@ _NO_OFFSETS = LogOffsets(-1, -1, -1)
 
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
-    body, delayed = request.body, request.delayed
+    body, delayed = request.body, request.handler_state
     if delayed is None:
         wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
@@ -44,7 +44,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
             for topic in body.topics
             for partition in topic.partitions
         }
-        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
+        delayed = request.handler_state = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
     while True:
         broker.fetches.forget(delayed)
         reads = _read_all(request, broker, delayed)
@@ -185,7 +185,7 @@ def _list_topic(
         return [{"partition_index": part.partition_index, "error_code": code} for part in requested]
 
     def listed(part: Any) -> Fields:
-        return attempted(_listed_offset, hosted, part, committed, partition_index=part.partition_index)
+        return fields_or_error(_listed_offset, hosted, part, committed, partition_index=part.partition_index)
 
     return [listed(part) for part in requested] if hosted.is_local else in_parallel(listed, requested)
 
@@ -215,7 +215,7 @@ def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fiel
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
     requested = {(topic.topic, part.partition): part for topic in request.body.topics for part in topic.partitions}
     ends = (
-        (name, attempted(_epoch_end, request, broker, name, part, partition=number))
+        (name, fields_or_error(_epoch_end, request, broker, name, part, partition=number))
         for (name, number), part in requested.items()
     )
     return {"topics": by_topic(ends, name="topic")}
@@ -232,11 +232,11 @@ def _epoch_end(request: Request, broker: Broker, topic: str, requested: Any) -> 
 def delete_records(request: Request, broker: Broker) -> Fields:
     def delete(name: str, number: int, offset: int) -> Fields:
         request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
-        report = broker.metadata.clients_topic(name).topic.delete_records({number: offset})
+        report = broker.metadata.client_topic(name).topic.delete_records({number: offset})
         return {"low_watermark": report.log_start_offsets[number]}
 
     topics = by_topic(
-        (name, attempted(delete, name, number, part.offset, partition_index=number, low_watermark=-1))
+        (name, fields_or_error(delete, name, number, part.offset, partition_index=number, low_watermark=-1))
         for (name, number), part in _by_partition(request).items()
     )
     return {"topics": topics}

@@ -19,7 +19,7 @@ from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatRe
 from distlog.gateway.groups.coordinator import GroupDescription
 from distlog.gateway.groups.offsets_format import TopicIdPartition
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import AccessDeniedError, CoordinatorError, attempted, error_code
+from distlog.gateway.protocol.error_codes import AccessDeniedError, CoordinatorError, error_code, fields_or_error
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import NO_OPERATIONS, Request, by_topic, grouped
@@ -35,9 +35,9 @@ _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available
 
 def find_coordinator(request: Request, broker: Broker) -> Fields:
     if request.api_version < _LIST_VERSION:
-        return attempted(_coordinator, request, broker, request.body.key, **_NO_NODE)
+        return fields_or_error(_coordinator, request, broker, request.body.key, **_NO_NODE)
     coordinators = [
-        attempted(_coordinator, request, broker, key, **_NO_NODE, key=key)
+        fields_or_error(_coordinator, request, broker, key, **_NO_NODE, key=key)
         for key in dict.fromkeys(request.body.coordinator_keys)
     ]
     return {"coordinators": coordinators}
@@ -288,7 +288,7 @@ def _group_offsets(
             # an offset of a dropped topic of this name does not count
             is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, partition[0])
             positions[partition] = None if is_old else position
-        elif rights.describes(partition[0]):
+        elif rights.may_describe(partition[0]):
             positions[partition] = position
     positions |= {partition: codes[partition[0]] for partition in requested or () if codes[partition[0]]}
     return {"error_code": ErrorCode.none, "topics": _offset_topics(positions)}
@@ -386,7 +386,7 @@ def _check_heartbeat(request: Request, broker: Broker) -> None:
     if pattern:
         # the coordinator refuses a wrong pattern
         with suppress(ValueError):
-            names |= matches(pattern, broker.metadata.clients_topics())
+            names |= matches(pattern, broker.metadata.client_topic_names())
     for name in names:
         rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
@@ -398,7 +398,7 @@ _CONSUMER = 1
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
     names: dict[UUID, str] = {}
     groups = [
-        attempted(_described_consumers, request, broker, name, names, group_id=name)
+        fields_or_error(_described_consumers, request, broker, name, names, group_id=name)
         for name in dict.fromkeys(request.body.group_ids)
     ]
     return {"groups": groups}
@@ -432,7 +432,7 @@ def _described_consumers(request: Request, broker: Broker, group: str, names: di
     assignments = (member[key] for member in members for key in ("assignment", "target_assignment"))
     topics = {topic["topic_name"] for assignment in assignments for topic in assignment["topic_partitions"]}
     topics.update(name for member in members for name in member["subscribed_topic_names"])
-    if not all(map(rights.describes, topics)):
+    if not all(map(rights.may_describe, topics)):
         raise AccessDeniedError("Topic authorization failed.", code=ErrorCode.topic_authorization_failed)
     return {
         "group_state": group_state.phase.value,
@@ -454,7 +454,7 @@ def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, s
 
 def list_groups(request: Request, broker: Broker) -> Fields:
     services, rights = broker.groups, request.rights
-    is_all = rights.might(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    is_all = rights.allows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
     states = {state.lower() for state in request.get("states_filter", ())}
     types = {type.lower() for type in request.get("types_filter", ())}
@@ -463,7 +463,7 @@ def list_groups(request: Request, broker: Broker) -> Fields:
         for group in services.members.descriptions()
         for name, state in [(group.group, group.phase.value)]
         if (not states or state.lower() in states) and (not types or group.type in types)
-        if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, name)
+        if is_all or rights.allows(Operation.DESCRIBE, ResourceType.GROUP, name)
     ]
     return {"error_code": code, "groups": groups}
 

@@ -44,11 +44,11 @@ def produce(request: Request, broker: Broker) -> None:
 
     Called again for a request that has waited, which continues. Raises WouldWaitError if it must wait, but may not.
     """
-    if request.delayed is None:
+    if request.handler_state is None:
         if not request.may_wait and not _is_only_written(request, broker):
             raise WouldWaitError
-        request.delayed = ProduceRequest(request, broker)
-    request.delayed.step()
+        request.handler_state = ProduceRequest(request, broker)
+    request.handler_state.step()
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -152,7 +152,7 @@ class ProduceRequest(DelayedAppend):
         commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
         for topic, parts in grouped(self._of(PartState.WAITING, PartState.LOCKED), _TOPIC).items():
             try:
-                hosted = self._broker.metadata.clients_topic(topic)
+                hosted = self._broker.metadata.client_topic(topic)
             except Exception as error:
                 self._fail(parts, error)
                 continue

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from distlog.core.errors import InvalidConfigError
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import RefusedError, attempted
+from distlog.gateway.protocol.error_codes import RefusedError, fields_or_error
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.root_records import Credential, RootUsers
 from distlog.gateway.security.acls import (
@@ -31,58 +32,60 @@ from distlog.gateway.security.users_file import (
     check_name,
     secret_of_salted,
 )
-from distlog.gateway.server.fairness import owner_of
+from distlog.gateway.server.fairness import share_name
 from distlog.gateway.server.request import Request, grouped
 
 
 def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
-    """Return the mechanisms; disconnect a client that chooses another one."""
+    """Return the enabled mechanisms; disconnect a client that chooses another one."""
     sasl = request.session.sasl
     if sasl is None or not sasl.expects_handshake:
         # as in Kafka: no SASL on this listener, or a second handshake
         return {"error_code": ErrorCode.illegal_sasl_state}
-    if not sasl.choose(request.body.mechanism, by_tokens=request.api_version == 0):
+    if not sasl.choose(request.body.mechanism, bare_tokens=request.api_version == 0):
         refusal = {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": sasl.mechanisms}
-        _refuse(request, broker, refusal, "", f"no mechanism {request.body.mechanism}")
+        _refuse(request, broker, refusal, user="", reason=f"no mechanism {request.body.mechanism}")
         return None
     return {"mechanisms": sasl.mechanisms}
 
 
 def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
-    """Answer the next token. A password check is queued separately, so that nothing else waits for it."""
+    """Answer the next token. A password check has a queue of its own, so that no other request waits for it."""
     session = request.session
     if session.sasl is None or session.principal is not None or session.sasl.expects_handshake:
         reason = "SaslAuthenticate without SaslHandshake, or after authentication"
         return {"error_code": ErrorCode.illegal_sasl_state, "error_message": reason, "auth_bytes": b""}
     token, sasl = request.body.auth_bytes, session.sasl
-    if broker.check_password is not None and request.delayed is None and sasl.is_slow(token):
-        request.delayed = sasl.claimed(token)
-        broker.check_password(request)
+    if broker.queue_password_check is not None and request.handler_state is None and sasl.is_slow(token):
+        # the queue is fair among the users that clients claim to be
+        request.handler_state = sasl.claimed_user(token)
+        broker.queue_password_check(request)
         return None
     try:
         answer, session.principal = sasl.step(token)
     except AuthenticationFailedError as error:
         text = f"Authentication failed: invalid credentials with SASL mechanism {sasl.mechanism}"
         fields = {"error_code": ErrorCode.sasl_authentication_failed, "error_message": text, "auth_bytes": b""}
-        _refuse(request, broker, fields, sasl.claimed(token), error.message)
+        _refuse(request, broker, fields, user=sasl.claimed_user(token), reason=error.message)
         return None
     return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
 
-def _refuse(request: Request, broker: Broker, fields: Fields, user: str, reason: str) -> None:
+def _refuse(request: Request, broker: Broker, fields: Fields, *, user: str, reason: str) -> None:
+    """Log the failure, answer after a delay, and disconnect."""
     session, shortest_s = request.session, broker.config.failed_authentication_delay_ms / 1000
     assert session.sasl is not None
     failures, host = session.sasl.failures, session.address[0]
     failures.log.note(f"{user or 'a client'} at {host}", reason)
-    request.refuse(fields, failures.delay_s(owner_of(None, host), shortest_s))
+    request.refuse(fields, failures.note_failure(share_name(None, host), shortest_s))
 
 
-#: ScramMechanism of Kafka's admin client.
+#: The mechanisms by their codes: ScramMechanism of Kafka's admin client.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-_CODES = {name: code for code, name in _MECHANISMS.items()}
+_MECHANISM_CODES = {name: code for code, name in _MECHANISMS.items()}
 #: The longest salt that a client may give a user.
-_MOST_SALT_BYTES = 1 << 10
-_DISABLED = {
+_MAX_SALT_BYTES = 1 << 10
+_USERS_DISABLED = {
     "error_code": ErrorCode.security_disabled,
     "error_message": "Clients may change users only at a gateway with --acls.",
 }
@@ -99,22 +102,23 @@ def describe_users(request: Request, broker: Broker) -> Fields:
             users.refresh()
             secrets = users.secrets
         # as null does, an empty list means all: the Java client sends one
-        users_by_name = grouped((user.name for user in requested) if requested else secrets, str)
+        names = grouped((user.name for user in requested) if requested else secrets, str)
         results = [
-            attempted(_user_fields, same, secrets.get(name), user=name) for name, same in users_by_name.items()
+            fields_or_error(_user_fields, equal_names, secrets.get(name), user=name)
+            for name, equal_names in names.items()
         ]
         return {"results": results}
 
-    return attempted(described)
+    return fields_or_error(described)
 
 
-def _user_fields(same_names: list[str], secrets: Mapping[str, ScramSecret] | None) -> Fields:
-    if len(same_names) > 1:
-        raise RefusedError("a request has a user twice", code=ErrorCode.duplicate_resource)
+def _user_fields(equal_names: list[str], secrets: Mapping[str, ScramSecret] | None) -> Fields:
+    if len(equal_names) > 1:
+        raise RefusedError("the request names the user twice", code=ErrorCode.duplicate_resource)
     if secrets is None:
         raise RefusedError("the root does not have this user", code=ErrorCode.resource_not_found)
     infos = [
-        {"mechanism": _CODES[mechanism], "iterations": secret.iterations}
+        {"mechanism": _MECHANISM_CODES[mechanism], "iterations": secret.iterations}
         for mechanism, secret in sorted(secrets.items())
     ]
     return {"credential_infos": infos}
@@ -124,68 +128,72 @@ def alter_users(request: Request, broker: Broker) -> Fields:
     body, users = request.body, broker.users
     changes = grouped([*body.deletions, *body.upsertions], lambda change: change.name)
     if users is None:
-        return {"results": [{"user": name, **_DISABLED} for name in changes]}
-    if denied := _denied(request):
+        return {"results": [{"user": name, **_USERS_DISABLED} for name in changes]}
+    if denied := _alter_denial(request):
         return {"results": [{"user": name, **denied} for name in changes]}
-    outcome, sasl = attempted(users.refresh), request.session.sasl
-    good = list[tuple[Credential, ScramSecret | None]]()
+    outcome, sasl = fields_or_error(users.refresh), request.session.sasl
+    valid_changes = list[tuple[Credential, ScramSecret | None]]()
 
     def add(name: str, requested_changes: list[Any]) -> None:
-        is_local = sasl is not None and sasl.is_of_file(name)
-        change, *duplicates = (_change(requested, users, is_local=is_local) for requested in requested_changes)
+        is_file_user = sasl is not None and sasl.is_file_user(name)
+        change, *duplicates = (
+            _parsed_change(requested, users, is_file_user=is_file_user) for requested in requested_changes
+        )
         if duplicates:
             message = "A user credential cannot be altered twice in the same request"
             raise RefusedError(message, code=ErrorCode.duplicate_resource)
-        good.append(change)
+        valid_changes.append(change)
 
-    results = [attempted(add, name, same_user, user=name) for name, same_user in changes.items()]
+    results = [fields_or_error(add, name, user_changes, user=name) for name, user_changes in changes.items()]
     if outcome["error_code"] is ErrorCode.none:
-        outcome = attempted(users.alter, good)
-    return {"results": _with(results, outcome)}
+        outcome = fields_or_error(users.alter, valid_changes)
+    return {"results": _with_outcome(results, outcome)}
 
 
-def _change(requested: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential, ScramSecret | None]:
+def _parsed_change(requested: Any, users: RootUsers, *, is_file_user: bool) -> tuple[Credential, ScramSecret | None]:
+    """Return a credential and its new secret, None to delete it. Raises RefusedError."""
     mechanism = _MECHANISMS.get(requested.mechanism)
     if mechanism is None:
         raise RefusedError("Unknown SCRAM mechanism", code=ErrorCode.unsupported_sasl_mechanism)
-    name = Credential(requested.name, mechanism)
+    credential = Credential(requested.name, mechanism)
     if not hasattr(requested, "salted_password"):
         if mechanism not in users.secrets.get(requested.name, {}):
             message = "Attempt to delete a user credential that does not exist"
             raise RefusedError(message, code=ErrorCode.resource_not_found)
-        return name, None
+        return credential, None
     try:
         check_name(requested.name)
-        if is_local:
+        if is_file_user:
             raise InvalidConfigError("the gateway's file of users has this user, and takes precedence")
         if not MIN_ITERATIONS <= requested.iterations <= ITERATIONS:
             raise InvalidConfigError(f"iterations are {MIN_ITERATIONS} to {ITERATIONS}")
-        is_whole = len(requested.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
-        if not is_whole or not 0 < len(requested.salt) <= _MOST_SALT_BYTES:
+        has_hash_size = len(requested.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
+        if not has_hash_size or not 0 < len(requested.salt) <= _MAX_SALT_BYTES:
             raise InvalidConfigError("the salt or the salted password has a wrong length")
     except InvalidConfigError as error:
         raise RefusedError(error.message, code=ErrorCode.unacceptable_credential) from None
-    return name, secret_of_salted(mechanism, requested.salted_password, requested.salt, requested.iterations)
+    return credential, secret_of_salted(mechanism, requested.salted_password, requested.salt, requested.iterations)
 
 
-_NO_ACLS = {
+_ACLS_DISABLED = {
     "error_code": ErrorCode.security_disabled,
     "error_message": "No authorizer is configured: the gateway was started without --acls.",
 }
-_Kind = TypeVar("_Kind", bound=IntEnum)
+_Enum = TypeVar("_Enum", bound=IntEnum)
 _Result = TypeVar("_Result")
 
 
-def _member_of(kind: type[_Kind], code: int) -> _Kind:
+def _enum_value(kind: type[_Enum], code: int) -> _Enum:
     try:
         return kind(code)
     except ValueError:
-        raise RefusedError("a request has an unknown value for an ACL", kind=kind.__name__, n=code) from None
+        raise RefusedError("a request has an unknown value for an ACL", field=kind.__name__, value=code) from None
 
 
-def _requested(make: Callable[[Any], _Result], fields: Any) -> _Result:
+def _parsed(parse: Callable[[Any], _Result], fields: Any) -> _Result:
+    """Parse an ACL or a filter. Raises RefusedError if it is invalid."""
     try:
-        return make(fields)
+        return parse(fields)
     except InvalidConfigError as error:
         raise RefusedError(error.message, **error.details) from None
 
@@ -193,26 +201,26 @@ def _requested(make: Callable[[Any], _Result], fields: Any) -> _Result:
 def _parsed_acl(fields: Any) -> Acl:
     return check_acl(
         Acl(
-            _member_of(ResourceType, fields.resource_type),
-            _member_of(PatternType, fields.resource_pattern_type),
+            _enum_value(ResourceType, fields.resource_type),
+            _enum_value(PatternType, fields.resource_pattern_type),
             fields.resource_name,
             fields.principal,
             fields.host,
-            _member_of(Operation, fields.operation),
-            _member_of(Permission, fields.permission_type),
+            _enum_value(Operation, fields.operation),
+            _enum_value(Permission, fields.permission_type),
         )
     )
 
 
-def _filter(fields: Any) -> AclFilter:
+def _parsed_filter(fields: Any) -> AclFilter:
     return AclFilter(
-        _member_of(ResourceType, fields.resource_type_filter),
-        _member_of(PatternType, fields.pattern_type_filter),
+        _enum_value(ResourceType, fields.resource_type_filter),
+        _enum_value(PatternType, fields.pattern_type_filter),
         fields.resource_name_filter,
         fields.principal_filter,
         None if fields.host_filter is None else check_host(fields.host_filter),
-        _member_of(Operation, fields.operation),
-        _member_of(Permission, fields.permission_type),
+        _enum_value(Operation, fields.operation),
+        _enum_value(Permission, fields.permission_type),
     )
 
 
@@ -227,66 +235,71 @@ def _resource_fields(acl: Acl) -> Fields:
 
 def describe_acls(request: Request, broker: Broker) -> Fields:
     if broker.acls is None:
-        return _NO_ACLS
+        return _ACLS_DISABLED
     acls = broker.acls
 
     def described() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
-        acl_filter = _requested(_filter, request.body)
+        acl_filter = _parsed(_parsed_filter, request.body)
         acls.refresh()
-        by_resource = grouped(filter(acl_filter.matches, acls.acls), lambda acl: acl[:3]).values()
-        resources = [{**_resource_fields(same[0]), "acls": [*map(_entry_fields, same)]} for same in by_resource]
+        by_resource = grouped(
+            filter(acl_filter.matches, acls.acls), attrgetter("resource_type", "pattern_type", "name")
+        )
+        resources = [
+            {**_resource_fields(resource_acls[0]), "acls": [*map(_entry_fields, resource_acls)]}
+            for resource_acls in by_resource.values()
+        ]
         return {"resources": resources}
 
-    return attempted(described)
+    return fields_or_error(described)
 
 
-def _denied(request: Request) -> Fields | None:
-    outcome = attempted(request.rights.check_cluster, Operation.ALTER)
+def _alter_denial(request: Request) -> Fields | None:
+    outcome = fields_or_error(request.rights.check_cluster, Operation.ALTER)
     return outcome if outcome["error_code"] else None
 
 
 def create_acls(request: Request, broker: Broker) -> Fields:
     acls, creations = broker.acls, request.body.creations
     if acls is None:
-        return {"results": [_NO_ACLS] * len(creations)}
-    if denied := _denied(request):
+        return {"results": [_ACLS_DISABLED] * len(creations)}
+    if denied := _alter_denial(request):
         return {"results": [denied] * len(creations)}
-    new = list[Acl]()
+    new_acls = list[Acl]()
 
     def add(creation: Any) -> None:
-        new.append(_requested(_parsed_acl, creation))
+        new_acls.append(_parsed(_parsed_acl, creation))
 
-    results = [attempted(add, creation) for creation in creations]
-    return {"results": _with(results, attempted(acls.create, new))}
+    results = [fields_or_error(add, creation) for creation in creations]
+    return {"results": _with_outcome(results, fields_or_error(acls.create, new_acls))}
 
 
-def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
-    """Give all successful results the `outcome` of the change."""
+def _with_outcome(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
+    """Give all valid items of the request the `outcome` of their common change."""
     return [{**result, **outcome} if result["error_code"] is ErrorCode.none else result for result in results]
 
 
 def delete_acls(request: Request, broker: Broker) -> Fields:
     acls, filters = broker.acls, request.body.filters
     if acls is None:
-        return {"filter_results": [_NO_ACLS] * len(filters)}
-    if denied := _denied(request):
+        return {"filter_results": [_ACLS_DISABLED] * len(filters)}
+    if denied := _alter_denial(request):
         return {"filter_results": [denied] * len(filters)}
     matches = list[Acl]()
 
     def find(fields: Any) -> Fields:
-        matching = list(filter(_requested(_filter, fields).matches, acls.acls))
+        matching = list(filter(_parsed(_parsed_filter, fields).matches, acls.acls))
         matches.extend(matching)
         success = {"error_code": ErrorCode.none, "error_message": None}
         return {"matching_acls": [{**success, **_resource_fields(acl), **_entry_fields(acl)} for acl in matching]}
 
-    outcome = attempted(acls.refresh)
-    results = [attempted(find, acl_filter) for acl_filter in filters]
+    outcome = fields_or_error(acls.refresh)
+    results = [fields_or_error(find, acl_filter) for acl_filter in filters]
     if outcome["error_code"] is ErrorCode.none:
-        outcome = attempted(acls.delete, matches)
+        outcome = fields_or_error(acls.delete, matches)
     if outcome["error_code"] is not ErrorCode.none:
         outcome = {**outcome, "matching_acls": ()}
-    return {"filter_results": _with(results, outcome)}
+    return {"filter_results": _with_outcome(results, outcome)}
 
 
 APIS = (

@@ -18,24 +18,25 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.topic import check_grows
-from distlog.gateway.apis.configs import described, without_ignored
+from distlog.gateway.apis.configs import topic_setting_fields, without_ignored
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
 from distlog.gateway.protocol.error_codes import (
     RefusedError,
     UnknownTopicIdError,
-    attempted,
     error_code,
+    fields_or_error,
+    log_failure,
 )
 from distlog.gateway.protocol.messages import API_VERSIONS_KEY, ErrorCode, Fields
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
-from distlog.gateway.server.request import Request, attempted_once, by_topic, grouped
+from distlog.gateway.server.request import Request, by_topic, fields_or_errors_of_items, grouped
 from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
-#: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.
+#: Cluster features with their versions (KIP-584). Clients learn from them which group protocols a gateway supports.
 _FEATURES = {"group.version": 1}
-#: The last version of ApiVersions whose clients do not expect a feature with the least version 0.
-_NO_ZERO = 3
+#: Clients of ApiVersions up to this version refuse a feature whose `min_version` is 0.
+_LAST_WITHOUT_ZERO = 3
 
 
 def api_versions(request: Request, broker: Broker) -> Fields:
@@ -50,14 +51,14 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         # the response to an unknown version is in version 0
         "error_code": ErrorCode.unsupported_version if request.body is None else ErrorCode.none,
         "api_keys": keys,
-        "supported_features": supported if request.api_version > _NO_ZERO else [],
+        "supported_features": supported if request.api_version > _LAST_WITHOUT_ZERO else [],
         "finalized_features_epoch": 0,
         "finalized_features": finalized,
     }
 
 
-#: The first version of Metadata whose response may lack a name.
-_NULL_NAME = 12
+#: The first version of Metadata whose response may have null for a name.
+_FIRST_WITH_NULL_NAMES = 12
 
 
 def metadata(request: Request, broker: Broker) -> Fields:
@@ -81,7 +82,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     # in version 0, an empty list means all
     if topics is None or (request.api_version == 0 and not topics):
         for name, summary_or_error in broker.metadata.summaries_or_errors().items():
-            if request.rights.describes(name):
+            if request.rights.may_describe(name):
                 if isinstance(summary_or_error, TopicSummary):
                     yield _topic_fields(summary_or_error, request, broker)
                 else:
@@ -92,58 +93,58 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                     }
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
-    # each topic once: else a small request that repeats a large topic would have a response of gigabytes
+    # each topic once: a small request that repeats a large topic must not have a response of gigabytes
     names_by_id = cache(broker.metadata.names_by_id)
-    for topic in {_key(topic): topic for topic in topics}.values():
-        topic_id, requested = getattr(topic, "topic_id", None), requested_name(topic)
-        arguments = request, broker, names_by_id, requested, topic_id, may_create
-        # before version 12, a name in a response is not null
-        shown = requested if request.api_version >= _NULL_NAME else requested or ""
-        yield attempted(_requested_topic, *arguments, name=shown, topic_id=topic_id)
+    for topic in {_topic_key(topic): topic for topic in topics}.values():
+        topic_id, given_name = getattr(topic, "topic_id", None), requested_name(topic)
+        arguments = request, broker, names_by_id, given_name, topic_id, may_create
+        response_name = given_name if request.api_version >= _FIRST_WITH_NULL_NAMES else given_name or ""
+        yield fields_or_error(_requested_topic, *arguments, name=response_name, topic_id=topic_id)
 
 
-def _key(topic: Any) -> object:
+def _topic_key(topic: Any) -> object:
     name = requested_name(topic)
     return topic.topic_id if name is None else name
 
 
 def requested_name(topic: Any) -> str | None:
-    """The name of a topic in Metadata, or None if the topic has an id: then the Java client sends an empty name."""
+    """The name of a topic in Metadata, or None if it has an id: with an id, the Java client sends an empty name."""
     return topic.name or None if getattr(topic, "topic_id", None) else topic.name
 
 
 def _requested_topic(
     request: Request,
     broker: Broker,
-    names_by_id: _NamesById,
-    requested: str | None,
+    names_by_id: _ListNamesById,
+    given_name: str | None,
     topic_id: uuid.UUID | None,
     may_create: bool,
 ) -> Fields:
-    name = _name_of(requested, topic_id, names_by_id)
+    name = _find_name(given_name, topic_id, names_by_id)
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     try:
         return _topic_fields(broker.metadata.fresh_topic(name).summary, request, broker)
     except TopicNotFoundError:
-        if not may_create or requested is None:
+        if not may_create or given_name is None:
             raise
-    check_create(request, name)
+    check_may_create(request, name)
     with suppress(TopicExistsError):
         broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
     return _topic_fields(broker.metadata.fresh_topic(name).summary, request, broker)
 
 
-def check_create(request: Request, name: str) -> None:
-    if not request.rights.might(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+def check_may_create(request: Request, name: str) -> None:
+    """Raise AccessDeniedError unless the client may create this topic, or any topic of the cluster."""
+    if not request.rights.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
         request.rights.check(Operation.CREATE, ResourceType.TOPIC, name)
 
 
 #: Lists the names of all topics by their ids, once for a request.
-_NamesById = Callable[[], Mapping[uuid.UUID, str]]
+_ListNamesById = Callable[[], Mapping[uuid.UUID, str]]
 
 
-def _name_of(name: str | None, topic_id: uuid.UUID | None, names_by_id: _NamesById) -> str:
-    """The name of the topic that a client gives by name or id. Raises UnknownTopicIdError."""
+def _find_name(name: str | None, topic_id: uuid.UUID | None, names_by_id: _ListNamesById) -> str:
+    """The name of the topic that a client requests by name or id. Raises UnknownTopicIdError."""
     if name is not None:
         return name
     if topic_id is None or topic_id not in names_by_id():
@@ -164,7 +165,7 @@ def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fi
 
 
 def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
-    # without a leader epoch, since no leader is elected: then clients check no epochs
+    # no leader epoch: gateways elect no leaders, and without an epoch clients check none
     leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
     return [
         {
@@ -178,43 +179,44 @@ def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> 
 
 
 #: Kafka's `max.request.partition.size.limit`.
-_MOST_PARTITIONS = 2000
+_MAX_PARTITIONS = 2000
 
 
 def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     body, limit = request.body, request.body.response_partition_limit
     cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
-    remaining = min(limit, _MOST_PARTITIONS) if limit > 0 else _MOST_PARTITIONS
+    remaining = min(limit, _MAX_PARTITIONS) if limit > 0 else _MAX_PARTITIONS
     topics, next_cursor = list[Fields](), None
     names = sorted(
         {topic.name for topic in body.topics}
-        or filter(request.rights.describes, broker.metadata.summaries_or_errors())
+        or filter(request.rights.may_describe, broker.metadata.summaries_or_errors())
     )
     for name in (name for name in names if name >= cursor[0]):
         if not remaining:
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
         first = cursor[1] if name == cursor[0] else 0
-        fields = dict(attempted(_partitions_from, request, broker, name, first, remaining, name=name, partitions=()))
-        is_whole = fields.pop("is_whole", True)
-        topics.append(fields)
+        fields = fields_or_error(_fields_from, request, broker, name, first, remaining, name=name, partitions=())
+        next_cursor = fields.get("next_cursor")
+        topics.append({field: value for field, value in fields.items() if field != "next_cursor"})
         remaining -= len(fields["partitions"])
-        if not is_whole:
-            next_cursor = {"topic_name": name, "partition_index": first + len(fields["partitions"])}
+        if next_cursor is not None:
             break
     return {"topics": topics, "next_cursor": next_cursor}
 
 
-def _partitions_from(request: Request, broker: Broker, name: str, first: int, most: int) -> Fields:
-    """A topic with at most `most` partitions, and whether these are all."""
+def _fields_from(request: Request, broker: Broker, name: str, first: int, limit: int) -> Fields:
+    """The topic with up to `limit` partitions from `first` on, and the cursor of the next one, or None."""
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     summary = broker.metadata.fresh_topic(name).summary
-    end = min(summary.partitions, first + most)
+    end = min(summary.partitions, first + limit)
     # empty lists, as from a broker: the Java client refuses null, which the protocol allows
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(first, end), broker)]
+    next_cursor = {"topic_name": name, "partition_index": end} if end < summary.partitions else None
+    # a topic's fields have all of its partitions: leave them out, and add the requested ones
     fields = _topic_fields(summary._replace(partitions=0), request, broker)
-    return {**fields, "partitions": partitions, "is_whole": end >= summary.partitions}
+    return {**fields, "partitions": partitions, "next_cursor": next_cursor}
 
 
 def describe_cluster(request: Request, broker: Broker) -> Fields:
@@ -232,22 +234,22 @@ def describe_log_dirs(request: Request, broker: Broker) -> Fields:
 def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
     if request.body.topics is None:
         for hosted in broker.metadata.all_topics().values():
-            yield _sizes(hosted, range(len(hosted.snapshot.partitions)))
+            yield _partition_sizes(hosted, range(len(hosted.snapshot.partitions)))
         return
     partitions = dict.fromkeys((topic.topic, number) for topic in request.body.topics for number in topic.partitions)
     for name, requested in grouped(partitions, itemgetter(0)).items():
-        # as in Kafka, missing topics are left out; also topics that cannot be read
+        # missing topics are left out as in Kafka, and so are unreadable topics
         try:
             hosted = broker.metadata.fresh_topic(name)
         except (TopicNotFoundError, InvalidTopicError):
             continue
         except Exception as error:
-            error_code(error, f"topic {name}")
+            log_failure(error, f"topic {name}")
             continue
-        yield _sizes(hosted, [number for _, number in requested])
+        yield _partition_sizes(hosted, [number for _, number in requested])
 
 
-def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
+def _partition_sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
     partitions = list[Fields]()
     for number in numbers:
         if not 0 <= number < len(hosted.snapshot.partitions):
@@ -255,21 +257,21 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
         try:
             size = hosted.partition(number).visible_end(committed=False).log_bytes
         except Exception as error:
-            error_code(error, f"partition {number} of topic {hosted.name}")
+            log_failure(error, f"partition {number} of topic {hosted.name}")
             continue
         partitions.append({"partition_index": number, "partition_size": size})
     return {"name": hosted.name, "partitions": partitions}
 
 
-#: Stands for the default number of partitions, or of replicas.
+#: A client's number of partitions, or of replicas, that means the default.
 _DEFAULT_COUNT = -1
-#: The fields of a setting in CreateTopics; DescribeConfigs has more.
-_OF_SETTING = ("name", "value", "read_only", "config_source", "is_sensitive")
+#: The fields that a setting has in CreateTopics: fewer than in DescribeConfigs.
+_SETTING_FIELDS = ("name", "value", "read_only", "config_source", "is_sensitive")
 
 
 def create_topics(request: Request, broker: Broker) -> Fields:
     create = partial(_create, request, broker, validate_only=request.get("validate_only", False))
-    return {"topics": attempted_once(create, request.body.topics, _NAME, _name_field)}
+    return {"topics": fields_or_errors_of_items(create, request.body.topics, _NAME, _name_field)}
 
 
 _NAME = attrgetter("name")
@@ -280,19 +282,19 @@ def _name_field(topic: Any) -> Fields:
 
 
 def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> Fields:
-    check_create(request, topic.name)
-    if empty := [config.name for config in topic.configs if config.value is None]:
-        raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(empty)}")
+    check_may_create(request, topic.name)
+    if null_names := [config.name for config in topic.configs if config.value is None]:
+        raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(null_names)}")
     config = TopicConfig.parse(without_ignored({config.name: config.value for config in topic.configs}))
-    if (count := _count(topic)) == _DEFAULT_COUNT:
+    if (count := _checked_partition_count(topic)) == _DEFAULT_COUNT:
         count = broker.config.num_partitions
     fields: dict[str, Any] = {
         "num_partitions": count,
         "replication_factor": 1,
-        "configs": [{name: fields[name] for name in _OF_SETTING} for fields in described(config)],
+        "configs": [{name: setting[name] for name in _SETTING_FIELDS} for setting in topic_setting_fields(config)],
     }
-    if not request.rights.might(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
-        # the settings are secret (KIP-525)
+    if not request.rights.allows(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        # the client may not read the settings (KIP-525)
         code = ErrorCode.topic_authorization_failed
         fields = {"num_partitions": -1, "replication_factor": -1, "configs": None, "topic_config_error_code": code}
     if validate_only:
@@ -301,7 +303,7 @@ def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool
     return {**fields, "topic_id": broker.metadata.create(topic.name, count, config).id}
 
 
-def _count(topic: Any) -> int:
+def _checked_partition_count(topic: Any) -> int:
     if not topic.assignments:
         if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT_COUNT:
             text = "Replication factor must be larger than 0, or -1 to use the default value."
@@ -311,49 +313,52 @@ def _count(topic: Any) -> int:
         if value != _DEFAULT_COUNT:
             raise RefusedError(f"A manual partition assignment was specified, but {field} was not set to -1.")
     if {assignment.partition_index for assignment in topic.assignments} != {*range(len(topic.assignments))}:
-        raise _wrong_replicas("partitions should be a consecutive 0-based integer sequence")
+        raise _invalid_assignment("partitions should be a consecutive 0-based integer sequence")
     _check_replicas(topic.assignments)
     return len(topic.assignments)
 
 
-def _wrong_replicas(text: str) -> RefusedError:
+def _invalid_assignment(text: str) -> RefusedError:
     return RefusedError(text, code=ErrorCode.invalid_replica_assignment)
 
 
 def _check_replicas(assignments: Sequence[Any]) -> None:
     for brokers in (assignment.broker_ids for assignment in assignments):
         if not brokers:
-            raise _wrong_replicas("The manual partition assignment includes an empty replica list.")
+            raise _invalid_assignment("The manual partition assignment includes an empty replica list.")
         if len({*brokers}) < len(brokers):
-            raise _wrong_replicas("The manual partition assignment includes a broker more than once.")
+            raise _invalid_assignment("The manual partition assignment includes a broker more than once.")
 
 
-#: The version of DeleteTopics from which on a topic has a name or an id.
-_BY_STATE = 6
+#: The first version of DeleteTopics whose topics have a name or an id.
+_FIRST_WITH_IDS = 6
 
 
 def delete_topics(request: Request, broker: Broker) -> Fields:
-    """Drop each topic by name or, since version 6, by id."""
-    if request.api_version < _BY_STATE:
+    """Drop topics by name, or by id."""
+    if request.api_version < _FIRST_WITH_IDS:
         names = dict.fromkeys(request.body.topic_names)
-        responses = [attempted(_drop, request, broker, name, name=name) for name in names]
+        responses = [fields_or_error(_drop, request, broker, name, name=name) for name in names]
     else:
         names_by_id = cache(broker.metadata.names_by_id)
         responses = [
-            attempted(
-                partial(_drop_state, request, broker, names_by_id, topic), name=topic.name, topic_id=topic.topic_id
+            fields_or_error(
+                partial(_drop_by_name_or_id, request, broker, names_by_id, topic),
+                name=topic.name,
+                topic_id=topic.topic_id,
             )
             for topic in dict.fromkeys(request.body.topics)
         ]
     return {"responses": responses}
 
 
-def _drop_state(request: Request, broker: Broker, names_by_id: _NamesById, topic: Any) -> Fields:
-    name = _name_of(topic.name, topic.topic_id, names_by_id)
+def _drop_by_name_or_id(request: Request, broker: Broker, names_by_id: _ListNamesById, topic: Any) -> Fields:
+    name = _find_name(topic.name, topic.topic_id, names_by_id)
     if topic.name is None:
         # a client that has only the id may not learn the name
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    return attempted(_drop, request, broker, name, topic.topic_id, name=name)
+    # an error of the deletion has the name, which the caller does not know for an id
+    return fields_or_error(_drop, request, broker, name, topic.topic_id, name=name)
 
 
 def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | None = None) -> Fields:
@@ -364,47 +369,50 @@ def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | Non
 
 
 def create_partitions(request: Request, broker: Broker) -> Fields:
-    raise_count = partial(_raise_count, request, broker, validate_only=request.body.validate_only)
-    return {"results": attempted_once(raise_count, request.body.topics, _NAME, _name_field)}
+    add_partitions = partial(_add_partitions, request, broker, validate_only=request.body.validate_only)
+    return {"results": fields_or_errors_of_items(add_partitions, request.body.topics, _NAME, _name_field)}
 
 
-def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> None:
+def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> None:
     request.rights.check(Operation.ALTER, ResourceType.TOPIC, topic.name)
     check_partition_count(topic.count)
-    handle = broker.metadata.clients_topic(topic.name).topic
-    snapshot = handle.current.refresh()
+    opened = broker.metadata.client_topic(topic.name).topic
+    snapshot = opened.current.refresh()
     check_grows(snapshot, topic.count)
     added = topic.count - len(snapshot.partitions)
-    # null lets the gateways choose the brokers; an empty list names none for the new partitions
+    # null lets the gateways choose the brokers; an empty list would assign no broker to the new partitions
     if topic.assignments is not None:
         if len(topic.assignments) != added:
-            raise _wrong_replicas(
+            raise _invalid_assignment(
                 f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s)"
                 " were specified."
             )
         _check_replicas(topic.assignments)
     if not validate_only:
-        handle.create_partitions(topic.count)
+        opened.create_partitions(topic.count)
 
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:
-    """No requested partition needs an election; without a list, Kafka omits these partitions."""
+    """Answer ELECTION_NOT_NEEDED for each requested partition; as in Kafka, a request for all gets an empty list."""
     if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
         return {"error_code": code}
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
-    results = ((name, attempted(_elected, broker, name, number, partition_id=number)) for name, number in partitions)
+    results = (
+        (name, fields_or_error(_election_result, broker, name, number, partition_id=number))
+        for name, number in partitions
+    )
     return {"replica_election_results": by_topic(results, "partition_result", "topic")}
 
 
-def _elected(broker: Broker, topic: str, number: int) -> Fields:
+def _election_result(broker: Broker, topic: str, number: int) -> Fields:
     broker.metadata.fresh_topic(topic).partition(number)
     message = "every gateway can lead each partition"
     return {"error_code": ErrorCode.election_not_needed, "error_message": message}
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
-    return attempted(request.rights.check_cluster, Operation.DESCRIBE)
+    return fields_or_error(request.rights.check_cluster, Operation.DESCRIBE)
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:

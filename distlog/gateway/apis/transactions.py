@@ -18,7 +18,7 @@ from distlog.gateway.groups.consumer_group import matches
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
-from distlog.gateway.protocol.error_codes import CoordinatorError, attempted
+from distlog.gateway.protocol.error_codes import CoordinatorError, fields_or_error
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request, by_topic, grouped
@@ -62,7 +62,7 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
     producer, code = ProducerId(-1, -1), ErrorCode.none
     if id_ is None:
         # the right to write to any topic is enough (KIP-679)
-        if not rights.might_with_any(Operation.WRITE, ResourceType.TOPIC):
+        if not rights.allows_any(Operation.WRITE, ResourceType.TOPIC):
             code = rights.denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         if code is ErrorCode.none:
             producer = ProducerId(new_producer_id(), 0)
@@ -89,7 +89,7 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     body = request.body
     partitions = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
     denied = _denied(request, body.v3_and_below_transactional_id)
-    find = broker.metadata.clients_topic
+    find = broker.metadata.client_topic
     codes = {
         partition: denied or partition_code(request, find, Operation.WRITE, *partition) for partition in partitions
     }
@@ -184,7 +184,7 @@ def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[F
         (topic.name, number) for part in markers for topic in part.topics for number in topic.partition_indexes
     )
     return by_topic(
-        (name, attempted(_write_marker, request, broker, markers[0], name, number, partition_index=number))
+        (name, fields_or_error(_write_marker, request, broker, markers[0], name, number, partition_index=number))
         for name, number in partitions
     )
 
@@ -244,7 +244,7 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
                 "transaction_state": state.status.kafka_name,
             }
             for state in states
-            if request.rights.might(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, state.transactional_id)
+            if request.rights.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, state.transactional_id)
             and (not state_names or state.status.kafka_name in state_names)
             and (not producers or state.producer.id in producers)
             and (not is_by_duration or 0 <= state.started_ms < started_before_ms)
@@ -275,7 +275,7 @@ def describe_transactions(request: Request, broker: Broker) -> Fields:
 
 
 def _transaction_fields(request: Request, state: TransactionState) -> Fields:
-    partitions = sorted(partition for partition in state.partitions if request.rights.describes(partition[0]))
+    partitions = sorted(partition for partition in state.partitions if request.rights.may_describe(partition[0]))
     return {
         "transactional_id": state.transactional_id,
         "transaction_state": state.status.kafka_name,
@@ -297,7 +297,7 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
         (topic.name, number) for topic in request.body.topics for number in topic.partition_indexes
     )
     parts = (
-        (name, attempted(_producers, request, broker, name, number, partition_index=number))
+        (name, fields_or_error(_producers, request, broker, name, number, partition_index=number))
         for name, number in partitions
     )
     return {"topics": by_topic(parts)}

@@ -37,7 +37,7 @@ class AccessDeniedError(RefusedError):
     """The client may not do this with the resource, or no client may."""
 
 
-#: By class of error; the first class in an error's `__mro__` that is here counts.
+#: The codes by class of error. The first class in an error's `__mro__` that has a code decides.
 CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidConfigError: ErrorCode.invalid_config,
     errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
@@ -79,26 +79,31 @@ _ABOUT_REQUESTS = (
     errors.CorruptRecordError,
     RefusedError,
 )
-#: Details of errors that show locations on the server. A batch of a client has no file.
+#: Details that show locations on the server: clients do not get them.
 _LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})
 _NO_TOPIC = "This server does not host this topic-partition."
 _HIDDEN_TEXT = "the request failed in the gateway: see its log"
 
 
 def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
-    """Return Kafka's code for `error`; log an error that clients do not get, as a failure of `subject`."""
+    """Return Kafka's code for `error`; log an error whose text clients do not get, as a failure of `subject`."""
     if isinstance(error, (CoordinatorError, RefusedError)):
         return error.code
+    log_failure(error, subject)
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.unknown_server_error)
+
+
+def log_failure(error: BaseException, subject: str) -> None:
+    """Log an error of the gateway, but not an error of the client's request."""
     if not _is_for_clients(error):
         FAILURES.note(subject, error)
-    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.unknown_server_error)
 
 
 def client_text(error: BaseException) -> str:
     """The text of `error` for clients: without the server's folders and unexpected errors."""
     if not isinstance(error, errors.DistlogError) or not _is_for_clients(error):
         return _HIDDEN_TEXT
-    # the library's text is about an address, which clients do not have
+    # the library's text is about a URL, which clients do not have
     message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
     details = {name: detail for name, detail in error.details.items() if name not in _LOCATIONS}
     return str(errors.DistlogError(message, **details))
@@ -117,7 +122,7 @@ def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
     return ErrorCode.unknown_topic_id if is_missing and isinstance(topic, uuid.UUID) else error_code(error)
 
 
-def attempted(work: Callable[..., Fields | None], *arguments: Any, **fields: Any) -> Fields:
+def fields_or_error(work: Callable[..., Fields | None], *arguments: Any, **fields: Any) -> Fields:
     """Return `fields` with the result of `work` for the arguments, or with the code and the text of its error."""
     try:
         result = work(*arguments)

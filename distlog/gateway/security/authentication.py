@@ -23,15 +23,16 @@ PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
 #: Random bytes of a nonce, and of the key of cached passwords.
 _NONCE_BYTES = 24
-#: How long a right password is cached, and how many are.
-_CACHED_S, _MOST_CACHED = 600.0, 10_000
-#: The longest message of SASL: a name and a password need much less.
+#: How long a correct password stays cached, and how many passwords are cached.
+_CACHE_TIME_S, _MAX_CACHED = 600.0, 10_000
+#: The longest SASL message: a name and a password need much less.
 _MAX_TOKEN_BYTES = 8 << 10
-#: SCRAM's first and last message of the client, and its escaped name (RFC 5802).
+#: The client's first and last SCRAM messages, and its escaped name. `bare` is a message without its `gs2` header;
+#: a client may ask to act `as` another user (RFC 5802).
 _FIRST = re.compile(
     r"(?P<gs2>[ny],(?:a=(?P<as>[^,]*))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)"
 )
-_LAST = re.compile(r"(?P<without>c=(?P<gs2>[^,]*),r=(?P<nonce>[^,]*)(?:,[^,]*)*),p=(?P<proof>[A-Za-z0-9+/=]+)")
+_LAST = re.compile(r"(?P<without_proof>c=(?P<gs2>[^,]*),r=(?P<nonce>[^,]*)(?:,[^,]*)*),p=(?P<proof>[A-Za-z0-9+/=]+)")
 _NAME = re.compile(r"(?:[^=]|=2C|=3D)+")
 
 
@@ -59,11 +60,11 @@ def read_plain(token: bytes) -> PlainLogin:
     if len(parts) != 3:
         raise AuthenticationFailedError("a malformed PLAIN message")
     acts_as, name, password = parts
-    return PlainLogin(_known_name(name, acts_as), password)
+    return PlainLogin(_valid_name(name, acts_as), password)
 
 
 def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
-    """Check a login, equally slowly for known and unknown users. Raises AuthenticationFailedError."""
+    """Check a password, in equal time for known and unknown users. Raises AuthenticationFailedError."""
     mechanism = users.plain_mechanism(login.name)
     secret, exists = users.secret(login.name, mechanism)
     computed = secret_of(mechanism, login.password, secret.salt, secret.iterations)
@@ -73,23 +74,23 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
 
 
 class KnownPasswords:
-    """Keyed hashes of the right passwords of the last minutes, which make reconnections cheap."""
+    """Keyed hashes of passwords that were correct in the last minutes: they make reconnections cheap."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._key, self._lock = clock_s, os.urandom(_NONCE_BYTES), threading.Lock()
         self._cached: dict[bytes, tuple[float, ScramSecret]] = {}
 
     def user(self, login: PlainLogin, users: Users) -> AuthenticatedUser | None:
-        """The user of a login whose password is known; None if it must be checked."""
+        """The user of a login whose password is cached; None if the password must be checked."""
         cached_s, secret = self._cached.get(self._hash(login), (float("-inf"), None))
-        if secret is None or self._clock_s() - cached_s > _CACHED_S:
+        if secret is None or self._clock_s() - cached_s > _CACHE_TIME_S:
             return None
         is_current = users.secret(login.name, users.plain_mechanism(login.name)) == (secret, True)
         return AuthenticatedUser(login.name, secret) if is_current else None
 
     def add(self, login: PlainLogin, secret: ScramSecret) -> None:
         with self._lock:
-            if len(self._cached) >= _MOST_CACHED:
+            if len(self._cached) >= _MAX_CACHED:
                 self._cached.clear()
             self._cached[self._hash(login)] = self._clock_s(), secret
 
@@ -109,9 +110,10 @@ class ScramExchange:
         match = _FIRST.fullmatch(_text(token))
         if match is None or not _NAME.fullmatch(match["name"]):
             raise AuthenticationFailedError("a malformed SCRAM message")
-        self.name = _known_name(_unescaped(match["name"]), _unescaped(match["as"] or ""))
+        self.name = _valid_name(_unescaped(match["name"]), _unescaped(match["as"] or ""))
         self._secret, self._exists = self._users.secret(self.name, self._mechanism)
         self._gs2, self._nonce = match["gs2"], match["nonce"] + self._new_nonce()
+        # librdkafka before 2.6.1 sends its own nonce twice
         self._nonce_of_old_librdkafka = match["nonce"] + self._nonce
         answer = f"r={self._nonce},s={b64encode(self._secret.salt).decode()},i={self._secret.iterations}"
         self._messages = f"{match['bare']},{answer}"
@@ -120,10 +122,12 @@ class ScramExchange:
     def last(self, token: bytes) -> tuple[bytes, AuthenticatedUser]:
         match = _LAST.fullmatch(_text(token))
         if match is not None and match["nonce"] == self._nonce_of_old_librdkafka:
-            raise AuthenticationFailedError("its nonce came twice, as of librdkafka before 2.6.1: upgrade the client")
+            raise AuthenticationFailedError(
+                "the client sent its nonce twice, as librdkafka before 2.6.1 does: upgrade it"
+            )
         if match is None or match["nonce"] != self._nonce or _decoded(match["gs2"]) != self._gs2.encode():
             raise AuthenticationFailedError("a malformed SCRAM message")
-        algorithm, message = HASHES[self._mechanism], f"{self._messages},{match['without']}".encode()
+        algorithm, message = HASHES[self._mechanism], f"{self._messages},{match['without_proof']}".encode()
         signature = hmac.digest(self._secret.stored_key, message, algorithm)
         proof = _decoded(match["proof"])
         if len(proof) != len(signature):
@@ -145,8 +149,8 @@ def _text(token: bytes) -> str:
         raise AuthenticationFailedError("a SASL message is not UTF-8") from None
 
 
-def _known_name(name: str, acts_as: str) -> str:
-    """Return the name, if it is valid, and the client does not act as another user."""
+def _valid_name(name: str, acts_as: str) -> str:
+    """Return a name that is valid, if the client does not act as another user. Raises AuthenticationFailedError."""
     if not name or len(name.encode()) > MAX_NAME_BYTES or acts_as not in ("", name):
         raise AuthenticationFailedError("unknown user, or wrong password")
     return name
@@ -163,12 +167,12 @@ def _decoded(text: str) -> bytes:
         raise AuthenticationFailedError("a malformed SCRAM message") from None
 
 
-#: The number of failures halves in this time.
+#: An address's count of failures halves in this time.
 _HALF_LIFE_S = 30.0
 #: Each further multiple of this many failures adds the shortest delay, up to the longest.
-_PATIENCE, _LONGEST_DELAY_S = 10, 20.0
-#: The addresses whose failures are remembered.
-_MOST_ADDRESSES = 10_000
+_FAILURES_PER_DELAY, _LONGEST_DELAY_S = 10, 20.0
+#: How many addresses are remembered with their failures.
+_MAX_ADDRESSES = 10_000
 
 
 class FailedLogins:
@@ -176,19 +180,21 @@ class FailedLogins:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
+        #: The count of each address at its last failure, and the time of this failure.
         self._failures: dict[str, tuple[float, float]] = {}
         self.log = EventLog("failed authentications", clock_s)
 
-    def delay_s(self, address: str, shortest_s: float) -> float:
+    def note_failure(self, address: str, shortest_s: float) -> float:
+        """Count a failure of the address; returns the delay of its response in seconds."""
         with self._lock:
             now_s = self._clock_s()
-            failures, noted_s = self._failures.pop(address, (0.0, now_s))
-            count: float = failures * 0.5 ** ((now_s - noted_s) / _HALF_LIFE_S) + 1
-            if len(self._failures) >= _MOST_ADDRESSES:
+            last_count, last_s = self._failures.pop(address, (0.0, now_s))
+            count: float = last_count * 0.5 ** ((now_s - last_s) / _HALF_LIFE_S) + 1
+            if len(self._failures) >= _MAX_ADDRESSES:
                 # the address without a failure for the longest time
                 del self._failures[next(iter(self._failures))]
             self._failures[address] = count, now_s
-        return min(shortest_s * max(count / _PATIENCE, 1), max(_LONGEST_DELAY_S, shortest_s))
+        return min(shortest_s * max(count / _FAILURES_PER_DELAY, 1), max(_LONGEST_DELAY_S, shortest_s))
 
 
 _Secrets = Mapping[str, Mapping[str, ScramSecret]]
@@ -200,32 +206,32 @@ class Authentication:
 
     def __init__(self, users: UsersFile, mechanisms: Sequence[str] = MECHANISMS) -> None:
         self.users, self.mechanisms = users, tuple(mechanisms)
-        self.known, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
-        #: Returns more users, by name and mechanism; another object after a change only.
+        self.passwords, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
+        #: Returns the secrets of the root's users, by name and mechanism: the same object until they change.
         self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
         self._cached = users.current(), _NO_SECRETS, users.current()
         self._lock = threading.Lock()
-        self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
+        self._counts = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
 
     def current(self) -> Users:
         """The current users: the users of the file, and the root's users with other names."""
-        of_file, root_secrets = self.users.current(), self.root_secrets()
-        known_of_file, known_others, users = self._cached
-        if known_of_file is not of_file or known_others is not root_secrets:
-            users = of_file.with_others(root_secrets)
-            # a tuple is set at once, for all threads
-            self._cached = of_file, root_secrets, users
+        file_users, root_secrets = self.users.current(), self.root_secrets()
+        cached_file_users, cached_root_secrets, users = self._cached
+        if cached_file_users is not file_users or cached_root_secrets is not root_secrets:
+            users = file_users.with_root_users(root_secrets)
+            # one assignment: no other thread reads a mixture
+            self._cached = file_users, root_secrets, users
         return users
 
-    def note(self, mechanism: str, result: str) -> None:
+    def count(self, mechanism: str, result: str) -> None:
         with self._lock:
-            self._count[mechanism, result] += 1
+            self._counts[mechanism, result] += 1
 
     def metrics(self) -> list[Metric]:
         with self._lock:
-            count = sorted(self._count.items())
+            counts = sorted(self._counts.items())
         values: list[Value] = [
-            ({"mechanism": labels[0], "result": labels[1]}, float(value)) for labels, value in count
+            ({"mechanism": mechanism, "result": result}, float(count)) for (mechanism, result), count in counts
         ]
         return [Metric("distlog_gateway_authentications", "counter", "exchanges of SASL: ok, or failed", values)]
 
@@ -234,29 +240,31 @@ class SaslExchange:
     """The SASL exchange of one connection."""
 
     def __init__(self, authentication: Authentication) -> None:
-        self._all = authentication
+        self._authentication = authentication
         self.mechanism = ""
         self._scram: ScramExchange | None = None
         self._user: AuthenticatedUser | None = None
-        #: Whether the next frame is a bare token, without Kafka's head: the client began with SaslHandshake 0.
-        self.takes_tokens = False
+        #: True if the next frame is a token without Kafka's request header: the client sent SaslHandshake 0.
+        self.expects_bare_token = False
         self.mechanisms, self.failures = authentication.mechanisms, authentication.failures
 
     @property
     def expects_handshake(self) -> bool:
         return not self.mechanism
 
-    def claimed(self, token: bytes) -> str:
-        """The user that a client claims to be; empty if unknown."""
+    def claimed_user(self, token: bytes) -> str:
+        """The user that the client claims to be; empty if unknown."""
         login = self._login(token)
         if login is not None:
             return login.name
         return self._scram.name if self._scram is not None else ""
 
     def is_slow(self, token: bytes) -> bool:
-        """True if the check of a token takes ms of CPU time, as of a password that is not cached."""
+        """True if the token has a password that is not cached: its check takes milliseconds of CPU time."""
         login = self._login(token)
-        return login is not None and self._all.known.user(login, self._all.current()) is None
+        return (
+            login is not None and self._authentication.passwords.user(login, self._authentication.current()) is None
+        )
 
     def _login(self, token: bytes) -> PlainLogin | None:
         try:
@@ -264,43 +272,45 @@ class SaslExchange:
         except AuthenticationFailedError:
             return None
 
-    def choose(self, mechanism: str, *, by_tokens: bool) -> bool:
+    def choose(self, mechanism: str, *, bare_tokens: bool) -> bool:
+        """Choose the mechanism of the exchange; returns False if it is not enabled."""
         if mechanism not in self.mechanisms:
-            self._all.note("other", "failed")
+            self._authentication.count("other", "failed")
             return False
-        self.mechanism, self.takes_tokens = mechanism, by_tokens
+        self.mechanism, self.expects_bare_token = mechanism, bare_tokens
         return True
 
     def step(self, token: bytes) -> tuple[bytes, str | None]:
+        """Return the answer, and after the last token the user's name. Raises AuthenticationFailedError."""
         try:
             answer, self._user = self._step(token)
         except AuthenticationFailedError:
-            self._all.note(self.mechanism, "failed")
+            self._authentication.count(self.mechanism, "failed")
             raise
         if self._user is None:
             return answer, None
-        self.takes_tokens = False
-        self._all.note(self.mechanism, "ok")
+        self.expects_bare_token = False
+        self._authentication.count(self.mechanism, "ok")
         return answer, self._user.name
 
-    def is_of_file(self, name: str) -> bool:
-        """True if the file of users, which takes precedence, has this name."""
-        return name in self._all.users.current().secrets
+    def is_file_user(self, name: str) -> bool:
+        """True if the file of users has this name: the file takes precedence."""
+        return name in self._authentication.users.current().secrets
 
     def is_revoked(self, users: Users) -> bool:
-        """True if the user was deleted since the login, or has another password."""
+        """True if the user was deleted, or got another password, since the login."""
         user = self._user
         return user is not None and user.secret not in users.secrets.get(user.name, {}).values()
 
     def _step(self, token: bytes) -> tuple[bytes, AuthenticatedUser | None]:
         if self.mechanism == PLAIN:
-            login, users = read_plain(token), self._all.current()
-            user = self._all.known.user(login, users)
+            login, users = read_plain(token), self._authentication.current()
+            user = self._authentication.passwords.user(login, users)
             if user is None:
                 user = check_plain(login, users)
-                self._all.known.add(login, user.secret)
+                self._authentication.passwords.add(login, user.secret)
             return b"", user
         if self._scram is None:
-            self._scram = ScramExchange(self.mechanism, self._all.current(), new_nonce)
+            self._scram = ScramExchange(self.mechanism, self._authentication.current(), new_nonce)
             return self._scram.first(token), None
         return self._scram.last(token)

@@ -117,7 +117,8 @@ class Users:
         """The mechanism that checks a plain password: the cheapest one that the user has."""
         return next(iter(sorted(self.secrets.get(name, ()))), PLAIN_BY)
 
-    def with_others(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
+    def with_root_users(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
+        """These users, and the root's users with other names."""
         return replace(self, secrets={**secrets, **self.secrets})
 
     def with_user(self, name: str, secrets: Mapping[str, ScramSecret]) -> Users:

@@ -62,8 +62,8 @@ class CpuUse:
         return len(active)
 
 
-def owner_of(principal: str | None, address: str) -> str:
-    """The name of a client's share: its user's, or its address's while it has no user."""
+def share_name(principal: str | None, address: str) -> str:
+    """The name of a client's share: its user, or its address (a network with IPv6) while `principal` is None."""
     if principal is not None:
         return f"user {principal}"
     try:

@@ -16,7 +16,7 @@ from distlog.gateway.protocol.error_codes import (
     AccessDeniedError,
     RefusedError,
     UnknownTopicIdError,
-    attempted,
+    fields_or_error,
 )
 from distlog.gateway.protocol.messages import (
     MAX_ITEMS,
@@ -54,8 +54,8 @@ class Request:
     is_gone: bool = False
     #: The pause before the client's next request is read, by its quotas.
     throttled_s: float = 0
-    #: The handler's state of a request that waits.
-    delayed: Any = None
+    #: What the API's handler keeps while the request waits; None at its first call.
+    handler_state: Any = None
     granted: Rights | None = None
     #: False in the network's thread: a handler that would have to wait raises WouldWaitError.
     may_wait: bool = True
@@ -95,8 +95,8 @@ class Request:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         chunks = () if fields is None else self._chunks_of(fields)
         if chunks is not None:
-            # breaks the circle of request, handler's state and connection, which needs no garbage collection then
-            self.delayed = None
+            # without the circle of request, state and connection, no garbage collection is needed
+            self.handler_state = None
             self.client.send(self, chunks)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
@@ -177,18 +177,19 @@ class Rights:
     host: str = ""
     denials: EventLog | None = None
 
-    def might(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """True if the client may do this; logs nothing, for resources that the client did not name."""
+    def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if the client may do this; logs no denial, since the client may not have named the resource."""
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
-    def might_with_any(self, operation: Operation, kind: ResourceType) -> bool:
+    def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
+        """True if the client may do this with at least one resource of the type."""
         return self.lists is None or self.lists.may_any(self.principal, self.host, operation, kind)
 
-    def describes(self, topic: str) -> bool:
-        return self.might(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+    def may_describe(self, topic: str) -> bool:
+        return self.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
     def check(self, operation: Operation, kind: ResourceType, name: str) -> None:
-        if not self.might(operation, kind, name):
+        if not self.allows(operation, kind, name):
             if self.denials is not None:
                 self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
             code, message = _DENIALS[kind]
@@ -206,7 +207,7 @@ class Rights:
         self.check(operation, ResourceType.TOPIC, name)
 
     def check_cluster(self, *operations: Operation) -> None:
-        if not any(self.might(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
+        if not any(self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
     def denied(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
@@ -220,7 +221,7 @@ class Rights:
         """The operations that the client may do with a resource, as bits (KIP-430)."""
         if self.lists is None:
             return NO_OPERATIONS
-        return sum(1 << operation for operation in OPERATIONS[kind] if self.might(operation, kind, name))
+        return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(operation, kind, name))
 
 
 #: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.
@@ -361,20 +362,21 @@ def by_topic(parts: Iterable[tuple[Topic, Any]], field: str = "partitions", name
     ]
 
 
-def attempted_once(
+def fields_or_errors_of_items(
     work: Callable[[Any], Fields | None],
     items: Iterable[Any],
     key: Callable[[Any], Any],
     fields_of: Callable[[Any], Fields],
 ) -> list[Fields]:
-    """The results of `attempted` for each item; as in Kafka, an item whose `key` comes twice is refused."""
+    """The results of `fields_or_error` for each item; as in Kafka, items with equal keys are refused."""
 
-    def only(same: Sequence[Any]) -> Fields | None:
-        if len(same) > 1:
-            raise RefusedError("a request names this item twice")
-        return work(same[0])
+    def refuse_duplicates(equal_items: Sequence[Any]) -> Fields | None:
+        if len(equal_items) > 1:
+            raise RefusedError("the request names this item twice")
+        return work(equal_items[0])
 
-    return [attempted(only, same, **fields_of(same[0])) for same in grouped(items, key).values()]
+    groups = grouped(items, key).values()
+    return [fields_or_error(refuse_duplicates, group, **fields_of(group[0])) for group in groups]
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:

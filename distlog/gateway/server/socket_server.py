@@ -28,7 +28,7 @@ from distlog.gateway.protocol.messages import (
 from distlog.gateway.security.authentication import Authentication, SaslExchange
 from distlog.gateway.security.tls import PrincipalMapper, TlsContext, subject_name
 from distlog.gateway.security.users_file import Users
-from distlog.gateway.server.fairness import CpuUses, MemoryShare, Quotas, RequestMemory, owner_of
+from distlog.gateway.server.fairness import CpuUses, MemoryShare, Quotas, RequestMemory, share_name
 from distlog.gateway.server.request import (
     TOKEN_HEAD,
     ClientSession,
@@ -219,7 +219,7 @@ class SocketServer:
 
     def admit(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
         """Return the session of a new connection; None if there are too many, in all or from its host."""
-        host, config = owner_of(None, address[0]), self.config
+        host, config = share_name(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._host_counts[host] >= config.max_connections_per_ip:
             self.refused += 1
             self.failures.note(f"a client at {address[0]}", "max.connections or max.connections.per.ip is reached")
@@ -234,7 +234,7 @@ class SocketServer:
     def disconnected(self, session: ClientSession) -> None:
         if session in self._sessions:
             self._sessions.remove(session)
-            host = owner_of(None, session.address[0])
+            host = share_name(None, session.address[0])
             self._host_counts[host] -= 1
             if not self._host_counts[host]:
                 del self._host_counts[host]
@@ -461,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _new_request(self, frame: memoryview) -> Request:
         session = self.session
-        if session.sasl is not None and session.sasl.takes_tokens:
+        if session.sasl is not None and session.sasl.expects_bare_token:
             token, share = SaslToken(bytes(frame)), self._server.shares.share(self._owner, "")
             return TokenRequest(TOKEN_HEAD, None, session, share, self._server.quotas, self, body=token)
         head = read_head(frame)
@@ -476,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         principal = self.session.principal
         if self._cached_owner is None or self._cached_owner[0] != principal:
             name = None if principal == ANONYMOUS else principal
-            self._cached_owner = principal, owner_of(name, self.session.address[0])
+            self._cached_owner = principal, share_name(name, self.session.address[0])
         return self._cached_owner[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:

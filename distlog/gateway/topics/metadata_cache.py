@@ -42,14 +42,14 @@ from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopic
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
 from distlog.gateway.topics.partition import FailedBatches, Fence, Partition, RefreshingTopic
-from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary, client_id
+from distlog.gateway.topics.topic_index import MAX_AGE_PER_TOPIC_MS, TopicIndex, TopicSummary, client_id
 
 
 class MetadataCache:
     """The topics of `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
     Changes by other processes apply within `metadata_max_age_ms`. A new topic is found at once, unless clients ask
-    for many missing topics. On an object store, a list of all topics may be LOOK_MS older for each topic in the list.
+    for many missing topics. On an object store, a list of all topics may be MAX_AGE_PER_TOPIC_MS old per topic.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class MetadataCache:
         """The topic with this name or id; raises as `fresh_topic` and `topic_of_id`."""
         return self.fresh_topic(topic) if isinstance(topic, str) else self.topic_of_id(topic)
 
-    def clients_topic(self, topic: str | uuid.UUID) -> HostedTopic:
+    def client_topic(self, topic: str | uuid.UUID) -> HostedTopic:
         """The topic, if clients may write to it and change it; else InvalidTopicError."""
         if isinstance(topic, str):
             check_not_own(topic)
@@ -156,12 +156,12 @@ class MetadataCache:
         names = self._names()
         if self.root.is_local_disk:
             return _or_errors(lambda name: self.fresh_topic(name).summary, names)
-        loaded, max_age_ms = self.loaded, max(self._max_age_ms, LOOK_MS * len(names))
+        loaded, max_age_ms = self.loaded, max(self._max_age_ms, MAX_AGE_PER_TOPIC_MS * len(names))
         hosted = _or_errors(lambda name: self._refreshed(max_age_ms, name).summary, [*filter(loaded.get, names)])
         indexed = self._index.summaries([name for name in names if name not in loaded], max_age_ms)
         return dict(sorted({**hosted, **_logged(indexed)}.items()))
 
-    def clients_topics(self) -> list[str]:
+    def client_topic_names(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
         return [name for name in self.names_by_id().values() if name not in OWN_TOPICS]
 
@@ -228,7 +228,7 @@ class MetadataCache:
         return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
-        hosted = self.clients_topic(name)
+        hosted = self.client_topic(name)
         if topic_id not in (None, hosted.id):
             raise UnknownTopicIdError("the topic of this name has another id", topic_id=topic_id)
         hosted.topic.drop()

@@ -22,31 +22,32 @@ from distlog.core.times import monotonic_ms
 
 
 class TopicIndex:
-    """The topics of `root` that this gateway does not host; for many threads.
+    """The topics of `root` that this gateway has not opened; for many threads.
 
-    The check of a known topic costs one small request, a new topic several. Gateways share results in an object of
-    the root, which is only a cache: its entries are checked, and folders name the topics. `clock` gives ms that never
-    go back.
+    The check of a known topic costs one small request, a new topic several. Gateways share results in one object of
+    the root. It is only a cache: each entry is checked, and a listing of folders decides which topics exist. `clock`
+    gives ms that never go back.
     """
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
         self._root, self._clock, self._lock = root, clock, threading.Lock()
         self._topics: dict[str, _IndexedTopic] = {}
-        self._looked_ms: dict[str, int] = {}
-        self._looks = 0
+        #: When each topic was checked last, by `clock`.
+        self._checked_ms: dict[str, int] = {}
+        self._checks_since_write = 0
 
     def summaries(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
         """The topics in these folders, at most `max_age_ms` old, or their errors."""
         with self._lock:
             self._forget(self._topics.keys() - set(names))
             due = self._due(names, max_age_ms)
-            if len(due) >= MANY_LOOKS:
-                self._read(names)
+            if len(due) >= CHECKS_PER_EXCHANGE:
+                self._read_index(names)
                 due = self._due(names, max_age_ms)
             errors = dict(zip(due, in_parallel(self._read_topic, due), strict=True))
-            self._looks += len(due)
-            if self._looks >= MANY_LOOKS:
-                self._write()
+            self._checks_since_write += len(due)
+            if self._checks_since_write >= CHECKS_PER_EXCHANGE:
+                self._write_index()
             summaries_or_errors = dict[str, TopicSummary | Exception]()
             for name in names:
                 if (error := errors.get(name)) is not None:
@@ -61,32 +62,33 @@ class TopicIndex:
     def _forget(self, names: Collection[str]) -> None:
         for name in names:
             self._topics.pop(name, None)
-            self._looked_ms.pop(name, None)
+            self._checked_ms.pop(name, None)
 
     def _due(self, names: Collection[str], max_age_ms: int) -> list[str]:
         oldest_ms = self._clock() - max_age_ms
-        return [name for name in names if self._looked_ms.get(name, -1) <= oldest_ms or name not in self._topics]
+        return [name for name in names if self._checked_ms.get(name, -1) <= oldest_ms or name not in self._topics]
 
     def _read_topic(self, name: str) -> Exception | None:
         """Check whether a topic has changed, and read it if it may have."""
-        storage, looked_ms = self._root.child(name), self._clock()
+        storage, checked_ms = self._root.child(name), self._clock()
         try:
-            indexed, asked_ms = self._topics.get(name), storage.replied_ms()
-            if indexed is not None and indexed.is_verifiable_at(asked_ms) and _is_newest(storage, indexed, asked_ms):
-                proven_ms = indexed.proven_ms if indexed.is_proven_at(asked_ms) else asked_ms
-                indexed = indexed._replace(seen_ms=asked_ms, proven_ms=proven_ms)
+            # the time of the store's newest reply, by the store's clock; 0 before the first reply
+            indexed, store_ms = self._topics.get(name), storage.replied_ms()
+            if indexed is not None and indexed.is_verifiable_at(store_ms) and _is_newest(storage, indexed, store_ms):
+                proven_ms = indexed.proven_ms if indexed.is_proven_at(store_ms) else store_ms
+                indexed = indexed._replace(seen_ms=store_ms, proven_ms=proven_ms)
             else:
                 indexed = _IndexedTopic.of(name, SnapshotLoader(storage).load_by_listing())
         except Exception as error:
             self._forget([name])
             return error
-        self._topics[name], self._looked_ms[name] = indexed, looked_ms
+        self._topics[name], self._checked_ms[name] = indexed, checked_ms
         return None
 
-    def _read(self, names: Collection[str]) -> None:
-        """Take newer results that other gateways, or this one before its restart, have stored."""
+    def _read_index(self, names: Collection[str]) -> None:
+        """Use newer results from the stored index, which any gateway may have written."""
         try:
-            index = json.loads(self._root.read(paths.TOPIC_INDEX, 0, _MOST_BYTES))
+            index = json.loads(self._root.read(paths.TOPIC_INDEX, 0, _MAX_INDEX_BYTES))
             fields = index["topics"]
             if index["crc32c"] != crc32c(_encoded(fields)):
                 raise ValueError("the checksum is wrong")
@@ -94,34 +96,35 @@ class TopicIndex:
         except FileNotFoundError:
             return
         except (StorageError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            _log.warning("the index of topics is ignored, and will be written again: %s", error)
+            _log.warning("the stored index of topics is unreadable, and will be replaced: %s", error)
             return
-        now_ms, looked_ms = self._root.replied_ms(), self._clock()
+        store_ms, now_ms = self._root.replied_ms(), self._clock()
         for name, entry in stored.items():
             indexed = self._topics.get(name)
-            if entry.is_verifiable_at(now_ms) and (indexed is None or indexed.seen_ms < entry.seen_ms):
-                self._topics[name], self._looked_ms[name] = entry, looked_ms - max(0, now_ms - entry.seen_ms)
+            if entry.is_verifiable_at(store_ms) and (indexed is None or indexed.seen_ms < entry.seen_ms):
+                age_ms = max(0, store_ms - entry.seen_ms)
+                self._topics[name], self._checked_ms[name] = entry, now_ms - age_ms
 
-    def _write(self) -> None:
+    def _write_index(self) -> None:
         topics = {name: entry.fields() for name, entry in self._topics.items() if entry.seen_ms and entry.topic_id}
         try:
             self._root.put(paths.TOPIC_INDEX, _encoded({"topics": topics, "crc32c": crc32c(_encoded(topics))}))
         except StorageError as error:
             _log.warning("the index of topics was not written: %s", error)
             return
-        self._looks = 0
+        self._checks_since_write = 0
 
 
-#: The age that an entry may have, for each listed topic: so a list costs 33 reads a second for any number of topics.
-LOOK_MS = 30
-#: For this many checks, the stored index is read before, and written afterwards.
-MANY_LOOKS = 100
-#: How long a commit that was read is taken to exist; the first check of a stored entry reads its commit.
+#: A list of n topics accepts entries of up to n times this age, so it costs 33 reads a second for any n.
+MAX_AGE_PER_TOPIC_MS = 30
+#: The stored index is read if this many topics need a check, and written after this many checks.
+CHECKS_PER_EXCHANGE = 100
+#: How long a commit is assumed to exist after it was read. The first check of a stored entry reads its commit.
 PROOF_MS = 3_600_000
 #: Above any topic's version, and any time in ms.
-_MOST = 1 << 53
-#: The largest index, in bytes: a topic takes about 200.
-_MOST_BYTES = 256 << 20
+_NUMBER_LIMIT = 1 << 53
+#: The largest index: a topic takes about 200 bytes.
+_MAX_INDEX_BYTES = 256 << 20
 
 _log = logging.getLogger("distlog.gateway")
 
@@ -145,8 +148,8 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic(NamedTuple):
     """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
 
-    For `kept_ms` after that, any change shows in the next version, which no vacuum deletes earlier. The commit of
-    this version existed at `proven_ms`; if it is missing, the folder was replaced by hand.
+    Until `kept_ms` later, no vacuum deletes the commit of `version + 1`: if this commit is missing, the topic has not
+    changed. The commit of `version` existed at `proven_ms`; if it is missing now, the folder was replaced by hand.
     """
 
     topic_id: str
@@ -163,15 +166,19 @@ class _IndexedTopic(NamedTuple):
         if snapshot is None:
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
-        kept_ms = snapshot.config.least_retention_ms // 2
-        seen_ms, ids = snapshot.seen_ms, (client_id(name, snapshot), snapshot.commit_id)
-        return cls(*ids, partitions, snapshot.version, seen_ms, kept_ms, seen_ms)
+        # half of the retention: a margin for slow requests
+        kept_ms, topic_id = snapshot.config.least_retention_ms // 2, client_id(name, snapshot)
+        seen_ms = proven_ms = snapshot.seen_ms
+        return cls(topic_id, snapshot.commit_id, partitions, snapshot.version, seen_ms, kept_ms, proven_ms)
 
     @classmethod
     def parse(cls, fields: Any) -> _IndexedTopic:
         topic_id, commit_id, *numbers = fields
         partitions, version, seen_ms, kept_ms = numbers
-        if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or partitions > MAX_PARTITIONS:
+        if (
+            not all(type(number) is int and 0 <= number < _NUMBER_LIMIT for number in numbers)
+            or partitions > MAX_PARTITIONS
+        ):
             raise ValueError("a number is out of its range")
         return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
 
@@ -179,7 +186,7 @@ class _IndexedTopic(NamedTuple):
         return list(self[:-1])
 
     def is_verifiable_at(self, time_ms: int) -> bool:
-        """True if, at this time of the store's clock, the next version shows any change of the topic."""
+        """True if, at this time of the store's clock, a missing next version proves that nothing has changed."""
         return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.kept_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
@@ -191,14 +198,14 @@ def _encoded(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _is_newest(storage: Storage, indexed: _IndexedTopic, asked_ms: int) -> bool:
-    """True if no later version exists, and the version of `indexed` is the one that was read."""
+def _is_newest(storage: Storage, indexed: _IndexedTopic, store_ms: int) -> bool:
+    """True if no later version exists, and the commit of the indexed version is still the one that was read."""
     try:
         storage.size(paths.commit_file(indexed.version + 1))
         return False
     except FileNotFoundError:
         pass
-    if indexed.is_proven_at(asked_ms):
+    if indexed.is_proven_at(store_ms):
         return True
     commit = CommitFiles(storage).read(indexed.version)
     return commit is not None and commit.id == indexed.commit_id

@@ -263,8 +263,8 @@ def state(gateway: GatewayServer) -> Any:
     return (
         sorted(gateway.broker.metadata.all_topics()),
         (topic.end_offsets(), topic.start_offsets(), topic.config, topic.partitions),
-        gateway.broker.configs.limits,
-        gateway.broker.configs.groups.groups,
+        gateway.broker.configs.quotas,
+        gateway.broker.configs.groups.names,
         acls.acls,
         gateway.broker.users and gateway.broker.users.secrets,
         [group.group for group in gateway.broker.groups.members.descriptions()],

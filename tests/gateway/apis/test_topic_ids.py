@@ -55,7 +55,7 @@ def test_a_topic_that_was_created_again_has_none_of_the_records_for_the_old_id(g
         assert fetching(wire, 0, topic=new, version=17).high_watermark == 1
 
 
-@pytest.mark.parametrize("method", ["clients_topic", "readable_topic"])
+@pytest.mark.parametrize("method", ["client_topic", "readable_topic"])
 @pytest.mark.parametrize("by_id", [True, False])
 def test_a_topic_that_ends_within_a_request_is_unknown_as_the_request_names_it(
     gateway: GatewayServer, by_id: bool, method: str, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +68,7 @@ def test_a_topic_that_ends_within_a_request_is_unknown_as_the_request_names_it(
         return hosted
 
     def code(partition: int) -> ErrorCode:
-        if method == "clients_topic":
+        if method == "client_topic":
             response = producing(wire, data(), partition, topic=topic, version=13 if by_id else 12)
         else:
             response = fetching(wire, 0, partition, topic=topic, version=17 if by_id else 12)

@@ -114,15 +114,17 @@ def test_a_password_is_known_for_a_while_and_as_long_as_the_user_has_it(tmp_path
 def test_repeated_failures_lengthen_the_wait_of_an_address() -> None:
     now_s = [0.0]
     failures = FailedLogins(lambda: now_s[0])
-    assert [failures.delay_s("a", 1) for _ in range(10)] == [1] * 10
-    assert [failures.delay_s("a", 1) for _ in range(10)] == pytest.approx([1.1 + number / 10 for number in range(10)])
-    assert failures.delay_s("b", 1) == 1
-    assert [failures.delay_s("a", 1) for _ in range(1000)][-1] == 20
-    assert failures.delay_s("a", 30) == 30
+    assert [failures.note_failure("a", 1) for _ in range(10)] == [1] * 10
+    assert [failures.note_failure("a", 1) for _ in range(10)] == pytest.approx(
+        [1.1 + number / 10 for number in range(10)]
+    )
+    assert failures.note_failure("b", 1) == 1
+    assert [failures.note_failure("a", 1) for _ in range(1000)][-1] == 20
+    assert failures.note_failure("a", 30) == 30
     now_s[0] = 30.0
-    assert failures.delay_s("b", 1) == 1
+    assert failures.note_failure("b", 1) == 1
     now_s[0] = 300.0
-    assert failures.delay_s("a", 1) == 1
+    assert failures.note_failure("a", 1) == 1
 
 
 def test_guesses_are_logged_as_a_summary_with_users_and_addresses(

@@ -26,7 +26,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway.apis import APIS
-from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, MemoryShare, RequestMemory, owner_of
+from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, MemoryShare, RequestMemory, share_name
 
 ALL_TOPICS = {
     "topics": None,
@@ -142,13 +142,13 @@ def test_idle_clients_are_forgotten() -> None:
 
 
 def test_a_client_is_known_by_its_user_or_by_its_address() -> None:
-    assert owner_of("alice", "10.0.0.1") == "user alice"
-    assert owner_of(None, "10.0.0.1") == "10.0.0.1"
+    assert share_name("alice", "10.0.0.1") == "user alice"
+    assert share_name(None, "10.0.0.1") == "10.0.0.1"
     # all addresses of one customer, and an address of IPv4 as IPv6 writes it
-    assert owner_of(None, "2001:db8::1") == owner_of(None, "2001:db8::ffff:2")
-    assert owner_of(None, "2001:db8::1") != owner_of(None, "2001:db8:0:1::1")
-    assert owner_of(None, "::ffff:10.0.0.1") == "10.0.0.1"
-    assert owner_of(None, "") == ""
+    assert share_name(None, "2001:db8::1") == share_name(None, "2001:db8::ffff:2")
+    assert share_name(None, "2001:db8::1") != share_name(None, "2001:db8:0:1::1")
+    assert share_name(None, "::ffff:10.0.0.1") == "10.0.0.1"
+    assert share_name(None, "") == ""
 
 
 def test_an_honest_client_is_answered_while_all_handlers_are_busy(

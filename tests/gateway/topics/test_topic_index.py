@@ -19,9 +19,9 @@ from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.topics.topic_index import LOOK_MS, MANY_LOOKS, TopicIndex, TopicSummary
+from distlog.gateway.topics.topic_index import CHECKS_PER_EXCHANGE, MAX_AGE_PER_TOPIC_MS, TopicIndex, TopicSummary
 
-TOPICS = MANY_LOOKS + 20
+TOPICS = CHECKS_PER_EXCHANGE + 20
 NAMES = [f"topic-{number:03}" for number in range(TOPICS)]
 AGE_MS = 1000
 
@@ -113,7 +113,7 @@ def test_a_damaged_index_is_ignored_and_written_again(
     Storage(*address).put(paths.TOPIC_INDEX, damaged)
     with caplog.at_level(logging.WARNING):
         assert Listing(address).summaries() == actual
-    assert "index of topics is ignored" in caplog.text
+    assert "stored index of topics is unreadable" in caplog.text
     later = Listing(address)
     with later.asks(gets=1):
         assert later.index.summaries(NAMES, 600_000) == actual
@@ -161,7 +161,7 @@ def test_folders_without_a_topic_are_left_out_and_damaged_topics_have_their_erro
 
 def test_topics_in_use_and_dropped_ones_are_right_in_the_list_at_once(address: Address) -> None:
     metadata = MetadataCache(Storage(*address), {}, lambda: 1_700_000_000_000, GatewayConfig())
-    assert LOOK_MS * TOPICS > 1000
+    assert MAX_AGE_PER_TOPIC_MS * TOPICS > 1000
     previous = metadata.summaries_or_errors()
     assert [*previous] == NAMES
     metadata.drop(NAMES[3])

@@ -252,7 +252,7 @@ def test_a_producer_adds_its_partitions_again_where_the_storage_of_a_topic_did_n
         producer = RawProducer(wire)
         producer.init()
         with monkeypatch.context() as patches:
-            patches.setattr(gateway.broker.metadata, "clients_topic", fail)
+            patches.setattr(gateway.broker.metadata, "client_topic", fail)
             assert producer.add(("clicks", 0)) == [ErrorCode.coordinator_not_available]
         assert f"reading a topic failed: {error}" in caplog.messages
         assert producer.add(("clicks", 0)) == [FINE]
