@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.classic_group import Join, JoinReply, Stored, SyncReply, SyncRequest
-from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedOffsets
+from distlog.gateway.groups.classic_group import Join, JoinReply, OnStored, SyncReply, SyncRequest
+from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedTransactions
 from distlog.gateway.groups.coordinator import GroupCoordinator
 from distlog.gateway.groups.offsets_format import GroupChange
 from distlog.gateway.groups.registry import GroupRegistry
@@ -25,12 +25,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self.changes: list[GroupChange] = []
         self.code, self.held = ErrorCode.none, False
-        self._waiting: list[tuple[Sequence[GroupChange], Stored]] = []
+        self._waiting: list[tuple[Sequence[GroupChange], OnStored]] = []
 
     def load(self) -> Iterator[GroupChange]:
         yield from self.changes
 
-    def store(self, group: str, changes: Sequence[GroupChange], stored: Stored) -> None:
+    def store(self, group: str, changes: Sequence[GroupChange], stored: OnStored) -> None:
         self._waiting.append((changes, stored))
         if not self.held:
             self.release()
@@ -70,7 +70,7 @@ class Gateway:
         self.groups.load(self.store.load())
         self.coordinator = GroupCoordinator(self.groups)
         self.offsets = CommittedOffsets(
-            self.groups, EndedOffsets(self.groups, NoMarkers()), retention_ms=RETENTION_MS
+            self.groups, EndedTransactions(self.groups, NoMarkers()), retention_ms=RETENTION_MS
         )
 
     def restart(self) -> Gateway:

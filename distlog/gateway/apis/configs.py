@@ -66,7 +66,7 @@ _MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: replic
 
 
 def topic_setting_fields(config: TopicConfig, **options: bool) -> Iterator[Fields]:
-    """The fields of each setting of a topic; `options` are those of `_setting_fields`."""
+    """The fields of each setting of a topic; `options` are passed to `_setting_fields`."""
     overrides, values, inherited = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
         source = _BROKER_VALUE if setting.name in inherited else _DEFAULT

@@ -364,7 +364,7 @@ def _drop_by_name_or_id(request: Request, broker: Broker, names_by_id: _ListName
 def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | None = None) -> Fields:
     request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
     dropped = broker.metadata.drop(name, topic_id)
-    broker.groups.offsets.forget_topic(name)
+    broker.groups.offsets.delete_topic(name)
     return {"name": name, "topic_id": dropped.id}
 
 
@@ -376,8 +376,8 @@ def create_partitions(request: Request, broker: Broker) -> Fields:
 def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> None:
     request.rights.check(Operation.ALTER, ResourceType.TOPIC, topic.name)
     check_partition_count(topic.count)
-    opened = broker.metadata.client_topic(topic.name).topic
-    snapshot = opened.current.refresh()
+    handle = broker.metadata.client_topic(topic.name).topic
+    snapshot = handle.current.refresh()
     check_grows(snapshot, topic.count)
     added = topic.count - len(snapshot.partitions)
     # null lets the gateways choose the brokers; an empty list would assign no broker to the new partitions
@@ -389,7 +389,7 @@ def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_on
             )
         _check_replicas(topic.assignments)
     if not validate_only:
-        opened.create_partitions(topic.count)
+        handle.create_partitions(topic.count)
 
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:

@@ -43,76 +43,76 @@ class ClassicGroup:
         self.members, self.phase, self.generation = Members(), GroupPhase.EMPTY, 0
         self.protocol: str | None = None
         #: When `phase` changed, in ms since 1970.
-        self.since_ms = wall_clock()
+        self.phase_since_ms = wall_clock()
         #: The ids that joining clients must send again, with the times at which the ids expire (KIP-394).
-        self.promised: dict[str, float] = {}
+        self.reserved_ids: dict[str, float] = {}
         self._rebalance: Rebalance | None = None
-        # the members that have not synced in this generation, and the time at which they are removed
-        self._late_syncs, self._sync_deadline = set[str](), inf
+        # the ids of members that have not synced in this generation, and the time at which they are removed
+        self._unsynced_ids, self._sync_deadline = set[str](), inf
 
     def join(self, request: Join, answer: AnswerJoin) -> None:
         """Answer a join when the generation begins, or immediately if the join changes nothing."""
-        settings, static = self._settings, self.members.static(request.instance_id)
+        settings, static_member = self._settings, self.members.static_member(request.instance_id)
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
             raise CoordinatorError(ErrorCode.invalid_session_timeout)
-        if not self.members.can_speak(request.protocol_type, request.protocols):
+        if not self.members.supports(request.protocol_type, request.protocols):
             raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
-        is_member = request.member_id in self.members or static is not None
+        is_member = request.member_id in self.members or static_member is not None
         if not is_member and len(self.members) >= settings.max_size:
             raise CoordinatorError(ErrorCode.group_max_size_reached)
         if request.member_id:
             self._join_again(request, answer)
         else:
-            self._join_new(request, static, answer)
+            self._join_new(request, static_member, answer)
         self._complete_if_all_joined()
 
-    def _join_new(self, request: Join, static: ClassicMember | None, answer: AnswerJoin) -> None:
+    def _join_new(self, request: Join, static_member: ClassicMember | None, answer: AnswerJoin) -> None:
         new_id = f"{request.instance_id or request.client_id}-{self._new_id()}"
-        if static is not None:
-            self._replace(static, new_id, request, answer)
+        if static_member is not None:
+            self._replace(static_member, new_id, request, answer)
         elif request.must_know_id and request.instance_id is None:
-            self.promised[new_id] = self._clock() + request.session_timeout_ms
+            self.reserved_ids[new_id] = self._clock() + request.session_timeout_ms
             raise CoordinatorError(ErrorCode.member_id_required, new_id)
         else:
             self._add(new_id, request, answer)
 
     def _join_again(self, request: Join, answer: AnswerJoin) -> None:
-        if request.instance_id is None and self.promised.pop(request.member_id, None) is not None:
+        if request.instance_id is None and self.reserved_ids.pop(request.member_id, None) is not None:
             self._add(request.member_id, request, answer)
             return
-        member = self.members.check(request.member_id, request.instance_id)
-        # a repeated join, whose first response was lost; but a leader of a stable group joins to assign again
+        member = self.members.checked_member(request.member_id, request.instance_id)
+        # a member repeats its join if the response was lost; but a leader of a stable group joins to assign again
         is_leader = member.id == self.members.leader
         is_repeated = self.phase is GroupPhase.COMPLETING or (self.phase is GroupPhase.STABLE and not is_leader)
         if is_repeated and member.request.protocols == request.protocols:
             answer(self._join_reply(member))
         else:
-            self._wait(member, request, answer)
+            self._await_generation(member, request, answer)
 
     def _add(self, member_id: str, request: Join, answer: AnswerJoin) -> None:
         expires_at = self._clock() + NEW_MEMBER_TIMEOUT_MS
         member = ClassicMember(member_id, request.instance_id, request, is_new=True, expires_at=expires_at)
         if self._rebalance is not None:
-            self._rebalance.has_newcomers = True
+            self._rebalance.has_new_members = True
         self.members.add(member, request.protocol_type)
-        self._wait(member, request, answer)
+        self._await_generation(member, request, answer)
 
     def _replace(self, member: ClassicMember, new_id: str, request: Join, answer: AnswerJoin) -> None:
         """Replace a restarted static member, without a rebalance if it has the same subscription."""
         old_id, was_leader = member.id, self.members.leader == member.id
-        if old_id in self._late_syncs:
-            self._late_syncs.remove(old_id)
-            self._late_syncs.add(new_id)
+        if old_id in self._unsynced_ids:
+            self._unsynced_ids.remove(old_id)
+            self._unsynced_ids.add(new_id)
         self.members.replace(member, new_id)
         former_subscription = member.subscription(self.protocol)
         member.request = request
-        is_same = self.phase is GroupPhase.STABLE and self.members.chosen_protocol() == self.protocol
-        if not is_same or member.subscription(self.protocol) != former_subscription:
-            self._wait(member, request, answer)
+        is_unchanged = self.phase is GroupPhase.STABLE and self.members.chosen_protocol() == self.protocol
+        if not is_unchanged or member.subscription(self.protocol) != former_subscription:
+            self._await_generation(member, request, answer)
             return
-        self.renew(member)
+        self.renew_session(member)
         if was_leader and not request.may_skip_assignment:
-            # an old client that learns that it is the leader would assign again (KIP-814)
+            # an old client would assign again if the reply named it as the leader (KIP-814)
             reply = self._join_reply(member, leader=old_id, members=())
         else:
             reply = self._join_reply(member, skip_assignment=was_leader)
@@ -122,34 +122,35 @@ class ClassicGroup:
 
         self._store(on_stored, {other.id: other.assignment for other in self.members})
 
-    def _wait(self, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
+    def _await_generation(self, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
+        """Answer the join when the next generation begins."""
         member.request = request
         member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
         member.join = answer
-        self.prepare()
+        self.prepare_rebalance()
 
-    def prepare(self) -> None:
-        """Make all members join again, unless they are joining already."""
+    def prepare_rebalance(self) -> None:
+        """Start a rebalance, in which all members join again, unless one has started."""
         if self.phase is GroupPhase.PREPARING:
             return
         if self.phase is GroupPhase.COMPLETING:
             self._refuse_syncs(ErrorCode.rebalance_in_progress)
-        self._late_syncs, self._sync_deadline = set(), inf
+        self._unsynced_ids, self._sync_deadline = set(), inf
         now, timeout_ms = self._clock(), self.members.rebalance_timeout_ms
         if self.phase is GroupPhase.EMPTY:
             self._rebalance = Rebalance.first(now, self._settings.initial_rebalance_delay_ms, timeout_ms)
         else:
             self._rebalance = Rebalance.later(now, timeout_ms)
-        self._enter(GroupPhase.PREPARING)
+        self._enter_phase(GroupPhase.PREPARING)
 
     def _complete_if_all_joined(self) -> None:
-        if self._rebalance is None or self._rebalance.is_first or self.promised:
+        if self._rebalance is None or self._rebalance.is_first or self.reserved_ids:
             return
         if all(member.join is not None for member in self.members):
             self._complete()
 
     def _complete(self) -> None:
-        """Begin a generation of the members that joined. Absent members are removed, except static ones."""
+        """Begin a generation of the members that joined. Absent members are removed, except static members."""
         for member in self.members:
             if member.join is None and member.instance_id is None:
                 self.members.remove(member)
@@ -160,29 +161,29 @@ class ClassicGroup:
         self.generation += 1
         if not self.members:
             self.protocol = None
-            self._enter(GroupPhase.EMPTY)
+            self._enter_phase(GroupPhase.EMPTY)
             self._store(lambda code: None)
             return
         self.protocol = self.members.chosen_protocol()
-        self._enter(GroupPhase.COMPLETING)
-        self._late_syncs = {member.id for member in self.members}
+        self._enter_phase(GroupPhase.COMPLETING)
+        self._unsynced_ids = {member.id for member in self.members}
         self._sync_deadline = self._clock() + self.members.rebalance_timeout_ms
         for member in self.members:
             member.is_new = False
-            self.renew(member)
+            self.renew_session(member)
             member.answer_join(self._join_reply(member))
 
     def sync(self, request: SyncRequest, answer: AnswerSync) -> None:
-        """Answer with the member's assignment when the leader has assigned, and the group is stored."""
-        member = self.member_of(request.member_id, request.instance_id, request.generation)
-        pairs = (request.protocol_type, self.members.protocol_type), (request.protocol, self.protocol)
-        if any(name is not None and name != expected for name, expected in pairs):
+        """Answer with the member's assignment when the leader has assigned and the group is stored."""
+        member = self.current_member(request.member_id, request.instance_id, request.generation)
+        names_and_expected = (request.protocol_type, self.members.protocol_type), (request.protocol, self.protocol)
+        if any(name is not None and name != expected for name, expected in names_and_expected):
             raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
         if self.phase is GroupPhase.PREPARING:
             raise CoordinatorError(ErrorCode.rebalance_in_progress)
         self._note_synced(member)
         if self.phase is GroupPhase.STABLE:
-            self.renew(member)
+            self.renew_session(member)
             answer(self._sync_reply(member))
             return
         member.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
@@ -199,13 +200,13 @@ class ClassicGroup:
                 return
             if code is not ErrorCode.none:
                 self._refuse_syncs(code)
-                self.prepare()
+                self.prepare_rebalance()
                 return
-            self._enter(GroupPhase.STABLE)
+            self._enter_phase(GroupPhase.STABLE)
             for member in self.members:
                 member.assignment = assignments.get(member.id, b"")
                 if member.sync is not None:
-                    self.renew(member)
+                    self.renew_session(member)
                     member.answer_sync(self._sync_reply(member))
 
         self._store(on_stored, assignments)
@@ -218,49 +219,51 @@ class ClassicGroup:
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Renew a member's session; returns REBALANCE_IN_PROGRESS if the member must join again."""
-        self.renew(self.member_of(member_id, instance_id, generation))
+        self.renew_session(self.current_member(member_id, instance_id, generation))
         return ErrorCode.rebalance_in_progress if self.phase is GroupPhase.PREPARING else ErrorCode.none
 
     def leave(self, member_id: str, instance_id: str | None) -> None:
         """Remove a member; a static member may be named by its instance only."""
-        if self.promised.pop(member_id, None) is not None:
+        if self.reserved_ids.pop(member_id, None) is not None:
             self._complete_if_all_joined()
             return
-        static = self.members.static(instance_id)
-        self._remove(self.members.check(static.id if static and not member_id else member_id, instance_id))
+        static_member = self.members.static_member(instance_id)
+        if static_member is not None and not member_id:
+            member_id = static_member.id
+        self._remove(self.members.checked_member(member_id, instance_id))
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Raise CoordinatorError unless a member commits; without members any client may commit."""
+        """Raise CoordinatorError unless a member commits. Any client may commit to a group without members."""
         if self.phase is GroupPhase.EMPTY and generation < 0:
             return
-        self.renew(self.member_of(member_id, instance_id, generation))
+        self.renew_session(self.current_member(member_id, instance_id, generation))
         if self.phase is GroupPhase.COMPLETING:
             raise CoordinatorError(ErrorCode.rebalance_in_progress)
 
-    def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
+    def current_member(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
         """The member with these ids. Raises CoordinatorError if it is missing, or of another generation."""
-        member = self.members.check(member_id, instance_id)
+        member = self.members.checked_member(member_id, instance_id)
         if generation != self.generation:
             raise CoordinatorError(ErrorCode.illegal_generation)
         return member
 
-    def renew(self, member: ClassicMember) -> None:
+    def renew_session(self, member: ClassicMember) -> None:
         if not member.is_new:
             member.expires_at = self._clock() + member.request.session_timeout_ms
 
     def _remove(self, member: ClassicMember) -> None:
         self.members.remove(member)
         self._note_synced(member)
-        self.prepare()
+        self.prepare_rebalance()
         self._complete_if_all_joined()
 
     def _note_synced(self, member: ClassicMember) -> None:
-        self._late_syncs.discard(member.id)
-        if not self._late_syncs:
+        self._unsynced_ids.discard(member.id)
+        if not self._unsynced_ids:
             self._sync_deadline = inf
 
-    def _enter(self, phase: GroupPhase) -> None:
-        self.phase, self.since_ms = phase, self._wall_clock()
+    def _enter_phase(self, phase: GroupPhase) -> None:
+        self.phase, self.phase_since_ms = phase, self._wall_clock()
 
     def _join_reply(self, member: ClassicMember, **changes: Any) -> JoinReply:
         """The reply to a member of this generation, with `changes`; the leader's reply has all members."""
@@ -279,8 +282,8 @@ class ClassicGroup:
         kind = self.members.protocol_type
         return SyncReply(protocol_type=kind, protocol=self.protocol, assignment=member.assignment)
 
-    def _store(self, on_stored: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Store the group, or with `assignments`; `on_stored` is called when it is durable, or on failure."""
+    def _store(self, on_stored: OnStored, assignments: Mapping[str, bytes] | None = None) -> None:
+        """Store the group, with new `assignments` if given; call `on_stored` when it is durable, or on failure."""
         members = (member.record(self.protocol) for member in self.members)
         if assignments is not None:
             members = (replace(member, assignment=assignments.get(member.id, b"")) for member in members)
@@ -290,14 +293,18 @@ class ClassicGroup:
             generation=self.generation,
             protocol=self.protocol,
             leader=self.members.leader,
-            since_ms=self.since_ms,
+            phase_since_ms=self.phase_since_ms,
             members=tuple(members),
         )
         self._save(record, on_stored)
 
     def restore(self, record: GroupRecord) -> None:
         """Restore a stored group; the sessions of its members begin now."""
-        self.generation, self.protocol, self.since_ms = record.generation, record.protocol, record.since_ms
+        self.generation, self.protocol, self.phase_since_ms = (
+            record.generation,
+            record.protocol,
+            record.phase_since_ms,
+        )
         for stored in record.members:
             request = Join(
                 client_id=stored.client_id,
@@ -309,7 +316,7 @@ class ClassicGroup:
             )
             member = ClassicMember(stored.id, stored.instance_id, request, stored.assignment)
             self.members.add(member, record.protocol_type)
-            self.renew(member)
+            self.renew_session(member)
         self.members.protocol_type = record.protocol_type or None
         if record.members:
             self.members.leader, self.phase = record.leader, GroupPhase.STABLE
@@ -320,21 +327,21 @@ class ClassicGroup:
 
     def _deadlines(self) -> Iterator[float]:
         yield self._sync_deadline
-        yield from self.promised.values()
+        yield from self.reserved_ids.values()
         yield from (member.expires_at for member in self.members if not member.is_waiting)
         if self._rebalance is not None:
             yield self._rebalance.deadline
 
     def expire(self) -> None:
-        """End sessions, forget promised ids, and continue without late members, when their deadlines are over."""
+        """Apply the deadlines that are over: of sessions, reserved ids, joins and syncs."""
         now = self._clock()
-        self.promised = {id: until for id, until in self.promised.items() if until > now}
-        late_ids = set(self._late_syncs) if self._sync_deadline <= now else set()
+        self.reserved_ids = {id: expires_at for id, expires_at in self.reserved_ids.items() if expires_at > now}
+        late_ids = set(self._unsynced_ids) if self._sync_deadline <= now else set()
         for member in self.members:
             if member.id in late_ids or (member.expires_at <= now and not member.is_waiting):
                 self._remove(member)
         self._complete_if_all_joined()
-        if self._rebalance is not None and self._rebalance.is_due(now):
+        if self._rebalance is not None and self._rebalance.end_or_extend(now):
             self._complete()
 
 
@@ -353,16 +360,17 @@ class GroupPhase(Enum):
 
 
 #: Called with the code when a change is durable, or could not be stored.
-Stored = Callable[[ErrorCode], None]
-#: Stores a group, and calls back, at once or later; raises nothing.
-SaveGroup = Callable[["GroupRecord", Stored], None]
+OnStored = Callable[[ErrorCode], None]
+#: Stores a group and calls back, at once or later; raises nothing.
+SaveGroup = Callable[["GroupRecord", OnStored], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client that joins, or joins again; with `must_know_id` it gets its id first (KIP-394). Times are in ms.
+    """A client that joins, or joins again. Times are in ms.
 
-    `protocols` are the names of its protocols, the preferred one first, each with a subscription.
+    `protocols` are the client's protocols, the preferred one first, each with a subscription. With `must_know_id`, a
+    new member is refused with its id, and joins again with this id (KIP-394).
     """
 
     member_id: str = ""
@@ -379,7 +387,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
-    """The result of a join: a member of `generation`, or an error. Only the leader, which assigns, gets `members`."""
+    """The result of a join: a member of `generation`, or an error. Only the leader gets `members`: it assigns."""
 
     error: ErrorCode = ErrorCode.none
     member_id: str
@@ -431,14 +439,14 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """A group at the start of a generation; `since_ms` (ms since 1970) is the time of its last change of state."""
+    """A group at the start of a generation; its phase changed at `phase_since_ms` (ms since 1970)."""
 
     group: str
     protocol_type: str
     generation: int
     protocol: str | None = None
     leader: str | None = None
-    since_ms: int
+    phase_since_ms: int
     members: tuple[MemberRecord, ...] = ()
 
 
@@ -526,7 +534,7 @@ class Members:
             self.leader = next(iter(self._by_id), None)
         member.refuse(ErrorCode.unknown_member_id)
 
-    def static(self, instance_id: str | None) -> ClassicMember | None:
+    def static_member(self, instance_id: str | None) -> ClassicMember | None:
         return self._by_id.get(self._instances.get(instance_id or "", ""))
 
     def replace(self, old: ClassicMember, new_id: str) -> None:
@@ -536,7 +544,7 @@ class Members:
         old.id, self.leader = new_id, leader
         self._instances[str(old.instance_id)] = new_id
 
-    def check(self, member_id: str, instance_id: str | None) -> ClassicMember:
+    def checked_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
         """The member with these ids. Raises CoordinatorError if it is missing or fenced."""
         if instance_id is not None:
             current = self._instances.get(instance_id)
@@ -548,23 +556,23 @@ class Members:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         return self._by_id[member_id]
 
-    def can_speak(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         if not self._by_id:
             return bool(protocol_type) and bool(protocols)
-        common = self._common()
+        common = self._common_protocols()
         return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
     def chosen_protocol(self) -> str:
         """The protocol that most members prefer, among the protocols that every member has."""
-        common = self._common()
+        common = self._common_protocols()
         votes = Counter(next(name for name, _ in member.request.protocols if name in common) for member in self)
         return votes.most_common(1)[0][0]
 
-    def _common(self) -> Collection[str]:
+    def _common_protocols(self) -> Collection[str]:
         return set.intersection(*({name for name, _ in member.request.protocols} for member in self))
 
     def elect_joined_leader(self) -> bool:
-        """Make a member that waits for the generation the leader; returns False if no member waits."""
+        """Make a member that has joined the leader, if the leader has not; returns False if no member has joined."""
         leader = self._by_id.get(self.leader or "")
         if leader is None or leader.join is None:
             joined_id = next((member.id for member in self if member.join is not None), None)
@@ -577,23 +585,23 @@ class Members:
         return max((member.request.rebalance_timeout_ms for member in self), default=0)
 
 
-#: The least time for members to join, in ms: with 0, a missing member would keep the timer busy forever.
-SHORTEST_MS = 100
+#: The shortest time for members to join: with 0, a missing member would keep the timer busy forever.
+MIN_REBALANCE_MS = 100
 
 
 @dataclass(slots=True)
 class Rebalance:
     """Members join until `deadline`, in ms.
 
-    The first rebalance of an empty group (Kafka's InitialDelayedJoin, KIP-134) waits `delay_ms`, and again while
-    members join, up to `left_ms` more. So members that start together are in one generation.
+    The first rebalance of an empty group (Kafka's InitialDelayedJoin, KIP-134) waits `delay_ms`, and again while new
+    members join, up to `extension_ms` more. So members that start together are in one generation.
     """
 
     deadline: float
     is_first: bool = False
     delay_ms: int = 0
-    left_ms: int = 0
-    has_newcomers: bool = False
+    extension_ms: int = 0
+    has_new_members: bool = False
 
     @classmethod
     def first(cls, now: float, delay_ms: int, timeout_ms: int) -> Rebalance:
@@ -602,14 +610,18 @@ class Rebalance:
     @classmethod
     def later(cls, now: float, timeout_ms: int) -> Rebalance:
         """The rebalance of a group with members, which ends when all members have joined."""
-        return cls(now + max(timeout_ms, SHORTEST_MS))
+        return cls(now + max(timeout_ms, MIN_REBALANCE_MS))
 
-    def is_due(self, now: float) -> bool:
-        """True if the group continues with the joined members; a first rebalance waits longer for new members."""
+    def end_or_extend(self, now: float) -> bool:
+        """Return True to end the rebalance; if new members have joined, extend a first rebalance instead."""
         if now < self.deadline:
             return False
-        if self.has_newcomers and self.left_ms > 0:
-            delay_ms = min(self.delay_ms, self.left_ms)
-            self.deadline, self.left_ms, self.has_newcomers = now + delay_ms, self.left_ms - delay_ms, False
+        if self.has_new_members and self.extension_ms > 0:
+            delay_ms = min(self.delay_ms, self.extension_ms)
+            self.deadline, self.extension_ms, self.has_new_members = (
+                now + delay_ms,
+                self.extension_ms - delay_ms,
+                False,
+            )
             return delay_ms == 0
         return True

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
 from distlog.core.storage.parallel import WorkerThreads, in_parallel
 from distlog.gateway.config import GroupConfigs, GroupSettings
-from distlog.gateway.groups.classic_group import GroupPhase, Stored
+from distlog.gateway.groups.classic_group import GroupPhase, OnStored
 from distlog.gateway.groups.offsets_format import (
-    OF_MEMBERS,
+    MEMBER_RECORD_KINDS,
     ConsumerKey,
     ConsumerValue,
     CurrentAssignment,
@@ -37,10 +37,10 @@ from distlog.gateway.topics.topic_index import TopicSummary
 _log = logging.getLogger("distlog.gateway")
 
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
-# members, subscriptions or subscribed topics change. Then an assignor gives each member a target. A member first
-# gives back partitions outside of its target; then it gets the next epoch, and the free partitions of the target. No
-# method waits or does I/O. The state changes immediately; a response is sent when all earlier records are durable.
-# Not thread-safe: the coordinator holds the group's lock.
+# members, subscriptions or subscribed topics change. Then an assignor gives each member a target: the partitions that
+# it should have. A member first gives back partitions outside of its target. Then it gets the new epoch, and those
+# partitions of its target that no other member has. No method waits or does I/O. The state changes immediately; a
+# response is sent when all earlier records are durable. Not thread-safe: the coordinator holds the group's lock.
 
 
 class ConsumerGroup:
@@ -61,7 +61,8 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, frozenset[TopicIdPartition]] = {}
         self.epoch = self.target_epoch = 0
-        self.since_ms = wall_clock()
+        #: When the group became empty, in ms since 1970; -1 if unknown.
+        self.phase_since_ms = wall_clock()
         #: The topics of the last assignment; None if another gateway made the assignment.
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
@@ -69,7 +70,7 @@ class ConsumerGroup:
         #: True after a failed store: the log may lack changes, so all records are written again.
         self._rewrites_all = False
         #: The callbacks of the last store in flight; None if there is none.
-        self._in_flight: list[Stored] | None = None
+        self._in_flight: list[OnStored] | None = None
 
     @property
     def settings(self) -> GroupSettings:
@@ -81,9 +82,11 @@ class ConsumerGroup:
             return GroupPhase.EMPTY
         if self.epoch > self.target_epoch:
             return GroupPhase.ASSIGNING
-        target = MemberState.STABLE, self.target_epoch
-        is_done = all((member.current.state, member.current.epoch) == target for member in self.members.values())
-        return GroupPhase.STABLE if is_done else GroupPhase.RECONCILING
+        has_target = all(
+            member.current.state is MemberState.STABLE and member.current.epoch == self.target_epoch
+            for member in self.members.values()
+        )
+        return GroupPhase.STABLE if has_target else GroupPhase.RECONCILING
 
     @property
     def assignor(self) -> str:
@@ -97,27 +100,27 @@ class ConsumerGroup:
         return self._subscriptions
 
     @property
-    def read_topics(self) -> frozenset[str] | None:
-        """The existing topics that members subscribe to; None if they are not known yet."""
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics that members subscribe to, without missing ones if known; None if patterns were not read yet."""
         if self._topics is None and self.subscriptions.patterns:
             return None
         return frozenset(
             self._topics or {topic for member in self.members.values() for topic in member.metadata.topics}
         )
 
-    def static(self, instance_id: str | None) -> ConsumerMember | None:
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         members = (member for member in self.members.values() if member.metadata.instance_id == instance_id)
         return None if instance_id is None else next(members, None)
 
-    def check(self, member_id: str, epoch: int, stale: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless the member has this epoch; without members, any client may use offsets."""
+    def check(self, member_id: str, epoch: int, stale_code: ErrorCode = ErrorCode.stale_member_epoch) -> None:
+        """Raise CoordinatorError unless the member has this epoch. A group without members accepts epoch -1."""
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
         if member is None:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         if member.current.epoch != epoch:
-            raise CoordinatorError(stale)
+            raise CoordinatorError(stale_code)
 
     def heartbeat(self, request: ConsumerHeartbeat, topics: SubscribedTopics, answer: AnswerHeartbeat) -> None:
         try:
@@ -135,67 +138,68 @@ class ConsumerGroup:
         if subscribes and not topics.has_read(request.topics or (), (request.pattern,) if request.pattern else ()):
             # the topics could not be read: the client tries again
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
-        member, is_new = self._member(request)
-        previous, metadata = member.current.assigned, _updated(member.metadata, request)
-        has_changed = is_new or (metadata.topics, metadata.pattern) != (
-            member.metadata.topics,
-            member.metadata.pattern,
+        member, is_new = self._find_or_create_member(request)
+        previous_assigned, old, metadata = (
+            member.current.assigned,
+            member.metadata,
+            _updated(member.metadata, request),
         )
-        if is_new or metadata != member.metadata:
+        subscription_changed = is_new or (metadata.topics, metadata.pattern) != (old.topics, old.pattern)
+        if is_new or metadata != old:
             member.metadata, self._subscriptions = metadata, None
             self._change(RecordKind.MEMBER, metadata, member.id)
-        if has_changed:
+        if subscription_changed:
             self._begin_epoch()
         if topics.has_read(self.subscriptions.names, self.subscriptions.patterns):
-            names = self.subscriptions.topics(topics)
-            followed = {name: summary for name in names if (summary := topics.summary(name)) is not None}
-            if self.epoch == self.target_epoch and not self._is_assigned(followed):
+            names = self.subscriptions.topic_names(topics)
+            subscribed = {name: summary for name in names if (summary := topics.summary(name)) is not None}
+            if self.epoch == self.target_epoch and not self._is_assigned(subscribed):
                 self._begin_epoch()
-            self._topics = followed
+            self._topics = subscribed
             if self.epoch > self.target_epoch:
                 self._assign(topics)
         self._reconcile(member, request.owned)
         member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
-        shows = request.is_full or member.current.assigned != previous
-        assigned = member.current.assigned if shows else None
+        has_assignment = request.is_full or member.current.assigned != previous_assigned
+        assigned = member.current.assigned if has_assignment else None
         return HeartbeatReply(member_id=member.id, epoch=member.current.epoch, assigned=assigned)
 
-    def _member(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, bool]:
+    def _find_or_create_member(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, bool]:
         """Return the member of a heartbeat, and whether it is new. Raises CoordinatorError."""
         joins = request.epoch == JOINS
         member = self.members.get(request.member_id)
-        static = self.static(request.instance_id)
-        if joins and static is not None and static.id != request.member_id:
-            if static.current.epoch != LEAVES_FOR_A_WHILE:
+        former = self.static_member(request.instance_id)
+        if joins and former is not None and former.id != request.member_id:
+            if former.current.epoch != LEAVES_FOR_A_WHILE:
                 raise CoordinatorError(ErrorCode.unreleased_instance_id)
-            return self._replaced(static, request.member_id or self._new_id()), False
+            return self._replace_static_member(former, request.member_id or self._new_id()), False
         if joins and member is None:
             if len(self.members) >= self.settings.max_size:
                 raise CoordinatorError(ErrorCode.group_max_size_reached)
-            member = ConsumerMember(request.member_id or self._new_id(), MemberMetadata(), _NOTHING)
+            member = ConsumerMember(request.member_id or self._new_id(), MemberMetadata(), _NO_ASSIGNMENT)
             self.members[member.id] = member
             return member, True
         if member is None or not joins:
-            member = self._existing(request)
+            member = self._existing_member(request)
         current, owned = member.current, request.owned
         if not joins and request.epoch != current.epoch:
-            # the response with the newest epoch may have been lost
+            # a member repeats its heartbeat if the response, with the newest epoch, was lost
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
             if request.epoch > current.epoch or not is_repeated:
                 raise CoordinatorError(ErrorCode.fenced_member_epoch)
         return member, False
 
-    def _existing(self, request: ConsumerHeartbeat) -> ConsumerMember:
+    def _existing_member(self, request: ConsumerHeartbeat) -> ConsumerMember:
         member = self.members.get(request.member_id)
         if request.instance_id is not None:
-            member = self.static(request.instance_id)
+            member = self.static_member(request.instance_id)
             if member is not None and member.id != request.member_id:
                 raise CoordinatorError(ErrorCode.fenced_instance_id)
         if member is None:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         return member
 
-    def _replaced(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
+    def _replace_static_member(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
         target = self.target.pop(old.id, frozenset())
         self._forget(old)
         member = dataclasses.replace(old, id=new_id)
@@ -206,10 +210,16 @@ class ConsumerGroup:
         return member
 
     def _leave(self, request: ConsumerHeartbeat) -> None:
-        member = self._existing(request)
+        member = self._existing_member(request)
         if request.epoch == LEAVES_FOR_A_WHILE:
-            epochs, assigned = (request.epoch, member.current.epoch), member.current.assigned
-            self._move(member, CurrentAssignment(*epochs, MemberState.STABLE, assigned, frozenset()))
+            current = CurrentAssignment(
+                epoch=LEAVES_FOR_A_WHILE,
+                previous_epoch=member.current.epoch,
+                state=MemberState.STABLE,
+                assigned=member.current.assigned,
+                revoking=frozenset(),
+            )
+            self._set_assignment(member, current)
         else:
             self._remove(member)
 
@@ -218,12 +228,12 @@ class ConsumerGroup:
         self._forget(member)
         self._begin_epoch()
         if not self.members:
-            self.since_ms = self._wall_clock()
+            self.phase_since_ms = self._wall_clock()
 
     def _forget(self, member: ConsumerMember) -> None:
         del self.members[member.id]
         self._subscriptions = None
-        for kind in OF_MEMBERS:
+        for kind in MEMBER_RECORD_KINDS:
             self._change(kind, None, member.id)
 
     def _begin_epoch(self) -> None:
@@ -244,7 +254,7 @@ class ConsumerGroup:
         members = {
             member.id: Subscriber(
                 member.order,
-                frozenset(topic_uuid(summaries[name]) for name in member.names(topics) if name in summaries),
+                frozenset(topic_uuid(summaries[name]) for name in member.topic_names(topics) if name in summaries),
                 self.target.get(member.id, frozenset()),
             )
             for member in self.members.values()
@@ -259,46 +269,49 @@ class ConsumerGroup:
         self._change(RecordKind.TARGET_EPOCH, self.epoch)
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None) -> None:
-        """Bring a member, which reports that it has the `owned` partitions, nearer to its target."""
+        """Take a member's next step to its target; `owned` are the partitions that the member reports to have."""
         current = member.current
         if current.state is MemberState.STABLE and current.epoch == self.target_epoch:
             return
         if current.state is MemberState.UNREVOKED_PARTITIONS and (owned is None or owned & current.revoking):
             return
         target = self.target.get(member.id, frozenset())
-        retained, returned = current.assigned & target, current.assigned - target
-        if returned and (owned is None or owned & returned):
+        retained, to_revoke = current.assigned & target, current.assigned - target
+        if to_revoke and (owned is None or owned & to_revoke):
             unrevoked = MemberState.UNREVOKED_PARTITIONS
-            next_step = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, returned)
+            assignment = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, to_revoke)
         else:
-            free = self._free(member, target - retained)
+            free = self._free_partitions(member, target - retained)
             state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
             previous = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
-            next_step = CurrentAssignment(self.target_epoch, previous, state, retained | free, frozenset())
-        self._move(member, next_step)
+            assignment = CurrentAssignment(self.target_epoch, previous, state, retained | free, frozenset())
+        self._set_assignment(member, assignment)
 
-    def _free(self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]) -> frozenset[TopicIdPartition]:
+    def _free_partitions(
+        self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]
+    ) -> frozenset[TopicIdPartition]:
+        """The `partitions` that no other member has."""
         if not partitions:
             return partitions
         assignments = (other.current for other in self.members.values() if other is not member)
-        return partitions.difference(*(owned for other in assignments for owned in (other.assigned, other.revoking)))
+        return partitions.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
 
-    def _move(self, member: ConsumerMember, next_step: CurrentAssignment) -> None:
-        if next_step == member.current:
+    def _set_assignment(self, member: ConsumerMember, assignment: CurrentAssignment) -> None:
+        if assignment == member.current:
             return
-        waits = next_step.state is MemberState.UNREVOKED_PARTITIONS
-        member.revoke_by = self.clock() + member.metadata.rebalance_timeout_ms if waits else inf
-        member.current = next_step
-        self._change(RecordKind.CURRENT, next_step, member.id)
+        must_revoke = assignment.state is MemberState.UNREVOKED_PARTITIONS
+        member.revoke_by = self.clock() + member.metadata.rebalance_timeout_ms if must_revoke else inf
+        member.current = assignment
+        self._change(RecordKind.CURRENT, assignment, member.id)
 
     def _change(self, kind: RecordKind, value: ConsumerValue | None, member: str = "") -> None:
         self._changes[ConsumerKey(self.id, kind, member)] = value
 
-    def _store(self, on_stored: Stored = lambda code: None) -> None:
+    def _store(self, on_stored: OnStored = lambda code: None) -> None:
         """Store the changes since the last call; or everything, if an earlier store has failed."""
         changes, self._changes = self._changes, {}
         if self._rewrites_all:
-            changes.update(self._records())
+            changes.update(self._all_records())
         if not changes:
             if self._in_flight is None:
                 on_stored(ErrorCode.none)
@@ -309,10 +322,10 @@ class ConsumerGroup:
         self._rewrites_all = False
         callbacks = self._in_flight = [on_stored]
 
-        def stored(code: ErrorCode) -> None:
+        def on_saved(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
                 self._rewrites_all = True
-                # tombstones cannot be made from the state, and without them their keys would come back after a load
+                # the state has no deleted keys: without their tombstones, the keys would come back after a load
                 tombstones = {key: value for key, value in changes.items() if value is None}
                 self._changes = {**tombstones, **self._changes}
             if self._in_flight is callbacks:
@@ -320,9 +333,9 @@ class ConsumerGroup:
             for on_stored in callbacks:
                 on_stored(code)
 
-        self._save(self.id, list(changes.items()), stored)
+        self._save(self.id, list(changes.items()), on_saved)
 
-    def _records(self) -> Iterator[tuple[ConsumerKey, ConsumerValue]]:
+    def _all_records(self) -> Iterator[tuple[ConsumerKey, ConsumerValue]]:
         yield ConsumerKey(self.id, RecordKind.EPOCH), self.epoch
         yield ConsumerKey(self.id, RecordKind.TARGET_EPOCH), self.target_epoch
         for member in self.members.values():
@@ -331,8 +344,8 @@ class ConsumerGroup:
             yield ConsumerKey(self.id, RecordKind.CURRENT, member.id), member.current
 
     def restore(self, records: Mapping[ConsumerKey, ConsumerValue]) -> None:
-        """Restore stored records; sessions begin now. A member whose assignment is missing begins without one."""
-        self.since_ms, self._topics = -1, None
+        """Restore stored records; sessions begin now. A member without a stored assignment gets an empty one."""
+        self.phase_since_ms, self._topics = -1, None
         for key, value in records.items():
             if key.kind is RecordKind.EPOCH and isinstance(value, int):
                 self.epoch = value
@@ -342,13 +355,15 @@ class ConsumerGroup:
                 self.target[key.member] = value
             elif isinstance(value, MemberMetadata):
                 current = records.get(ConsumerKey(self.id, RecordKind.CURRENT, key.member))
-                assignment = current if isinstance(current, CurrentAssignment) else _NOTHING
+                assignment = current if isinstance(current, CurrentAssignment) else _NO_ASSIGNMENT
                 member = self.members[key.member] = ConsumerMember(key.member, value, assignment)
                 member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
                 if assignment.state is MemberState.UNREVOKED_PARTITIONS:
                     member.revoke_by = self.clock() + value.rebalance_timeout_ms
 
-    def records_to_delete(self) -> ConsumerChanges:
+    def deletions(self) -> ConsumerChanges:
+        """Tombstones for all records of a group without members."""
+        # `_forget` has noted tombstones of former members, which may not be stored yet
         tombstones = (key for key, value in self._changes.items() if value is None)
         epochs = (ConsumerKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
         return [(key, None) for key in (*tombstones, *epochs)]
@@ -358,7 +373,7 @@ class ConsumerGroup:
         return min((min(member.expires_at, member.revoke_by) for member in self.members.values()), default=inf)
 
     def expire(self) -> None:
-        """Remove members without a heartbeat, and members that keep partitions for too long."""
+        """Remove members that sent no heartbeat, or have not given back partitions, in time."""
         now = self.clock()
         for member in list(self.members.values()):
             if min(member.expires_at, member.revoke_by) <= now:
@@ -366,13 +381,13 @@ class ConsumerGroup:
         self._store()
 
 
-#: The epochs of a member that joins, of one that leaves, and of a static member that will come back.
+#: The epochs of a member that joins, of a member that leaves, and of a static member that leaves and will come back.
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A heartbeat. Fields that are None, or times of -1, are unchanged. `pattern` is a regular expression."""
+    """A heartbeat. None, or -1 for a time, means unchanged. `pattern` is a regular expression of topic names."""
 
     member_id: str
     epoch: int
@@ -388,7 +403,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """True if the heartbeat has all fields: then the response has the assignment."""
+        """True if the heartbeat has all fields: its response must have the assignment."""
         return self.epoch == JOINS or (None not in (self.topics, self.owned) and self.rebalance_timeout_ms != -1)
 
 
@@ -418,15 +433,20 @@ class ConsumerMember:
 
     @property
     def order(self) -> str:
-        """The name by which assignors order members, which a static member keeps."""
+        """The name by which assignors order members; a static member keeps it after a restart."""
         return self.metadata.instance_id or self.id
 
-    def names(self, topics: SubscribedTopics) -> set[str]:
-        return {*self.metadata.topics, *(topics.matching(self.metadata.pattern) if self.metadata.pattern else ())}
+    def topic_names(self, known_topics: SubscribedTopics) -> set[str]:
+        return {
+            *self.metadata.topics,
+            *(known_topics.matching(self.metadata.pattern) if self.metadata.pattern else ()),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
+    """The names of topics, and the patterns of names, to which the members of a group subscribe."""
+
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
 
@@ -436,16 +456,16 @@ class Subscriptions:
         names = frozenset(name for subscribed in metadata for name in subscribed.topics)
         return cls(names, frozenset(subscribed.pattern for subscribed in metadata if subscribed.pattern))
 
-    def topics(self, topics: SubscribedTopics) -> set[str]:
-        return {*self.names, *(name for pattern in self.patterns for name in topics.matching(pattern))}
+    def topic_names(self, known_topics: SubscribedTopics) -> set[str]:
+        return {*self.names, *(name for pattern in self.patterns for name in known_topics.matching(pattern))}
 
 
 #: The assignment of a new member.
-_NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
+_NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
 
 ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
-#: Stores records of a group, and calls back, at once or later; raises nothing.
-SaveConsumers = Callable[[str, ConsumerChanges, Stored], None]
+#: Stores records of a group and calls back, at once or later; raises nothing.
+SaveConsumers = Callable[[str, ConsumerChanges, OnStored], None]
 
 
 def topic_uuid(summary: TopicSummary) -> uuid.UUID:
@@ -468,7 +488,7 @@ def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMeta
 
 
 def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
-    names_nothing = request.topics is None and not request.pattern
+    names_no_topics = request.topics is None and not request.pattern
     is_wrong = (
         request.epoch < LEAVES_FOR_A_WHILE
         or (not request.member_id and (version > 0 or request.epoch != JOINS))
@@ -476,7 +496,7 @@ def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
         or request.rack_id == ""
         or (request.epoch == LEAVES_FOR_A_WHILE and request.instance_id is None)
         or (request.epoch == JOINS and (request.rebalance_timeout_ms < 0 or request.owned != frozenset()))
-        or (request.epoch == JOINS and names_nothing)
+        or (request.epoch == JOINS and names_no_topics)
     )
     if is_wrong:
         raise CoordinatorError(ErrorCode.invalid_request)
@@ -486,21 +506,21 @@ def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member: the name that orders members, the topics it subscribes to, and its former partitions."""
+    """A member for an assignor: the name that orders members, the topics it subscribes to, its former partitions."""
 
     name: str
     topics: frozenset[uuid.UUID]
     previous: frozenset[TopicIdPartition] = frozenset()
 
 
-#: The partitions of each member, by the members' ids, from the members and the numbers of partitions.
+#: Returns the partitions of each member, by member id, from the members and the topics' numbers of partitions.
 Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], dict[str, frozenset[TopicIdPartition]]]
 
 
 def assign_ranges(
     members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, frozenset[TopicIdPartition]]:
-    """Give each subscriber a range of each topic, so that topics of equal size are divided alike."""
+    """Give each subscriber a range of each topic: topics with equal numbers of partitions are divided equally."""
     partitions_of: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
     ordered = sorted(members, key=lambda member: (members[member].name, member))
     for topic, count in topics.items():
@@ -516,8 +536,8 @@ def assign_uniformly(
 ) -> dict[str, frozenset[TopicIdPartition]]:
     """Give members equal numbers of partitions, as far as their topics allow, and let them keep their partitions."""
     sharing = _Sharing(members, topics)
-    sharing.keep()
-    sharing.give_rest()
+    sharing.keep_former()
+    sharing.assign_rest()
     sharing.balance()
     return {member: frozenset(partitions) for member, partitions in sharing.partitions.items()}
 
@@ -533,10 +553,11 @@ class _Sharing:
         }
         self._unassigned = {(topic, number) for topic, count in topics.items() for number in range(count)}
 
-    def keep(self) -> None:
+    def keep_former(self) -> None:
         """Let each member keep its former partitions, up to an equal part."""
         total = sum(count for topic, count in self._topics.items() if self._readers[topic])
-        least, larger_parts = divmod(total, len(self.partitions) or 1)
+        # this many partitions for each member, and one more for some members
+        equal_part, larger_parts = divmod(total, len(self.partitions) or 1)
         former_partitions = {
             name: {
                 partition
@@ -546,13 +567,13 @@ class _Sharing:
             for name, member in self._members.items()
         }
         for name in sorted(self.partitions, key=lambda name: -len(former_partitions[name])):
-            size = least + (larger_parts > 0)
+            size = equal_part + (larger_parts > 0)
             retained = sorted(former_partitions[name] & self._unassigned)[:size]
-            larger_parts -= len(retained) > least
+            larger_parts -= len(retained) > equal_part
             self.partitions[name].update(retained)
             self._unassigned.difference_update(retained)
 
-    def give_rest(self) -> None:
+    def assign_rest(self) -> None:
         """Give each remaining partition to the reader of its topic with the fewest partitions."""
         for topic, partitions in groupby(sorted(self._unassigned), itemgetter(0)):
             heap = [(len(self.partitions[member]), member) for member in self._readers[topic]]
@@ -564,11 +585,12 @@ class _Sharing:
 
     def balance(self) -> None:
         """Move partitions until no member has two more than another reader of the same topic."""
-        moves = sum(self._topics.values())
-        while moves and self._has_moved():
-            moves -= 1
+        remaining_moves = sum(self._topics.values())
+        while remaining_moves and self._move_one():
+            remaining_moves -= 1
 
-    def _has_moved(self) -> bool:
+    def _move_one(self) -> bool:
+        """Move a partition to a member that has at least two less; returns False if no member does."""
         order = sorted(self.partitions, key=lambda member: -len(self.partitions[member]))
         for giver in order:
             for topic in {topic for topic, _ in self.partitions[giver]}:
@@ -586,7 +608,7 @@ ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assig
 
 
 class SubscribedTopics:
-    """Topics by name, as they were read last. `find` returns a topic or raises TopicNotFoundError."""
+    """The topics of all groups, as they were read last. `find` returns a topic or raises TopicNotFoundError."""
 
     def __init__(self, find: Callable[[str], TopicSummary], names: Callable[[], Iterable[str]]) -> None:
         self._find, self._names = find, names
@@ -611,17 +633,17 @@ class SubscribedTopics:
         )
 
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
-        """Do `work` when these topics were read, or cannot be read: now, or later in another thread."""
+        """Do `work` after an attempt to read these topics: at once if they were read, else in another thread."""
         if self.has_read(names, patterns):
             work()
             return
 
         def read_and_work() -> None:
-            self._read([*names], [*patterns], is_new=True)
+            self._read([*names], [*patterns], only_missing=True)
             try:
                 work()
             except Exception:
-                _log.exception("a heartbeat failed whose topics had to be read first")
+                _log.exception("a heartbeat failed after its topics were read")
 
         self._thread.put(read_and_work)
 
@@ -630,7 +652,7 @@ class SubscribedTopics:
 
         def read_again() -> None:
             self._is_refreshing = False
-            self._read([*names], [*patterns], is_new=False)
+            self._read([*names], [*patterns], only_missing=False)
             used = {*names, *(name for pattern in patterns for name in self.matching(pattern))}
             self._summaries = {name: summary for name, summary in self._summaries.items() if name in used}
             self._matching = {pattern: self._matching[pattern] for pattern in patterns if pattern in self._matching}
@@ -639,18 +661,17 @@ class SubscribedTopics:
             self._is_refreshing = True
             self._thread.put(read_again)
 
-    def _read(self, names: Collection[str], patterns: Collection[str], *, is_new: bool) -> None:
-        """Read topics; one that cannot be read keeps its former summary."""
-        topics = set(names)
+    def _read(self, names: Collection[str], patterns: Collection[str], *, only_missing: bool) -> None:
+        """Read topics, or only those that were never read; an unreadable topic keeps its former summary."""
         try:
-            if not (is_new and self._matching.keys() >= set(patterns)):
+            if not (only_missing and self._matching.keys() >= set(patterns)):
                 listed = sorted(self._names()) if patterns else []
                 self._matching.update({pattern: matches(pattern, listed) for pattern in patterns})
         except Exception as error:
             # no error may end the refreshes
             _log.warning("the topics of groups cannot be listed: %s", error)
-        topics.update(name for pattern in patterns for name in self.matching(pattern))
-        in_parallel(self._read_topic, sorted(topics - self._summaries.keys() if is_new else topics))
+        topics = {*names, *(name for pattern in patterns for name in self.matching(pattern))}
+        in_parallel(self._read_topic, sorted(topics - self._summaries.keys() if only_missing else topics))
 
     def _read_topic(self, name: str) -> None:
         try:
@@ -665,8 +686,8 @@ class SubscribedTopics:
 
 
 def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that a regular expression of RE2, as in Kafka, matches completely. Raises ValueError."""
-    # without any value, the expression would not be checked
+    """The names that a regular expression (RE2, as in Kafka) matches as a whole. Raises ValueError."""
+    # Arrow checks the expression only if there is a value
     listed = pa.array(["", *names], pa.string())
     matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))
     return frozenset(matching.to_pylist()) - {""}

@@ -24,11 +24,11 @@ from distlog.gateway.groups.classic_group import (
     Join,
     JoinReply,
     MemberRecord,
-    Stored,
+    OnStored,
     SyncReply,
     SyncRequest,
 )
-from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedOffsets
+from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedTransactions
 from distlog.gateway.groups.consumer_group import (
     JOINS,
     AnswerHeartbeat,
@@ -59,35 +59,35 @@ class GroupCoordinator:
     def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
         """Answer when the generation begins, or immediately with an error; may create the group."""
         try:
-            # the name of a client, or of an instance, becomes a part of its member's id
-            parts = request.client_id, request.instance_id or ""
+            # the client id, or the instance id, becomes a part of the member's id
+            id_parts = request.client_id, request.instance_id or ""
             texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
-            if _longest(parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
+            if _longest(id_parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
                 raise CoordinatorError(ErrorCode.invalid_request)
-            # a member with an id got it from an existing group
-            with self._groups.locked(group, make=not request.member_id) as entry:
-                self._groups.classic(entry, joins=True).join(request, answer)
+            # only a member of an existing group has an id
+            with self._groups.locked(group, create=not request.member_id) as entry:
+                self._groups.as_classic(entry, joins=True).join(request, answer)
         except CoordinatorError as refused:
             answer(JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
 
     def sync(self, group: str, request: SyncRequest, answer: AnswerSync) -> None:
         try:
             with self._groups.locked(group) as entry:
-                self._groups.classic(entry).sync(request, answer)
+                self._groups.as_classic(entry).sync(request, answer)
         except CoordinatorError as refused:
             answer(SyncReply(error=refused.code))
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         try:
             with self._groups.locked(group) as entry:
-                return self._groups.classic(entry).heartbeat(member_id, instance_id, generation)
+                return self._groups.as_classic(entry).heartbeat(member_id, instance_id, generation)
         except CoordinatorError as refused:
             return refused.code
 
     def leave(self, group: str, member_id: str, instance_id: str | None = None) -> ErrorCode:
         try:
             with self._groups.locked(group) as entry:
-                self._groups.classic(entry).leave(member_id, instance_id)
+                self._groups.as_classic(entry).leave(member_id, instance_id)
         except CoordinatorError as refused:
             return refused.code
         return ErrorCode.none
@@ -96,9 +96,9 @@ class GroupCoordinator:
         return map(_description, self._groups.each_locked())
 
     def describe(self, group: str) -> GroupDescription:
-        """Describe a classic group; a missing one, or one of the newer protocol, is dead, as in Kafka."""
+        """Describe a classic group. As in Kafka, a missing group, or a group of the newer protocol, is dead."""
         try:
-            with self._groups.locked(group, missing=ErrorCode.none) as entry:
+            with self._groups.locked(group, missing_code=ErrorCode.none) as entry:
                 if isinstance(entry.membership, ConsumerGroup):
                     raise CoordinatorError(ErrorCode.none)
                 return _description(entry)
@@ -106,16 +106,16 @@ class GroupCoordinator:
             code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
             return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
 
-    def delete(self, group: str, on_stored: Stored) -> None:
+    def delete(self, group: str, on_stored: OnStored) -> None:
         """Delete a group without members, and its offsets; `on_stored` is called when that is durable, or fails."""
         try:
-            with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
+            with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
                 if entry.membership.phase is not GroupPhase.EMPTY:
                     raise CoordinatorError(ErrorCode.non_empty_group)
-                if entry.offsets.is_joining():
-                    # the offsets would be stored after their deletion
+                if entry.offsets.has_transactional_commit():
+                    # offsets in flight would be stored after their deletion
                     raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
-                self._groups.forget(entry, on_stored)
+                self._groups.delete(entry, on_stored)
         except CoordinatorError as refused:
             on_stored(refused.code)
 
@@ -125,7 +125,7 @@ def _longest(texts: Iterable[str]) -> int:
 
 
 class ConsumerCoordinator:
-    """Members of the newer protocol, of the groups in a registry. Each call returns at once, and raises nothing."""
+    """The groups of the newer protocol in a registry. `heartbeat` returns at once, and raises nothing."""
 
     def __init__(self, groups: GroupRegistry, topics: SubscribedTopics) -> None:
         self._groups, self._topics = groups, topics
@@ -139,18 +139,18 @@ class ConsumerCoordinator:
                 raise CoordinatorError(ErrorCode.invalid_request)
             if request.pattern:
                 matches(request.pattern, ())
-            subscribed = self._subscribed(group)
+            subscriptions = self._subscriptions(group)
         except CoordinatorError as refused:
             answer(HeartbeatReply(error=refused.code))
             return
         except ValueError as error:
             answer(HeartbeatReply(error=ErrorCode.invalid_regular_expression, message=str(error)))
             return
-        names = subscribed.names.union(request.topics or ())
-        patterns = subscribed.patterns.union({request.pattern} if request.pattern else ())
+        names = subscriptions.names.union(request.topics or ())
+        patterns = subscriptions.patterns.union({request.pattern} if request.pattern else ())
         self._topics.when_known(names, patterns, lambda: self._heartbeat(group, request, answer))
 
-    def _subscribed(self, group: str) -> Subscriptions:
+    def _subscriptions(self, group: str) -> Subscriptions:
         with suppress(CoordinatorError), self._groups.locked(group) as entry:
             if isinstance(entry.membership, ConsumerGroup):
                 return entry.membership.subscriptions
@@ -159,13 +159,13 @@ class ConsumerCoordinator:
     def _heartbeat(self, group: str, request: ConsumerHeartbeat, answer: AnswerHeartbeat) -> None:
         joins = request.epoch == JOINS
         try:
-            with self._groups.locked(group, make=joins) as entry:
-                self._groups.consumers(entry, joins=joins).heartbeat(request, self._topics, answer)
+            with self._groups.locked(group, create=joins) as entry:
+                self._groups.as_consumer_group(entry, joins=joins).heartbeat(request, self._topics, answer)
         except CoordinatorError as refused:
             answer(HeartbeatReply(error=refused.code))
 
     def describe(self, group: str) -> ConsumerDescription:
-        with self._groups.locked(group, missing=ErrorCode.group_id_not_found) as entry:
+        with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
             membership = entry.membership
             if not isinstance(membership, ConsumerGroup):
                 raise CoordinatorError(ErrorCode.group_id_not_found)
@@ -246,7 +246,7 @@ class DroppedTopics:
         topics = self._offsets.topics()
         self._unfinished.intersection_update(topics)
         previous_ids, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
-        replaced = dict[str, int]()
+        created_ms = dict[str, int]()
         for name in sorted(topics):
             try:
                 snapshot = self._find(name)
@@ -260,16 +260,16 @@ class DroppedTopics:
             is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
             self._unfinished.discard(name)
             if replaced_ms:
-                # only older offsets: groups may have offsets in the new topic already
-                replaced[name] = replaced_ms
+                # a new topic has replaced an old one: groups may have newer offsets, in the new topic
+                created_ms[name] = replaced_ms
             elif is_dropped:
-                self._offsets.forget_topic(name, partial(self._unfinished.add, name))
+                self._offsets.delete_topic(name, partial(self._unfinished.add, name))
             if ids:
                 self._ids[name] = ids[0]
             else:
                 self._ids.pop(name, None)
-        if replaced:
-            self._offsets.forget_older(replaced)
+        if created_ms:
+            self._offsets.delete_older(created_ms)
 
 
 #: The pause after an error, and between the loader's checks for partitions that other gateways lead now.
@@ -294,10 +294,10 @@ class GroupServices:
         *,
         retention_ms: int,
     ) -> None:
-        self._store, self._lease, self._is_over = store, lease, threading.Event()
+        self._store, self._lease, self._is_stopping = store, lease, threading.Event()
         self._wake, self._unloaded = threading.Event(), threading.Event()
-        # the stores that share the lease, and functions that read their numbers of partitions
-        self._sharing, self._counts = list[Coordination](), list[Callable[[], int]]()
+        # the coordination of each store that shares the lease, and functions that read the stores' partition counts
+        self._coordinations, self._count_readers = list[Coordination](), list[Callable[[], int]]()
         self.coordination = self.share(store, store.open)
         #: Returns the partition of `__consumer_offsets` for a group; and a fence for appends to a led partition.
         self.partition_of, self.fence = store.partition_of, store.fence
@@ -305,11 +305,11 @@ class GroupServices:
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
         #: Sends waiting members to another coordinator.
-        self.release_members = self._registry.end
+        self.release_members = self._registry.stop
         self.members, self._topics = GroupCoordinator(self._registry), topics
         self.configs = self._registry.configs
         self.consumers = ConsumerCoordinator(self._registry, topics)
-        ended = EndedOffsets(self._registry, store)
+        ended = EndedTransactions(self._registry, store)
         self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
         self._threads = [
             threading.Thread(target=self._run_timers, name="group-timer", daemon=True),
@@ -318,13 +318,13 @@ class GroupServices:
         self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
 
     def expire_offsets(self) -> None:
-        _has_done("expiring committed offsets", self.offsets.expire)
+        _succeeds("expiring committed offsets", self.offsets.expire)
 
     def share(self, store: LeaderStore, read_partition_count: Callable[[], int]) -> Coordination:
-        """Coordinate a store by the lease."""
-        self._sharing.append(Coordination(self._lease, store, self._unloaded))
-        self._counts.append(read_partition_count)
-        return self._sharing[-1]
+        """Coordinate another store by the same lease."""
+        self._coordinations.append(Coordination(self._lease, store, self._unloaded))
+        self._count_readers.append(read_partition_count)
+        return self._coordinations[-1]
 
     @property
     def partitions(self) -> int:
@@ -333,9 +333,9 @@ class GroupServices:
     def join(self) -> None:
         """Join the root's gateways and renew the lease; failures are logged and retried."""
         # the topics are opened while the lease is read
-        tasks = [begin(count) for count in self._counts]
+        tasks = [begin(read_count) for read_count in self._count_readers]
         sync = partial(self._sync, [task.wait for task in tasks])
-        _has_done("joining the root's gateways", sync, fatal=StorageRefusedError)
+        _succeeds("joining the root's gateways", sync, fatal=StorageRefusedError)
         for task in tasks:
             with suppress(DistlogError):
                 task.wait()
@@ -345,12 +345,12 @@ class GroupServices:
     def start(self) -> None:
         """Load stored groups after `join`; failures are logged and retried."""
         if self._lease.held_partitions:
-            _has_done("loading groups", self._step)
+            _succeeds("loading groups", self._load_and_unload)
         self._loader.start()
 
     def stop(self) -> None:
         """Stop when all changes are durable; other gateways may coordinate the groups immediately."""
-        self._is_over.set()
+        self._is_stopping.set()
         for event in (self._wake, self.coordination.changed, self._unloaded):
             event.set()
         for thread in (*self._threads, self._loader):
@@ -358,10 +358,10 @@ class GroupServices:
                 thread.join()
         self._topics.stop()
         self._store.close()
-        _has_done("releasing the lease, for whose end other gateways wait,", self._lease.leave)
+        _succeeds("releasing the lease (other gateways wait until it expires)", self._lease.leave)
 
     def _run_timers(self) -> None:
-        while _continues(self._wake, self._is_over):
+        while _clear_and_continue(self._wake, self._is_stopping):
             pause_s = 0.0
             try:
                 self._registry.expire()
@@ -372,34 +372,37 @@ class GroupServices:
             self._wake.wait(min(max(pause_s, self._registry.due_s), _LONGEST_WAIT_S))
 
     def _keep_lease(self) -> None:
-        while _continues(self._unloaded, self._is_over):
+        while _clear_and_continue(self._unloaded, self._is_stopping):
             due_s = self._lease.due_s(self._loaded)
             if due_s > 0:
                 self._unloaded.wait(due_s)
-            elif not _has_done("renewing the lease", self._sync):
-                self._is_over.wait(_PAUSE_S)
+            elif not _succeeds("renewing the lease", self._sync):
+                self._is_stopping.wait(_PAUSE_S)
 
-    def _sync(self, counts: Iterable[Callable[[], int]] = ()) -> None:
-        # the topics of a broker may have different numbers of partitions
-        if self._lease.sync(lambda: max(count() for count in counts or self._counts), self._loaded):
-            for coordination in self._sharing:
+    def _sync(self, count_readers: Iterable[Callable[[], int]] = ()) -> None:
+        def partition_count() -> int:
+            # the topics of a broker may have different numbers of partitions
+            return max(read_count() for read_count in count_readers or self._count_readers)
+
+        if self._lease.sync(partition_count, self._loaded):
+            for coordination in self._coordinations:
                 coordination.changed.set()
 
     @property
     def _loaded(self) -> set[int]:
-        return set[int]().union(*(coordination.loaded for coordination in self._sharing))
+        return set[int]().union(*(coordination.loaded for coordination in self._coordinations))
 
     def _load(self) -> None:
-        while not self._is_over.is_set():
+        while not self._is_stopping.is_set():
             self.coordination.changed.wait(_PAUSE_S)
             self.coordination.changed.clear()
-            _has_done("loading groups", self._step)
+            _succeeds("loading groups", self._load_and_unload)
 
-    def _step(self) -> None:
+    def _load_and_unload(self) -> None:
         self.coordination.step(self._registry)
 
 
-def _has_done(task: str, work: Callable[[], None], fatal: type[Exception] | tuple[()] = ()) -> bool:
+def _succeeds(task: str, work: Callable[[], None], fatal: type[Exception] | tuple[()] = ()) -> bool:
     """Do `work`; False if it failed, which is logged. Raises the errors that are `fatal`."""
     try:
         work()
@@ -414,25 +417,25 @@ def _has_done(task: str, work: Callable[[], None], fatal: type[Exception] | tupl
     return True
 
 
-def _continues(wake: threading.Event, is_over: threading.Event) -> bool:
-    # in this order: `stop` sets `is_over` before `wake`, so no end is missed
+def _clear_and_continue(wake: threading.Event, is_stopping: threading.Event) -> bool:
+    # `stop` sets `is_stopping` before `wake`: in the reverse order here, no stop is missed
     wake.clear()
-    return not is_over.is_set()
+    return not is_stopping.is_set()
 
 
 class Coordination:
-    """Loads and unloads partitions of `store` as the `lease` has them. One thread calls `step`.
+    """Loads the partitions of `store` that the `lease` holds, and unloads the others. One thread calls `step`.
 
-    A partition is loaded after a new epoch has started, so no other gateway stores anything there after the load.
-    When the lease lapses, or loses the partition, its contents are forgotten. The partition is given up when all
-    changes in flight are stored; then `unloaded` is set.
+    A partition is loaded after the start of a new epoch, so no other gateway stores anything there after the load.
+    When the lease expires, or loses a partition, the contents of the partition are forgotten. The partition is given
+    up when all changes in flight are stored; then `unloaded` is set.
     """
 
     def __init__(self, lease: GatewayLease, store: LeaderStore, unloaded: threading.Event) -> None:
         self._lease, self._store, self._unloaded = lease, store, unloaded
         #: Set when the lease has changed.
         self.changed = threading.Event()
-        # by partition, the term of the lease in which it was loaded
+        # the term of the lease in which each partition was loaded
         self._loaded: dict[int, int] = {}
 
     @property
@@ -460,12 +463,12 @@ class Coordination:
         """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
         previous = self.loaded
         try:
-            self._step(registry)
+            self._load_and_unload(registry)
         finally:
             if previous - self.loaded:
                 self._unloaded.set()
 
-    def _step(self, registry: CoordinatedEntries[Any]) -> None:
+    def _load_and_unload(self, registry: CoordinatedEntries[Any]) -> None:
         held, term = self._held, self._lease.term
         lost_partitions = self._store.lost_partitions() if self._loaded else ()
         old = {
@@ -480,7 +483,7 @@ class Coordination:
 
     def _unload(self, partitions: set[int], registry: CoordinatedEntries[Any]) -> None:
         remaining = {number: term for number, term in self._loaded.items() if number not in partitions}
-        # the partitions count as loaded until none of their changes is in flight
+        # a partition counts as loaded while its changes are in flight
         self._loaded = {**remaining, **dict.fromkeys(partitions, _UNLOADING)}
         registry.unload(lambda key: self._store.partition_of(key) in partitions)
         self._store.drain()
@@ -493,22 +496,22 @@ class Coordination:
         except LockHeldError:
             if len(partitions) == 1:
                 raise
-            # a stopped process holds the lock of one partition, which must not block the other ones
+            # a stopped process may hold the lock of one partition: load the other partitions one by one
             errors = list[LockHeldError]()
             for number in sorted(partitions):
                 try:
                     self._load_together(frozenset({number}), term, registry)
-                except LockHeldError as error:  # noqa: PERF203 - the others are loaded
+                except LockHeldError as error:  # noqa: PERF203 - load the other partitions
                     errors.append(error)
             if errors:
                 raise errors[0] from None
 
     def _load_together(self, partitions: frozenset[int], term: int, registry: CoordinatedEntries[Any]) -> None:
-        def may_lead() -> None:
+        def check_lease() -> None:
             if self._lease.term != term or not partitions <= self._lease.held_partitions:
                 raise CoordinatorError(ErrorCode.not_coordinator)
 
-        self._store.begin(partitions, may_lead)
+        self._store.begin(partitions, check_lease)
         registry.load(self._store.load(partitions))
         self._loaded = {**self._loaded, **dict.fromkeys(partitions, term)}
 
@@ -525,7 +528,7 @@ class LeaderStore(Protocol):
 
     def partition_of(self, key: str, /) -> int: ...
 
-    def begin(self, partitions: Collection[int], may_lead: Callable[[], None]) -> None: ...
+    def begin(self, partitions: Collection[int], check_lease: Callable[[], None]) -> None: ...
 
     def end(self, partitions: Collection[int]) -> None: ...
 

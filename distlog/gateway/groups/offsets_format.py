@@ -3,7 +3,7 @@
 Source: Kafka's messages GroupMetadataKey and GroupMetadataValue (written in version 3, which brokers from 2.3 on
 read, and read in 0 to 3). For groups of the newer protocol (KIP-848), in version 0: ConsumerGroupMetadata,
 ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and
-ConsumerGroupCurrentMemberAssignment. Records of other kinds stay.
+ConsumerGroupCurrentMemberAssignment. Records of other kinds are left as they are.
 `core.read.consumer_offsets` has the committed offsets.
 """
 
@@ -50,7 +50,7 @@ class RecordKind(IntEnum):
 
 
 #: The kinds of records that a group has for each member.
-OF_MEMBERS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
+MEMBER_RECORD_KINDS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class ConsumerKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
+    """The heartbeat fields of a member, as they were sent last. `pattern` is a regular expression of topic names."""
+
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
@@ -82,7 +84,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """The partitions that a member has, and the partitions that it must give back first."""
+    """The partitions that a member has, and the partitions that it must still give back (`revoking`)."""
 
     epoch: int
     previous_epoch: int
@@ -122,7 +124,7 @@ def encode_key(key: OffsetKey | GroupKey | ConsumerKey) -> bytes:
     if isinstance(key, GroupKey):
         return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
     data = struct.pack(">h", key.kind) + text_field(key.group)
-    return data + text_field(key.member) if key.kind in OF_MEMBERS else data
+    return data + text_field(key.member) if key.kind in MEMBER_RECORD_KINDS else data
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
@@ -134,12 +136,12 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     if version not in set(RecordKind):
         return decode_offset_key(data)
     kind = RecordKind(version)
-    return ConsumerKey(reader.text(), kind, reader.text() if kind in OF_MEMBERS else "")
+    return ConsumerKey(reader.text(), kind, reader.text() if kind in MEMBER_RECORD_KINDS else "")
 
 
 def encode_group(record: GroupRecord) -> bytes:
     head = struct.pack(">h", _VALUE_VERSION) + text_field(record.protocol_type) + struct.pack(">i", record.generation)
-    names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.since_ms)
+    names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.phase_since_ms)
     parts = [struct.pack(">i", len(record.members))]
     for member in record.members:
         parts += map(text_field, (member.id, member.instance_id, member.client_id, member.client_host))
@@ -159,7 +161,7 @@ def decode_group(group: str, data: bytes) -> GroupRecord | None:
         generation=reader.number(">i"),
         protocol=reader.nullable_text(),
         leader=reader.nullable_text(),
-        since_ms=reader.number(">q") if version > 1 else -1,
+        phase_since_ms=reader.number(">q") if version > 1 else -1,
         members=tuple(_member(reader, version) for _ in range(reader.number(">i"))),
     )
 
@@ -167,20 +169,22 @@ def decode_group(group: str, data: bytes) -> GroupRecord | None:
 def _member(reader: FieldReader, version: int) -> MemberRecord:
     id, instance = reader.text(), reader.nullable_text() if version > 2 else None
     client_id, client_host = reader.text(), reader.text()
-    first, second = reader.number(">i"), reader.number(">i") if version > 0 else None
+    # version 0 has only the session timeout
+    rebalance_timeout_ms = reader.number(">i")
+    session_timeout_ms = reader.number(">i") if version > 0 else rebalance_timeout_ms
     return MemberRecord(
         id=id,
         instance_id=instance,
         client_id=client_id,
         client_host=client_host,
-        rebalance_timeout_ms=first,
-        session_timeout_ms=first if second is None else second,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
         subscription=reader.blob(),
         assignment=reader.blob(),
     )
 
 
-#: The version before each value of the newer protocol, and its end without tagged fields.
+#: A value of the newer protocol begins with its version, and ends with its number of tagged fields.
 _VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
 
 
@@ -228,7 +232,7 @@ def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None
 
 
 def _size(count: int) -> bytes:
-    """A length as newer versions of messages have it: one more, as a varint (KIP-482)."""
+    """A length in the newer protocol: a varint of one more, so that 0 means null (KIP-482)."""
     return uvarint(count + 1)
 
 
@@ -238,7 +242,8 @@ def _text(value: str | None) -> bytes:
 
 
 def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
-    topics = [(topic, [number for _, number in same]) for topic, same in groupby(sorted(partitions), itemgetter(0))]
+    by_topic = groupby(sorted(partitions), itemgetter(0))
+    topics = [(topic, [number for _, number in topic_partitions]) for topic, topic_partitions in by_topic]
     parts = [_size(len(topics))]
     for topic, numbers in topics:
         parts += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS

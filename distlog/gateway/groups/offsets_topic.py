@@ -41,7 +41,7 @@ from distlog.core.topic import Topic
 from distlog.core.write.writer import Delivery, RecordSender, Writer, engine_of
 from distlog.gateway.cluster import Leadership, OwnCompaction
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.classic_group import GroupRecord, Stored
+from distlog.gateway.groups.classic_group import GroupRecord, OnStored
 from distlog.gateway.groups.offsets_format import (
     ConsumerValue,
     GroupChange,
@@ -162,7 +162,7 @@ class OffsetsTopic:
             for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
                 yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
-    def store(self, group: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
+    def store(self, group: str, changes: Sequence[GroupChange], on_stored: OnStored) -> None:
         """Store changes, in the order of a group's calls; while too much is in flight, they are refused."""
         number = self.partition_of(group)
         try:
@@ -233,7 +233,7 @@ _MAX_WAITING_BYTES = 8 << 20
 class Call:
     """Records of one group that are stored together; `remaining` is the number of undelivered ones."""
 
-    on_stored: Stored
+    on_stored: OnStored
     remaining: int
     size: int
     code: ErrorCode = ErrorCode.none
@@ -251,7 +251,7 @@ class OffsetsBatching:
         self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._on_delivery)
 
     def append(
-        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: Stored, too_large: ErrorCode
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: OnStored, too_large: ErrorCode
     ) -> None:
         """Append records; never waits. `too_large` is the code for records that would never fit."""
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)

@@ -18,7 +18,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, FieldReader, OffsetKey, Position, WaitingChanges
 from distlog.gateway.config import GroupConfigs, GroupSettings
-from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, Stored
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, OnStored
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_format import (
     ConsumerKey,
@@ -35,18 +35,19 @@ from distlog.gateway.protocol.messages import ErrorCode
 
 @dataclass(slots=True)
 class Group:
-    """A group with its offsets. After a wait for the lock, a thread looks up a group again if it `is_gone`."""
+    """A group with its offsets. A thread that gets the lock of a group that `is_gone` looks the name up again."""
 
     membership: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets
     lock: threading.RLock = field(default_factory=threading.RLock)
     is_gone: bool = False
-    #: The earliest deadline of the group in the timer's queue, in ms of the registry's clock.
-    wakes_at: float = inf
+    #: The group's earliest deadline in the timer's queue, in ms of the registry's clock.
+    queued_deadline: float = inf
 
 
 class _Entry(Protocol):
     lock: Any
+    #: True after the registry has removed the entry.
     is_gone: bool
 
 
@@ -66,12 +67,12 @@ class CoordinatedEntries(ABC, Generic[Entry]):
 
     @contextmanager
     def lock_entry(
-        self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.none, is_loading: bool = False
+        self, name: str, *, create: bool = False, missing_code: ErrorCode = ErrorCode.none, is_loading: bool = False
     ) -> Iterator[Entry]:
-        """Lock an entry; a missing one is made, or CoordinatorError has the code `missing`.
+        """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`.
 
-        An entry that is unloaded at the same time is not missing: members would give up their partitions. While it
-        `is_loading`, the name is not checked.
+        An entry that is unloaded concurrently is not missing: with this code, members would give up their partitions.
+        The name is not checked while it `is_loading`.
         """
         while True:
             unloads = self._unloads
@@ -79,17 +80,17 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                 self.check(name)
             with self._lock:
                 entry = self._entries.get(name)
-                if entry is None and make:
+                if entry is None and create:
                     entry = self._entries[name] = self._new(name)
             if entry is None:
                 if unloads != self._unloads:
                     continue
-                raise CoordinatorError(missing)
+                raise CoordinatorError(missing_code)
             with entry.lock:
                 if entry.is_gone:
                     continue
                 if not is_loading:
-                    # the entry may have been made during `unload`
+                    # the entry may have been created during `unload`
                     self.check(name)
                 yield entry
                 return
@@ -98,11 +99,11 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     def load(self, stored: Iterable[Any], /) -> None:
         """Add the entries of stored records."""
 
-    def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget the entries with these names; no thread uses one when this returns."""
+    def unload(self, is_unloaded: Callable[[str], bool]) -> None:
+        """Remove the entries whose names are unloaded; no thread uses these entries when this returns."""
         with self._lock:
             self._unloads += 1
-            unloaded = {name: entry for name, entry in self._entries.items() if is_of(name)}
+            unloaded = {name: entry for name, entry in self._entries.items() if is_unloaded(name)}
         for name, entry in unloaded.items():
             with entry.lock:
                 self.remove(name, entry)
@@ -112,7 +113,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
         """Answer the requests that wait for the entry; its lock is held."""
 
     def remove(self, name: str, entry: Entry) -> None:
-        """Remove an entry whose lock is held; a thread that waits for the lock looks the name up again."""
+        """Remove an entry; the caller holds its lock."""
         entry.is_gone = True
         with self._lock:
             self._entries.pop(name, None)
@@ -122,7 +123,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
             return sorted(self._entries)
 
     def all(self) -> list[Entry]:
-        """All entries, some of which may be forgotten concurrently."""
+        """All entries; other threads may remove entries concurrently."""
         with self._lock:
             return list(self._entries.values())
 
@@ -132,7 +133,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
 
 #: The longest text that a record of `__consumer_offsets` holds, in bytes.
 MAX_TEXT_BYTES = 32_767
-#: The pause before the timer checks a group again whose deadline came while it was being loaded.
+#: If a group is being loaded at its deadline, the timer checks it again after this pause.
 _LOAD_PAUSE_MS = 1000
 
 
@@ -140,7 +141,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
     """The groups by name; for many threads. `clock` gives ms that never go back; `wall_clock` ms since 1970.
 
     `check` raises CoordinatorError for a group that this gateway does not coordinate, or not yet.
-    `on_earlier_deadline` is called when `due_s` becomes less.
+    `on_earlier_deadline` is called when `due_s` becomes shorter.
     """
 
     def __init__(
@@ -157,18 +158,18 @@ class GroupRegistry(CoordinatedEntries[Group]):
         super().__init__(self._check, lambda name: Group(self._new_classic(name), GroupOffsets(name)))
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
         self.configs = GroupConfigs(settings)
-        self._new_id, self._on_earlier, self._check_led = new_id, on_earlier_deadline, check
+        self._new_id, self._on_earlier_deadline, self._check_coordinated = new_id, on_earlier_deadline, check
         # deadlines and names of groups, as a heap
         self._queue: list[tuple[float, str]] = []
-        self._is_over = False
+        self._is_stopped = False
 
     def _check(self, name: str) -> None:
-        if self._is_over:
+        if self._is_stopped:
             raise CoordinatorError(ErrorCode.not_coordinator)
-        self._check_led(name)
+        self._check_coordinated(name)
 
     def load(self, changes: Iterable[GroupChange | PendingOffset]) -> None:
-        """Load stored groups. Members stay: their sessions begin now."""
+        """Load stored groups. The sessions of their members begin now."""
         values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
         consumers: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
         pending = list[PendingOffset]()
@@ -194,34 +195,34 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
             with self._loading(name) as group:
-                # a group that became a classic group, but whose old records could not be deleted, has members
+                # the group may have become a classic group with members, before its old records were deleted
                 if has_members or group.membership.phase is GroupPhase.EMPTY:
-                    group.membership = self._new_consumers(name)
+                    group.membership = self._new_consumer_group(name)
                     group.membership.restore(records)
         for pending_offset in pending:
             key = pending_offset.key
             with self._loading(key.group) as group:
                 positions = {(key.topic, key.partition): pending_offset.position}
-                group.offsets.wait_for(pending_offset.producer_id, positions)
+                group.offsets.add_pending(pending_offset.producer_id, positions)
 
     @contextmanager
     def _loading(self, name: str) -> Iterator[Group]:
-        with self.lock_entry(name, make=True, is_loading=True) as group:
+        with self.lock_entry(name, create=True, is_loading=True) as group:
             yield group
-            self._queue_up(name, group)
+            self._queue_deadline(name, group)
 
     @contextmanager
     def locked(
-        self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
+        self, name: str, *, create: bool = False, missing_code: ErrorCode = ErrorCode.unknown_member_id
     ) -> Iterator[Group]:
-        """Lock a group, as `lock_entry` does; CoordinatorError also for a name that no group may have."""
+        """Lock a group, as `lock_entry` does. Raises CoordinatorError also for a name that no group may have."""
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise CoordinatorError(ErrorCode.invalid_group_id)
-        with self.lock_entry(name, make=make, missing=missing) as group:
+        with self.lock_entry(name, create=create, missing_code=missing_code) as group:
             try:
                 yield group
             finally:
-                self._queue_up(name, group)
+                self._queue_deadline(name, group)
 
     def each_locked(self) -> Iterator[Group]:
         """Yield each group of this gateway with its lock held."""
@@ -230,7 +231,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 yield group
 
     def on_unloaded(self, entry: Group) -> None:
-        # members of the newer protocol wait for nothing but the storage
+        # requests of the newer protocol wait only for the storage, which answers them
         for member in entry.membership.members if isinstance(entry.membership, ClassicGroup) else ():
             member.refuse(ErrorCode.not_coordinator)
 
@@ -244,13 +245,13 @@ class GroupRegistry(CoordinatedEntries[Group]):
             save=lambda record, on_stored: self._store(name, [(GroupKey(name), record)], on_stored),
         )
 
-    def _new_consumers(self, name: str) -> ConsumerGroup:
+    def _new_consumer_group(self, name: str) -> ConsumerGroup:
         return ConsumerGroup(
             name, self.configs, clock=self.clock, wall_clock=self.wall_clock, new_id=self._new_id, save=self._store
         )
 
-    def classic(self, group: Group, *, joins: bool = False) -> ClassicGroup:
-        """The group by the classic protocol; an empty one becomes one if a member `joins`."""
+    def as_classic(self, group: Group, *, joins: bool = False) -> ClassicGroup:
+        """The group as a classic group; an empty group of the newer protocol becomes one if a member `joins`."""
         membership = group.membership
         if isinstance(membership, ClassicGroup):
             return membership
@@ -258,12 +259,12 @@ class GroupRegistry(CoordinatedEntries[Group]):
             raise CoordinatorError(ErrorCode.unknown_member_id)
         if membership.members:
             raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
-        self.store.store(membership.id, membership.records_to_delete(), lambda code: None)
+        self.store.store(membership.id, membership.deletions(), lambda code: None)
         classic = group.membership = self._new_classic(membership.id)
         return classic
 
-    def consumers(self, group: Group, *, joins: bool = False) -> ConsumerGroup:
-        """The group by the newer protocol; an empty one becomes one if a member `joins`."""
+    def as_consumer_group(self, group: Group, *, joins: bool = False) -> ConsumerGroup:
+        """The group as one of the newer protocol; an empty classic group becomes one if a member `joins`."""
         membership = group.membership
         if isinstance(membership, ConsumerGroup):
             return membership
@@ -272,28 +273,29 @@ class GroupRegistry(CoordinatedEntries[Group]):
         if not joins:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         self.store.store(membership.id, [(GroupKey(membership.id), None)], lambda code: None)
-        consumers = group.membership = self._new_consumers(membership.id)
+        consumers = group.membership = self._new_consumer_group(membership.id)
         return consumers
 
-    def forget(self, group: Group, on_stored: Stored) -> None:
+    def delete(self, group: Group, on_stored: OnStored) -> None:
         """Delete a group without members, and its offsets; the caller holds its lock."""
         membership, offsets = group.membership, group.offsets
-        of_group: Sequence[GroupChange] = [(GroupKey(membership.id), None)]
+        deletions: Sequence[GroupChange] = [(GroupKey(membership.id), None)]
         if isinstance(membership, ConsumerGroup):
-            of_group = membership.records_to_delete()
-        # before the removal: a client that creates the group again must store after this
-        self.store.store(membership.id, [*offsets.keys(dict.fromkeys(offsets.partitions)), *of_group], on_stored)
+            deletions = membership.deletions()
+        # stored before the removal: a client that creates the group again must store its records after the deletions
+        deletions = [*offsets.records_of(dict.fromkeys(offsets.partitions)), *deletions]
+        self.store.store(membership.id, deletions, on_stored)
         self.remove(membership.id, group)
 
-    def _store(self, name: str, changes: Sequence[GroupChange], on_stored: Stored) -> None:
+    def _store(self, name: str, changes: Sequence[GroupChange], on_stored: OnStored) -> None:
         group = self._entries[name]
 
-        def locked(code: ErrorCode) -> None:
+        def on_stored_locked(code: ErrorCode) -> None:
             with group.lock:
                 on_stored(code)
-                self._queue_up(name, group)
+                self._queue_deadline(name, group)
 
-        self.store.store(name, changes, locked)
+        self.store.store(name, changes, on_stored_locked)
 
     @property
     def next_deadline(self) -> float:
@@ -305,47 +307,47 @@ class GroupRegistry(CoordinatedEntries[Group]):
         """The seconds until `expire` has work."""
         return max(0.0, (self.next_deadline - self.clock()) / 1000)
 
-    def end(self) -> None:
-        """Send all members to another gateway, now and later."""
-        self._is_over = True
+    def stop(self) -> None:
+        """Send all members to another gateway, also those that send requests later."""
+        self._is_stopped = True
         for group in self.all():
             with group.lock:
                 self.on_unloaded(group)
 
     def expire(self) -> None:
-        """Run the timers of the groups whose deadlines are over."""
+        """Apply the deadlines that are over, of all groups."""
         while self.next_deadline <= self.clock():
             with self._lock:
                 deadline, name = heapq.heappop(self._queue)
             try:
                 with self.locked(name) as group:
-                    # else the group was queued again, with an earlier deadline
-                    if deadline == group.wakes_at:
-                        group.wakes_at = inf
+                    # a group may also be in the queue with a later deadline, which does not apply any more
+                    if deadline == group.queued_deadline:
+                        group.queued_deadline = inf
                         group.membership.expire()
             except CoordinatorError:
-                # nothing else may queue a group again that is being loaded
+                # a group that is being loaded: no other thread may queue it again
                 loading = self.get(name)
-                if loading is not None and loading.wakes_at == deadline:
-                    loading.wakes_at = self.clock() + _LOAD_PAUSE_MS
+                if loading is not None and loading.queued_deadline == deadline:
+                    loading.queued_deadline = self.clock() + _LOAD_PAUSE_MS
                     with self._lock:
-                        heapq.heappush(self._queue, (loading.wakes_at, name))
+                        heapq.heappush(self._queue, (loading.queued_deadline, name))
 
-    def _queue_up(self, name: str, group: Group) -> None:
+    def _queue_deadline(self, name: str, group: Group) -> None:
         """Queue a group's next deadline for the timer, unless the queue has an earlier one."""
         deadline = group.membership.next_deadline
-        if deadline >= group.wakes_at:
+        if deadline >= group.queued_deadline:
             return
-        group.wakes_at = deadline
+        group.queued_deadline = deadline
         with self._lock:
             heapq.heappush(self._queue, (deadline, name))
             is_first = self._queue[0][0] == deadline
         if is_first:
-            self._on_earlier()
+            self._on_earlier_deadline()
 
 
-def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics; None if the bytes, which only clients interpret, are not a subscription."""
+def parse_subscription(subscription: bytes) -> frozenset[str] | None:
+    """The topics of a member's subscription; None if the bytes are not in the format of Kafka's consumers."""
     reader = FieldReader(subscription, "a subscription", OFFSETS_TOPIC)
     try:
         reader.number(">h")
@@ -355,15 +357,17 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
 
 
 class GroupOffsets:
+    """The committed offsets of a group, with those that are in flight or in open transactions (pending)."""
+
     def __init__(self, group: str) -> None:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
         self._topics: frozenset[str] | None = frozenset()
-        self._waiting = WaitingChanges[TopicPartition, Position]()
+        self._pending = WaitingChanges[TopicPartition, Position]()
         #: The numbers of changes in flight by partition: outside of transactions, and in transactions.
-        self._storing, self._joining = Counter[TopicPartition](), Counter[TopicPartition]()
-        #: The producer ids of transactions that ended while offsets were in flight; True if committed.
-        self._ended = list[tuple[int, bool]]()
+        self._in_flight, self._transactional_in_flight = Counter[TopicPartition](), Counter[TopicPartition]()
+        #: The producer ids of transactions that ended while offsets were in flight, and whether they were committed.
+        self._ended_transactions = list[tuple[int, bool]]()
 
     def __len__(self) -> int:
         return len(self._by_partition)
@@ -381,9 +385,9 @@ class GroupOffsets:
         return self._by_partition.get((topic, partition))
 
     def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
-        """Apply stored changes; None deletes. They supersede earlier offsets of transactions."""
+        """Apply stored changes; None deletes an offset. They supersede pending offsets of their partitions."""
         for partition, position in changes.items():
-            self._waiting.supersede(partition)
+            self._pending.supersede(partition)
             if position is None:
                 self._by_partition.pop(partition, None)
                 self._topics = None
@@ -395,100 +399,108 @@ class GroupOffsets:
             self._topics = None
         self._by_partition.update(positions)
 
-    def begin_storing(self, partitions: Iterable[TopicPartition]) -> None:
-        self._storing += Counter(iter(partitions))
+    def begin_commit(self, partitions: Iterable[TopicPartition]) -> None:
+        self._in_flight += Counter(iter(partitions))
 
-    def end_storing(self, partitions: Iterable[TopicPartition]) -> None:
-        self._storing -= Counter(iter(partitions))
+    def end_commit(self, partitions: Iterable[TopicPartition]) -> None:
+        self._in_flight -= Counter(iter(partitions))
 
     @property
-    def storing(self) -> frozenset[TopicPartition]:
-        """The partitions whose changes are in flight, without those in transactions."""
-        return frozenset(self._storing)
+    def in_flight(self) -> frozenset[TopicPartition]:
+        """The partitions with changes in flight, outside of transactions."""
+        return frozenset(self._in_flight)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions that have an offset, or may get one from a pending or in-flight change."""
-        return frozenset(self._by_partition) | self.pending | self.storing
+        return frozenset(self._by_partition) | self.pending | self.in_flight
 
-    def begin_joining(self, partitions: Iterable[TopicPartition]) -> int:
-        """Note offsets of a transaction in flight; returns the `first_end` for `joined`."""
-        self._joining += Counter(iter(partitions))
-        return len(self._ended)
+    def begin_transactional_commit(self, partitions: Iterable[TopicPartition]) -> int:
+        """Note that offsets of a transaction are in flight; returns the `ended_before` for `add_transactional`."""
+        self._transactional_in_flight += Counter(iter(partitions))
+        return len(self._ended_transactions)
 
-    def joined(self, producer_id: int, positions: Mapping[TopicPartition, Position], first_end: int) -> None:
-        """Note that offsets of the producer's transaction, which may have ended already, are in the log."""
+    def add_transactional(
+        self, producer_id: int, positions: Mapping[TopicPartition, Position], ended_before: int
+    ) -> None:
+        """Add offsets of the producer's transaction when they are in the log; it may have ended since the append."""
         outcome = next(
-            (committed for ended_id, committed in self._ended[first_end:] if ended_id == producer_id), None
+            (committed for ended_id, committed in self._ended_transactions[ended_before:] if ended_id == producer_id),
+            None,
         )
         if outcome is None:
-            self.wait_for(producer_id, positions)
+            self.add_pending(producer_id, positions)
         elif outcome:
             self._add(positions)
 
-    def end_joining(self, partitions: Iterable[TopicPartition]) -> None:
-        self._joining -= Counter(iter(partitions))
-        if not self._joining:
-            self._ended.clear()
+    def end_transactional_commit(self, partitions: Iterable[TopicPartition]) -> None:
+        self._transactional_in_flight -= Counter(iter(partitions))
+        if not self._transactional_in_flight:
+            self._ended_transactions.clear()
 
-    def is_joining(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """True if offsets of `partitions`, or of any, are in flight as part of a transaction."""
-        return any(self._joining[partition] for partition in (self._joining if partitions is None else partitions))
+    def has_transactional_commit(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
+        """True if offsets of a transaction are in flight, in one of `partitions` or in any."""
+        in_flight = self._transactional_in_flight
+        return any(in_flight[partition] for partition in (in_flight if partitions is None else partitions))
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._joining) or bool(self._waiting)
+        return bool(self._transactional_in_flight) or bool(self._pending)
 
     @property
     def pending(self) -> frozenset[TopicPartition]:
-        return self._waiting.keys
+        return self._pending.keys
 
-    def wait_for(self, producer_id: int, positions: Mapping[TopicPartition, Position]) -> None:
+    def add_pending(self, producer_id: int, positions: Mapping[TopicPartition, Position]) -> None:
+        """Add offsets that apply when the producer's transaction is committed."""
         for partition, position in positions.items():
-            self._waiting.add(producer_id, partition, position)
+            self._pending.add(producer_id, partition, position)
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
-        self._add(self._waiting.end(producer_id, is_committed=is_committed))
-        if self._joining:
-            self._ended.append((producer_id, is_committed))
+        self._add(self._pending.end(producer_id, is_committed=is_committed))
+        if self._transactional_in_flight:
+            self._ended_transactions.append((producer_id, is_committed))
 
-    def keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
+    def records_of(
+        self, changes: Mapping[TopicPartition, Position | None]
+    ) -> list[tuple[OffsetKey, Position | None]]:
         return [(OffsetKey(self._group, *partition), position) for partition, position in changes.items()]
 
-    def older(self, times_ms: Mapping[str, int]) -> list[TopicPartition]:
-        if times_ms.keys().isdisjoint(self.topics):
+    def older_than(self, created_ms: Mapping[str, int]) -> list[TopicPartition]:
+        """The partitions whose offset was committed before the topic's time in `created_ms`."""
+        if created_ms.keys().isdisjoint(self.topics):
             return []
         return [
             partition
-            for partition, committed in self._by_partition.items()
-            if committed.commit_ms < times_ms.get(partition[0], 0)
+            for partition, position in self._by_partition.items()
+            if position.commit_ms < created_ms.get(partition[0], 0)
         ]
 
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """The offsets that were unused for `retention_ms`: since the group is empty, or since their commit (KIP-211).
+        """The partitions whose offset was unused for `retention_ms` since its commit, in an empty group (KIP-211).
 
-        A group with members keeps the offsets in topics that the members read; all offsets if the topics are unknown.
+        A group with members keeps its offsets in subscribed topics, and all offsets if these topics are unknown.
         """
-        topics = read_topics(group)
+        topics = subscribed_topics(group)
         is_settled = isinstance(group, ConsumerGroup) or group.phase in (GroupPhase.EMPTY, GroupPhase.STABLE)
         if topics is None or not is_settled:
             return []
-        since_ms = group.since_ms if group.phase is GroupPhase.EMPTY else 0
+        empty_since_ms = group.phase_since_ms if group.phase is GroupPhase.EMPTY else 0
         return [
             (topic, partition)
             for (topic, partition), position in self._by_partition.items()
-            if topic not in topics and max(position.commit_ms, since_ms) + retention_ms <= now_ms
+            if topic not in topics and max(position.commit_ms, empty_since_ms) + retention_ms <= now_ms
         ]
 
 
-def read_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | None:
+def subscribed_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | None:
     """The topics that the members subscribe to; None if a subscription cannot be read."""
     if group.phase is GroupPhase.EMPTY:
         return frozenset()
     if isinstance(group, ConsumerGroup):
-        return group.read_topics
+        return group.subscribed_topics
     if group.members.protocol_type != "consumer":
         return None
-    topics = [subscribed_topics(member.subscription(group.protocol)) for member in group.members]
+    topics = [parse_subscription(member.subscription(group.protocol)) for member in group.members]
     subscriptions = [topics_of_member for topics_of_member in topics if topics_of_member is not None]
     return frozenset[str]().union(*subscriptions) if len(subscriptions) == len(topics) else None

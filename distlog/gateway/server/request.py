@@ -54,7 +54,7 @@ class Request:
     is_gone: bool = False
     #: The pause before the client's next request is read, by its quotas.
     throttled_s: float = 0
-    #: What the API's handler keeps while the request waits; None at its first call.
+    #: The state that the API's handler keeps while the request waits; None at the handler's first call.
     handler_state: Any = None
     granted: Rights | None = None
     #: False in the network's thread: a handler that would have to wait raises WouldWaitError.

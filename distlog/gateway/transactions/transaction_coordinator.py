@@ -82,7 +82,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         `expected` is the caller, if it is a producer of the id: it continues, also after its transaction has timed
         out, unless another producer has started.
         """
-        with self.lock_entry(id_, make=True) as transaction:
+        with self.lock_entry(id_, create=True) as transaction:
             state, now_ms = transaction.state, self._clock()
             if state is None:
                 producer = ProducerId(self._new_id(), 0)
@@ -192,7 +192,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     @contextmanager
     def _locked_by(self, id_: str, producer: ProducerId) -> Iterator[CoordinatedTransaction]:
         """The transaction of exactly this producer, with its lock held."""
-        with self.lock_entry(id_, missing=ErrorCode.invalid_producer_id_mapping) as transaction:
+        with self.lock_entry(id_, missing_code=ErrorCode.invalid_producer_id_mapping) as transaction:
             check_producer(transaction.state, producer)
             yield transaction
 

@@ -40,7 +40,7 @@ def stored(topic: Topic, group: str, members: tuple[MemberRecord, ...]) -> None:
     store = OffsetsTopic(root_of(topic), linger_ms=0)
     store.open()
     store.begin([store.partition_of(group)])
-    record = GroupRecord(group=group, protocol_type="consumer", generation=1, since_ms=0, members=members)
+    record = GroupRecord(group=group, protocol_type="consumer", generation=1, phase_since_ms=0, members=members)
     codes = list[ErrorCode]()
     store.store(group, [(GroupKey(group), record)], codes.append)
     store.close()

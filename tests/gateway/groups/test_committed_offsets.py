@@ -226,7 +226,7 @@ def test_a_first_commit_under_way_does_not_bring_back_a_position_in_a_topic_that
     gateway, reply = Gateway(), Codes()
     gateway.store.held = True
     gateway.offsets.commit(GROUP, {CLICKS: Position(7), VIEWS: Position(8)}, reply)
-    gateway.offsets.forget_topic("clicks")
+    gateway.offsets.delete_topic("clicks")
     gateway.store.release()
     assert reply == [ErrorCode.none]
     assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (None, 8)
@@ -237,7 +237,7 @@ def test_a_stopping_gateway_answers_waiting_members() -> None:
     gateway = Gateway()
     stable(gateway, gateway.member("a"))
     waiting = gateway.member("b").join()
-    gateway.groups.end()
+    gateway.groups.stop()
     assert waiting.join_error is ErrorCode.not_coordinator
     # a member that joins now is refused, too: its response would never come
     assert gateway.member("c").join().join_error is ErrorCode.not_coordinator

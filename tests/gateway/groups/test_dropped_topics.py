@@ -96,13 +96,13 @@ def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() 
     assert positions.topics == {"clicks", "views"}
     positions.apply({("clicks", 0): None, ("views", 0): None})
     assert positions.topics == {"clicks"}
-    positions.wait_for(7, {("orders", 0): Position(1)})
+    positions.add_pending(7, {("orders", 0): Position(1)})
     assert positions.topics == {"clicks"}
     positions.end_transaction(7, is_committed=True)
     assert positions.topics == {"clicks", "orders"}
-    first_end = positions.begin_joining([("carts", 0)])
+    ended_before = positions.begin_transactional_commit([("carts", 0)])
     positions.end_transaction(8, is_committed=True)
-    positions.joined(8, {("carts", 0): Position(1)}, first_end)
+    positions.add_transactional(8, {("carts", 0): Position(1)}, ended_before)
     assert positions.topics == {"carts", "clicks", "orders"}
 
 

@@ -125,7 +125,7 @@ def test_a_member_has_the_session_of_its_group_from_its_next_heartbeat_on() -> N
         (OF_BROKER, "0", "The settings of a gateway are read-only"),
         (OF_BROKER, "", "The settings of a gateway are read-only"),
         (OF_METRICS, "m", "takes no metrics of clients"),
-        (OF_LOGGERS, "0", "no levels of loggers"),
+        (OF_LOGGERS, "0", "no dynamic log levels"),
         (99, "x", "Unknown resource type 99"),
     ],
 )

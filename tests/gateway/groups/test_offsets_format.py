@@ -30,7 +30,13 @@ MEMBER = MemberRecord(
     assignment=b"as",
 )
 GROUP = GroupRecord(
-    group="g", protocol_type="consumer", generation=3, protocol="range", leader="m", since_ms=4, members=(MEMBER,)
+    group="g",
+    protocol_type="consumer",
+    generation=3,
+    protocol="range",
+    leader="m",
+    phase_since_ms=4,
+    members=(MEMBER,),
 )
 
 
@@ -68,7 +74,7 @@ def test_older_versions_of_values_are_read() -> None:
     member = b"\0\0\0\1\0\1m\0\1c\0\2/h\0\0\0\2\0\0\0\1s\0\0\0\2as"
     actual = decode_group("g", b"\0\0" + head + member)
     assert actual
-    assert (actual.since_ms, actual.members[0].rebalance_timeout_ms) == (-1, 2)
+    assert (actual.phase_since_ms, actual.members[0].rebalance_timeout_ms) == (-1, 2)
 
 
 def test_records_of_newer_kinds_are_left_alone() -> None:

@@ -124,7 +124,7 @@ def large_group(size: int) -> GroupRecord:
         subscription=b"x" * size,
         assignment=b"",
     )
-    return GroupRecord(group="billing", protocol_type="consumer", generation=1, since_ms=0, members=(member,))
+    return GroupRecord(group="billing", protocol_type="consumer", generation=1, phase_since_ms=0, members=(member,))
 
 
 def test_too_many_bytes_in_flight_are_refused(tmp_path: Path) -> None:

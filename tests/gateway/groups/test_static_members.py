@@ -143,6 +143,6 @@ def test_instances_that_are_away_and_give_no_time_for_joining_do_not_keep_the_ti
     stable(gateway, first)
     first.join(rebalance_timeout_ms=0).sync(a=b"0")
     with gateway.groups.locked(GROUP) as group:
-        group.membership.prepare()
+        group.membership.prepare_rebalance()
     gateway.at_time(1)
     assert gateway.groups.next_deadline > gateway.now

@@ -194,13 +194,13 @@ def test_quotas_end_if_their_tombstone_was_cleaned(root: Path) -> None:
     first, other, alice = quotas_of_a_gateway(), quotas_of_a_gateway(), Entity.of({"user": "alice"})
     first.alter_quotas(alice, {PRODUCER_BYTE_RATE: 1000.0})
     other.refresh()
-    assert other.limits == {alice: {PRODUCER_BYTE_RATE: 1000.0}}
+    assert other.quotas == {alice: {PRODUCER_BYTE_RATE: 1000.0}}
     first.alter_quotas(alice, {PRODUCER_BYTE_RATE: None})
     topic = distlog.open(str(root / "__dynamic_configs"))
     topic.alter_config({"cleanup.policy": "delete"})
     topic.delete_records({0: -1})
     other.refresh()
-    assert other.limits == {}
+    assert other.quotas == {}
 
 
 def is_throttled(response: Any, size: int) -> bool:
