@@ -38,7 +38,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A gateway, which clients know as a broker; its loopback addresses are of `machine`."""
+    """A gateway, which is a broker for clients. A loopback `host` can be reached only from `machine`."""
 
     id: int
     host: str
@@ -60,7 +60,7 @@ class Node:
         return self.host, self.port, self.machine
 
     def is_reached_from(self, machine: str) -> bool:
-        """True if clients of a gateway on `machine` can reach this node: loopback addresses are of one machine."""
+        """True if clients of a gateway on `machine` can reach this node."""
         return self.machine == machine or not is_loopback(self.host)
 
 
@@ -69,13 +69,13 @@ def this_machine() -> str:
 
 
 def advertised(host: str, port: int) -> tuple[str, int]:
-    """The address of a listener for other machines: the machine's name in place of a `host` for all addresses."""
-    is_any = host in {"0.0.0.0", "::", ""}
-    return (this_machine() if is_any else host), port
+    """The address of a listener for other machines: a `host` that means all addresses becomes the machine's name."""
+    means_all = host in {"0.0.0.0", "::", ""}
+    return (this_machine() if means_all else host), port
 
 
 # The gateways are a consumer group (distlog.core.read.group_log) in the root's folder, and share the partitions of
-# `__consumer_offsets`: each gateway sends heartbeats, and the partitions of a dead gateway go to the other ones.
+# `__consumer_offsets`. Each gateway sends heartbeats; the partitions of a dead gateway go to other gateways.
 # Clocks of gateways are not compared. The epoch of a partition (Leadership) keeps a former holder from committing.
 
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
@@ -85,7 +85,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state at the last sync. `term` grows when everything must be loaded again; `joins` counts its joins."""
+    """The lease at the last sync. When `term` grows, all partitions must be loaded again. `joins` counts joins."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class GatewayLease:
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
         """Send a heartbeat, and share `count` partitions; returns True if the held partitions or the term changed.
 
-        `pending` partitions are not given up yet. At the first call, a gateway at the same address counts as dead.
+        `pending` partitions must not be given up yet. At the first call, a former gateway of this address is dead.
         Raises the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
@@ -159,7 +159,7 @@ class GatewayLease:
 
     @property
     def unknown_s(self) -> float:
-        """The seconds until all other gateways have read that this one exists; 0 if they have."""
+        """The seconds until all other gateways have read that this gateway exists; 0 if they have."""
         return max(0.0, self._known_at - self._clock())
 
     @property
@@ -173,7 +173,7 @@ class GatewayLease:
 
     @property
     def term(self) -> int:
-        """A number that grows after the lease had lapsed: then partitions must be loaded again."""
+        """A number that grows when an expired lease is held again: all partitions must be loaded again."""
         return self._view.term
 
     @property
@@ -187,7 +187,7 @@ class GatewayLease:
         return sum((node.host, node.machine) == (self.node.host, self.node.machine) for node in self.nodes)
 
     def holder(self, partition: int) -> Node | None:
-        """The gateway that coordinates a partition; None if this gateway's clients can reach none."""
+        """The gateway that coordinates a partition; None if there is none that this gateway's clients can reach."""
         holder = self._view.holders.get(partition)
         if holder is not None and holder.id == self.node.id:
             return self.node if partition in self.held_partitions else None
@@ -196,8 +196,8 @@ class GatewayLease:
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
         """Return the id of a gateway for each partition, the same at all gateways.
 
-        Any gateway can serve any partition, but a client's batches stay in order only at one, and an append wakes the
-        fetches that wait at its gateway.
+        Any gateway can serve any partition. But a client's batches stay in order only at one gateway, and an append
+        wakes only the fetches that wait at its gateway.
         """
         return shares(topic_id, partitions, tuple(node.id for node in self.nodes))
 
@@ -215,13 +215,13 @@ class GatewayLease:
 
 @lru_cache(maxsize=256)
 def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
-    """Return the gateway of each partition by rendezvous hashing: few move, and no gateway exceeds an equal share."""
-    least, larger_shares = divmod(partitions, len(ids))
+    """Return the gateway of each partition by rendezvous hashing: few partitions move, and shares are equal."""
+    equal_share, larger_shares = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
-        free = [id_ for id_ in ids if counts[id_] < least + (larger_shares > 0)]
+        free = [id_ for id_ in ids if counts[id_] < equal_share + (larger_shares > 0)]
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
-        larger_shares -= counts[best] == least
+        larger_shares -= counts[best] == equal_share
         counts[best] += 1
         leaders.append(best)
     return leaders
@@ -231,7 +231,7 @@ def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
     return hashlib.blake2b(f"{topic_id}/{partition}/{node_id}".encode(), digest_size=8).digest()
 
 
-# After a pause of a process, two may run a task at the same time in spite of the lease: each task allows that.
+# After a pause of a process, two processes may run a task at once in spite of the lease: each task allows that.
 
 MAINTENANCE_GROUP = "maintenance"
 #: Tasks take minutes: another gateway may begin a minute later.
@@ -258,7 +258,7 @@ class TaskLease:
         return bool(self._member.owned) and not self._member.is_lapsed
 
     def keep(self) -> None:
-        """Take or renew the lease when it is due; an error is logged, and the lease may lapse."""
+        """Take or renew the lease when that is due. An error is logged, and the lease may expire."""
         try:
             if self._member.due_s(()) <= 0:
                 self._member.sync(lambda: 1, lambda numbers, added: dict.fromkeys(numbers, 0), ())
@@ -269,7 +269,9 @@ class TaskLease:
         try:
             self._member.leave()
         except DistlogError as error:
-            _log.warning("other processes wait for the lease of the tasks to end: %s", error)
+            _log.warning(
+                "the lease of the tasks was not released, so other processes wait until it expires: %s", error
+            )
 
 
 class Maintenance:

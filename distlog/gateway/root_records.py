@@ -113,7 +113,7 @@ class RootRecords(ABC, Generic[Key, Value]):
         if hosted is not self._hosted:
             self._reset(hosted)
             self._tail = PartitionTail.of(partition)
-        if self._tail.has_lost_records(partition.hosted.snapshot.partitions[0]):
+        if self._tail.restart_if_compacted(partition.hosted.snapshot.partitions[0]):
             self._reset(hosted)
         for records in self._tail.records():
             for row in records.to_pylist():

@@ -99,7 +99,7 @@ def stop_syncing(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer) -> Non
     # nothing has a pause while it is due, as a request has one, and would take a whole core
     monkeypatch.setattr(gateway.broker.groups, "_sync", lambda: time.sleep(0.05))
     # what it has in memory stays there
-    monkeypatch.setattr(gateway.broker.transactions, "tick", lambda: None)
+    monkeypatch.setattr(gateway.broker.transactions, "run_timers", lambda: None)
 
 
 def blind(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, held: frozenset[int], term: int) -> None:

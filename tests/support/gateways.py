@@ -45,7 +45,7 @@ def serving(root: object, *, tls: Any = None, authentication: Any = None, **sett
 @pytest.fixture
 def lingers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first batches after a pause linger like all others, so that a test controls groups of batches."""
-    monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 3600.0)
+    monkeypatch.setattr(gathered_appends, "_BURST_S", 3600.0)
 
 
 @pytest.fixture

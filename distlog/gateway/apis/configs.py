@@ -253,7 +253,7 @@ def _alter_group(broker: Broker, changes_of: _ChangesOf, resource: Any, *, valid
         configs.alter_group(group, changes)
 
 
-def _incremental_changes(current: _CurrentSettings, resource: Any) -> dict[str, str | None]:
+def _incremental(current: _CurrentSettings, resource: Any) -> dict[str, str | None]:
     return {change.name: _changed_value(current, change) for change in resource.configs}
 
 
@@ -274,7 +274,7 @@ def _changed_value(current: _CurrentSettings, change: Any) -> str | None:
     return ",".join([*remaining, *items] if operation == _APPEND else remaining)
 
 
-def _full_replacement(current: _CurrentSettings, resource: Any) -> dict[str, str | None]:
+def _replacement(current: _CurrentSettings, resource: Any) -> dict[str, str | None]:
     _check_not_null(resource.configs)
     return {**dict.fromkeys(current.overrides), **{config.name: config.value for config in resource.configs}}
 
@@ -373,16 +373,8 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
 _DESCRIBE_RIGHT = "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
 _ALTER_RIGHT = "ALTER_CONFIGS of the topic or the group, or of the cluster"
 APIS = (
-    Api(
-        44,
-        "IncrementalAlterConfigs",
-        0,
-        1,
-        partial(alter_configs, _incremental_changes),
-        _ALTER_RIGHT,
-        Handlers.TOPICS,
-    ),
-    Api(33, "AlterConfigs", 0, 2, partial(alter_configs, _full_replacement), _ALTER_RIGHT, Handlers.TOPICS),
+    Api(44, "IncrementalAlterConfigs", 0, 1, partial(alter_configs, _incremental), _ALTER_RIGHT, Handlers.TOPICS),
+    Api(33, "AlterConfigs", 0, 2, partial(alter_configs, _replacement), _ALTER_RIGHT, Handlers.TOPICS),
     Api(32, "DescribeConfigs", 1, 4, describe_configs, _DESCRIBE_RIGHT),
     Api(74, "ListConfigResources", 0, 1, list_config_resources, "DESCRIBE_CONFIGS of the cluster"),
     Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"),

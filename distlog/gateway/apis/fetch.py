@@ -22,22 +22,23 @@ from distlog.gateway.server.request import Request, by_topic, grouped, topic_key
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition
 
-#: Fetches in a session (KIP-227) have a greater epoch. Sessions are optional, and gateways have none.
-_OPENING_EPOCH = 0
+#: A fetch with a greater epoch is in a session (KIP-227). Sessions are optional: gateways have none.
+_NEW_SESSION_EPOCH = 0
 #: The isolation level of clients that read committed records only.
 _READ_COMMITTED = 1
-#: A fetch waits no longer, even if its `fetch.max.wait.ms` is longer.
-_LONGEST_WAIT_S = 60.0
+#: The longest wait of a fetch, even if its `fetch.max.wait.ms` is longer.
+_MAX_WAIT_S = 60.0
 #: The offsets in the response for a partition that cannot be read.
 _NO_OFFSETS = LogOffsets(-1, -1, -1)
 
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
+    """Return the records, or None if the fetch waits for `min_bytes`: then it is called again."""
     body, delayed = request.body, request.handler_state
     if delayed is None:
-        wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
+        wait_s = min(max(body.max_wait / 1000, 0), _MAX_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
-        if request.get("session_epoch", _OPENING_EPOCH) > _OPENING_EPOCH:
+        if request.get("session_epoch", _NEW_SESSION_EPOCH) > _NEW_SESSION_EPOCH:
             return {"error_code": ErrorCode.fetch_session_id_not_found}
         partitions = {
             (topic_key(topic, "topic"), partition.partition): partition
@@ -79,15 +80,16 @@ class _FetchedPartition(NamedTuple):
 
 def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
     partitions, committed = delayed.partitions, delayed.committed
-    requested = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
-    memory = broker.fetch_memory.reserve(
-        min(requested, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)
+    requested_bytes = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
+    reserved = broker.fetch_memory.reserve(
+        min(requested_bytes, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)
     )
-    room, reads = memory, list[_FetchedPartition]()
+    remaining, reads = reserved, list[_FetchedPartition]()
     for (topic, _), partition in partitions.items():
-        reads.append(_read(request, broker, topic, partition, room, committed, is_first=room == memory))
-        room -= reads[-1].size
-    broker.fetch_memory.give_back(room)
+        is_first = remaining == reserved
+        reads.append(_read(request, broker, topic, partition, remaining, committed, is_first=is_first))
+        remaining -= reads[-1].size
+    broker.fetch_memory.give_back(remaining)
     return reads
 
 
@@ -96,7 +98,7 @@ def _read(
     broker: Broker,
     topic: str | uuid.UUID,
     requested: Any,
-    room: int,
+    remaining: int,
     committed: bool,
     *,
     is_first: bool,
@@ -104,10 +106,10 @@ def _read(
     try:
         request.rights.check_topic(Operation.READ, topic, broker.metadata)
         partition = broker.metadata.readable_topic(topic).partition(requested.partition)
-        max_bytes = max(min(requested.partition_max_bytes, room), 0)
+        max_bytes = max(min(requested.partition_max_bytes, remaining), 0)
         data = partition.fetch(requested.fetch_offset, max_bytes, committed=committed)
         if data.batches is not None and len(data.batches) > max_bytes and not is_first:
-            # only the first batch of a response may be larger than the client asked for
+            # only the first batch of a response may be larger than the client's limit
             data = data._replace(batches=None, aborted=())
         return _FetchedPartition(topic, requested.partition, partition, data, ErrorCode.none)
     except Exception as error:
@@ -138,32 +140,32 @@ def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
         ]
         if committed
         else None,
-        "records": _records(read.data.batches) if read.data and read.data.batches is not None else b"",
+        "records": _record_bytes(read.data.batches) if read.data and read.data.batches is not None else b"",
     }
 
 
-def _records(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
+def _record_bytes(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
     if isinstance(batches, StoredBatches):
         return batches
-    # a commit has moved the offsets: they are written into a copy
+    # the commit gave the batches other offsets than their bytes have: write these into a copy
     return bytes(batches) if batches.moved else batches.data
 
 
-#: KIP-405: the earliest offset on the broker's own disk, and the latest in tiered storage. A gateway has no tiers.
+#: Requests for the earliest offset on the broker's disk, and the latest in tiered storage (KIP-405).
 _EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
 
 
 def list_offsets(request: Request, broker: Broker) -> Fields:
     committed = request.get("isolation_level", 0) == _READ_COMMITTED
     topics = [
-        {"name": name, "partitions": _list_topic(request, broker, name, [part for _, part in items], committed)}
+        {"name": name, "partitions": _topic_offsets(request, broker, name, [part for _, part in items], committed)}
         for name, items in grouped(_by_partition(request).items(), lambda item: item[0][0]).items()
     ]
     return {"topics": topics}
 
 
 def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
-    """The partitions of a request by topic and number; as in Kafka, the last if one is named twice."""
+    """The partitions of a request by topic and number; as in Kafka, the last of equal ones."""
     return {
         (topic.name, requested.partition_index): requested
         for topic in request.body.topics
@@ -171,7 +173,7 @@ def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
     }
 
 
-def _list_topic(
+def _topic_offsets(
     request: Request, broker: Broker, topic: str, requested: Sequence[Any], committed: bool
 ) -> list[Fields]:
     """Look up the offsets of partitions; on an object store in parallel, after one refresh."""
@@ -185,12 +187,12 @@ def _list_topic(
         return [{"partition_index": part.partition_index, "error_code": code} for part in requested]
 
     def listed(part: Any) -> Fields:
-        return fields_or_error(_listed_offset, hosted, part, committed, partition_index=part.partition_index)
+        return fields_or_error(_list_offset, hosted, part, committed, partition_index=part.partition_index)
 
     return [listed(part) for part in requested] if hosted.is_local else in_parallel(listed, requested)
 
 
-def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields:
+def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields:
     """The offset for a time in ms, or for one of Kafka's special times, with its timestamp and epoch."""
     partition = hosted.partition(requested.partition_index)
     state, time_ms = partition.state(), requested.timestamp
@@ -204,14 +206,14 @@ def _listed_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fiel
     if time_ms == _LATEST_TIERED or (time_ms < 0 and time_ms != MAX_TIMESTAMP):
         return {}
     offset_and_time = offset_for_time(hosted.topic.reader, state, time_ms)
-    # a reader of committed records gets no unstable offset
+    # a reader of committed records gets no offset from the last stable offset on
     if offset_and_time is None or offset_and_time[0] >= end:
         return {}
     offset, timestamp = offset_and_time
     return {"offset": offset, "timestamp": timestamp, "leader_epoch": epochs.epoch_of(state, offset)}
 
 
-# An imported log has its broker's epochs: each ends where the next one begins, and the latest one where the log ends.
+# An imported log has its broker's leader epochs: each ends where the next one begins, and the latest at the log end.
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
     requested = {(topic.topic, part.partition): part for topic in request.body.topics for part in topic.partitions}
     ends = (

@@ -25,16 +25,16 @@ from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import NO_OPERATIONS, Request, by_topic, grouped
 from distlog.gateway.topics.metadata_cache import HostedTopic
 
-#: The version of FindCoordinator from which on a request has a list of keys.
-_LIST_VERSION = 4
-#: The type of a key that is a transactional id.
+#: The first version of FindCoordinator with a list of keys.
+_FIRST_WITH_KEY_LIST = 4
+#: The key type of transactional ids.
 _TRANSACTION = 1
 _NO_NODE: Fields = {"node_id": -1, "host": "", "port": -1}
 _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available, "error_message": None}
 
 
 def find_coordinator(request: Request, broker: Broker) -> Fields:
-    if request.api_version < _LIST_VERSION:
+    if request.api_version < _FIRST_WITH_KEY_LIST:
         return fields_or_error(_coordinator, request, broker, request.body.key, **_NO_NODE)
     coordinators = [
         fields_or_error(_coordinator, request, broker, key, **_NO_NODE, key=key)
@@ -55,19 +55,19 @@ def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
     return {"node_id": node.id, "host": host, "port": port}
 
 
-def _denied(request: Request) -> ErrorCode:
+def _read_denial(request: Request) -> ErrorCode:
     return request.rights.denied(Operation.READ, ResourceType.GROUP, request.body.group_id)
 
 
-#: The versions of JoinGroup from which on clients get their ids first (KIP-394), and may not assign again (KIP-814).
-_KNOWS_ITS_ID, _MAY_SKIP = 4, 9
-#: The version of JoinGroup from which on the protocol of a response may be null.
-_NULL_PROTOCOL = 7
+#: The first versions of JoinGroup in which clients get their ids first (KIP-394), and may skip assignments (KIP-814).
+_FIRST_WITH_ID_REQUIRED, _FIRST_WITH_SKIPPED_ASSIGNMENT = 4, 9
+#: The first version of JoinGroup in whose response the protocol may be null.
+_FIRST_WITH_NULL = 7
 
 
 def join_group(request: Request, broker: Broker) -> None:
     body = request.body
-    if denied := _denied(request):
+    if denied := _read_denial(request):
         _respond_to_join(request, JoinReply(error=denied, member_id=""))
         return
     join = Join(
@@ -75,13 +75,13 @@ def join_group(request: Request, broker: Broker) -> None:
         instance_id=request.get("group_instance_id"),
         client_id=request.client_id,
         client_host=f"/{request.session.address[0]}",
-        # version 0 has one time for both
+        # version 0 has one timeout for the session and for the rebalance
         rebalance_timeout_ms=request.get("rebalance_timeout", body.session_timeout),
         session_timeout_ms=body.session_timeout,
         protocol_type=body.protocol_type,
         protocols=tuple({protocol.name: protocol.metadata for protocol in body.protocols}.items()),
-        must_know_id=request.api_version >= _KNOWS_ITS_ID,
-        may_skip_assignment=request.api_version >= _MAY_SKIP,
+        must_know_id=request.api_version >= _FIRST_WITH_ID_REQUIRED,
+        may_skip_assignment=request.api_version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
     )
     broker.groups.members.join(body.group_id, join, lambda reply: _respond_to_join(request, reply))
 
@@ -92,7 +92,7 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
             "error_code": reply.error,
             "generation_id": reply.generation,
             "protocol_type": reply.protocol_type,
-            "protocol_name": reply.protocol if request.api_version >= _NULL_PROTOCOL else reply.protocol or "",
+            "protocol_name": reply.protocol if request.api_version >= _FIRST_WITH_NULL else reply.protocol or "",
             "leader": reply.leader,
             "skip_assignment": reply.skip_assignment,
             "member_id": reply.member_id,
@@ -106,7 +106,7 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
 
 def sync_group(request: Request, broker: Broker) -> None:
     body = request.body
-    if denied := _denied(request):
+    if denied := _read_denial(request):
         _respond_to_sync(request, SyncReply(error=denied))
         return
     sync = SyncRequest(
@@ -121,11 +121,12 @@ def sync_group(request: Request, broker: Broker) -> None:
 
 
 def _respond_to_sync(request: Request, reply: SyncReply) -> None:
-    # Java's `poll` fails at the code for a group that is being loaded, or cannot be stored: members join again
-    is_later = reply.error is ErrorCode.coordinator_load_in_progress
+    # Java's `poll` would fail at this code, which means that the group is being loaded, or could not be stored: let
+    # the member join again
+    joins_again = reply.error is ErrorCode.coordinator_load_in_progress
     request.respond(
         {
-            "error_code": ErrorCode.rebalance_in_progress if is_later else reply.error,
+            "error_code": ErrorCode.rebalance_in_progress if joins_again else reply.error,
             "protocol_type": reply.protocol_type,
             "protocol_name": reply.protocol,
             "assignment": reply.assignment,
@@ -136,21 +137,21 @@ def _respond_to_sync(request: Request, reply: SyncReply) -> None:
 def heartbeat(request: Request, broker: Broker) -> Fields:
     body, instance_id = request.body, request.get("group_instance_id")
     members = broker.groups.members
-    code = _denied(request) or members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
+    code = _read_denial(request) or members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
     if code is ErrorCode.coordinator_load_in_progress:
-        # as in Kafka: members stay while their group is loaded
+        # as in Kafka: members stay in a group that is being loaded
         code = ErrorCode.none
     return {"error_code": code}
 
 
-#: The codes of a group, not of a member: admin clients retry if the whole response has one.
-_OF_GROUP = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+#: The codes that are about the group, not about a member: admin clients retry if the whole response has one.
+_GROUP_CODES = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 
 
 def leave_group(request: Request, broker: Broker) -> Fields:
-    """Remove members: one before version 3, then several; static members by their instances too."""
+    """Remove members: one before version 3, several from then on. Static members may be named by instance id."""
     members, group = broker.groups.members, request.body.group_id
-    if denied := _denied(request):
+    if denied := _read_denial(request):
         return {"error_code": denied}
     if request.get("members") is None:
         return {"error_code": members.leave(group, request.body.member_id)}
@@ -164,9 +165,9 @@ def leave_group(request: Request, broker: Broker) -> Fields:
             (member.member_id, member.group_instance_id): member for member in request.body.members
         }.values()
     ]
-    refused = next((result["error_code"] for result in results if result["error_code"] in _OF_GROUP), None)
-    if refused is not None:
-        return {"error_code": refused}
+    group_code = next((result["error_code"] for result in results if result["error_code"] in _GROUP_CODES), None)
+    if group_code is not None:
+        return {"error_code": group_code}
     return {"members": results}
 
 
@@ -175,18 +176,18 @@ _NO_EPOCH = -1
 
 
 class RequestedOffsets:
-    """The offsets that a client commits in existing partitions; other partitions get error codes."""
+    """The offsets that a client commits in existing partitions; others get codes, and all get a `denial`."""
 
-    def __init__(self, request: Request, broker: Broker, refused: ErrorCode) -> None:
+    def __init__(self, request: Request, broker: Broker, denial: ErrorCode) -> None:
         now_ms, find = broker.clock(), broker.metadata.topic
         self._codes = dict[TopicPartition, ErrorCode]()
         self.positions = dict[TopicPartition, Position]()
         for topic in request.body.topics:
-            # with a slow clock, the offset would belong to the former topic of this name
+            # with the time of a slow clock, the offset would count as one of the topic that this topic replaced
             commit_ms = max(now_ms, _replaced_ms(broker, topic.name))
             for requested in topic.partitions:
                 partition = topic.name, requested.partition_index
-                self._codes[partition] = refused or partition_code(request, find, Operation.READ, *partition)
+                self._codes[partition] = denial or partition_code(request, find, Operation.READ, *partition)
                 if self._codes[partition] is ErrorCode.none:
                     epoch = getattr(requested, "committed_leader_epoch", _NO_EPOCH)
                     metadata = requested.committed_metadata or ""
@@ -201,7 +202,7 @@ class RequestedOffsets:
 
 
 def _replaced_ms(broker: Broker, topic: str) -> int:
-    """The time at which the topic replaced a dropped one; 0 if it did not, or cannot be found."""
+    """The time at which the topic replaced a dropped one of its name; 0 if there was none, or it cannot be read."""
     with suppress(DistlogError):
         return broker.metadata.topic(topic).snapshot.replaced_ms
     return 0
@@ -210,12 +211,12 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
 def partition_code(
     request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str, number: int
 ) -> ErrorCode:
-    """A coordinator's code for a partition: whether the topic exists, and the client may use it."""
+    """The error code of a partition that is missing, or that the client may not use."""
     try:
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
     except StorageError as error:
-        # as Kafka's coordinators, which have no code for the storage: clients retry at this one
+        # Kafka's coordinators have no code for a failed storage; after this code clients retry
         FAILURES.note("reading a topic", error)
         return ErrorCode.coordinator_not_available
     except DistlogError as error:
@@ -225,8 +226,7 @@ def partition_code(
 
 def offset_commit(request: Request, broker: Broker) -> None:
     body = request.body
-    refused = request.rights.denied(Operation.READ, ResourceType.GROUP, body.group_id)
-    requested = RequestedOffsets(request, broker, refused)
+    requested = RequestedOffsets(request, broker, _read_denial(request))
     if not requested.positions:
         request.respond({"topics": requested.topics(ErrorCode.none)})
         return
@@ -240,10 +240,10 @@ def offset_commit(request: Request, broker: Broker) -> None:
     )
 
 
-#: A committed offset; the code of its error; or None if there is none.
+#: A committed offset; an error code; or None for a partition without a committed offset.
 PositionOrCode = Position | ErrorCode | None
-#: The answer for a group without an offset: its client begins at `auto.offset.reset`.
-_NONE = Position(-1)
+#: The answer for a partition without a committed offset: the client begins by `auto.offset.reset`.
+_NO_POSITION = Position(-1)
 
 
 def offset_fetch(request: Request, broker: Broker) -> Fields:
@@ -253,44 +253,44 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
     answers = [
         {
             "group_id": name,
-            **_group_offsets(request, broker, name, [group.topics for group in same], stable, same[-1]),
+            **_group_offsets(request, broker, name, [group.topics for group in repeats], stable, repeats[-1]),
         }
-        for name, same in grouped(groups, attrgetter("group_id")).items()
+        for name, repeats in grouped(groups, attrgetter("group_id")).items()
     ]
     return {"groups": answers}
 
 
 def _group_offsets(
-    request: Request, broker: Broker, group: str, lists: Sequence[Any], stable: bool, requested_group: Any = None
+    request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, member: Any = None
 ) -> Fields:
     """The committed offsets of a group in the listed topics; in all topics if a list is None."""
     rights, requested = request.rights, None
-    if None not in lists:
+    if None not in topic_lists:
         requested = dict.fromkeys(
-            (topic.name, n) for topics in lists for topic in topics for n in topic.partition_indexes
+            (topic.name, n) for topics in topic_lists for topic in topics for n in topic.partition_indexes
         )
-    member_id, epoch = getattr(requested_group, "member_id", None), getattr(requested_group, "member_epoch", -1)
-    codes = {
+    member_id, epoch = getattr(member, "member_id", None), getattr(member, "member_epoch", -1)
+    denials = {
         topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         for topic in dict.fromkeys(topic for topic, _ in requested or ())
     }
     try:
         if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
             raise CoordinatorError(code)
-        allowed = None if requested is None else [partition for partition in requested if not codes[partition[0]]]
+        allowed = None if requested is None else [partition for partition in requested if not denials[partition[0]]]
         committed = broker.groups.offsets.fetch(group, allowed, stable=stable, member_id=member_id, epoch=epoch)
     except CoordinatorError as refused:
-        # version 1 has only codes of partitions; without a code, a client would reset its offsets
+        # version 1 has codes only for partitions: without them, the client would reset its offsets
         return {"error_code": refused.code, "topics": _offset_topics(dict.fromkeys(requested or (), refused.code))}
     positions = dict[TopicPartition, PositionOrCode]()
     for partition, position in committed.items():
         if requested is not None:
-            # an offset of a dropped topic of this name does not count
+            # an offset from before the topic replaced a dropped one does not apply
             is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, partition[0])
             positions[partition] = None if is_old else position
         elif rights.may_describe(partition[0]):
             positions[partition] = position
-    positions |= {partition: codes[partition[0]] for partition in requested or () if codes[partition[0]]}
+    positions |= {partition: denials[partition[0]] for partition in requested or () if denials[partition[0]]}
     return {"error_code": ErrorCode.none, "topics": _offset_topics(positions)}
 
 
@@ -299,7 +299,7 @@ def _offset_topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[F
 
 
 def _position_fields(number: int, position_or_code: PositionOrCode) -> Fields:
-    position = position_or_code if isinstance(position_or_code, Position) else _NONE
+    position = position_or_code if isinstance(position_or_code, Position) else _NO_POSITION
     return {
         "partition_index": number,
         "committed_offset": position.offset,
@@ -370,48 +370,48 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
         )
 
     try:
-        _check_heartbeat(request, broker)
+        _check_heartbeat_rights(request, broker)
     except AccessDeniedError as error:
         respond(HeartbeatReply(error=error.code, message=error.message))
         return
     broker.groups.consumers.heartbeat(body.group_id, heartbeat, request.api_version, respond)
 
 
-def _check_heartbeat(request: Request, broker: Broker) -> None:
+def _check_heartbeat_rights(request: Request, broker: Broker) -> None:
     rights, body, pattern = request.rights, request.body, request.get("subscribed_topic_regex")
     rights.check(Operation.READ, ResourceType.GROUP, body.group_id)
     if rights.lists is None:
         return
     names = set(body.subscribed_topic_names or ())
     if pattern:
-        # the coordinator refuses a wrong pattern
+        # the coordinator refuses an invalid pattern
         with suppress(ValueError):
             names |= matches(pattern, broker.metadata.client_topic_names())
     for name in names:
         rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-#: The type of a member by the newer protocol, in ConsumerGroupDescribe.
+#: The type of members of the newer protocol in ConsumerGroupDescribe.
 _CONSUMER = 1
 
 
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
     names: dict[UUID, str] = {}
     groups = [
-        fields_or_error(_described_consumers, request, broker, name, names, group_id=name)
+        fields_or_error(_describe_consumer_group, request, broker, name, names, group_id=name)
         for name in dict.fromkeys(request.body.group_ids)
     ]
     return {"groups": groups}
 
 
-def _described_consumers(request: Request, broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
+def _describe_consumer_group(request: Request, broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
     rights = request.rights
     rights.check(Operation.DESCRIBE, ResourceType.GROUP, group)
     try:
-        group_state = broker.groups.consumers.describe(group)
+        description = broker.groups.consumers.describe(group)
     except CoordinatorError as refused:
         return {"error_code": refused.code, "group_state": "Dead"}
-    if any(current.assigned or target for _, _, current, target in group_state.members) and not names:
+    if any(current.assigned or target for _, _, current, target in description.members) and not names:
         names.update(broker.metadata.names_by_id())
     members: list[Fields] = [
         {
@@ -427,7 +427,7 @@ def _described_consumers(request: Request, broker: Broker, group: str, names: di
             "target_assignment": {"topic_partitions": _named_topics(target, names)},
             "member_type": _CONSUMER,
         }
-        for id, metadata, current, target in group_state.members
+        for id, metadata, current, target in description.members
     ]
     assignments = (member[key] for member in members for key in ("assignment", "target_assignment"))
     topics = {topic["topic_name"] for assignment in assignments for topic in assignment["topic_partitions"]}
@@ -435,16 +435,16 @@ def _described_consumers(request: Request, broker: Broker, group: str, names: di
     if not all(map(rights.may_describe, topics)):
         raise AccessDeniedError("Topic authorization failed.", code=ErrorCode.topic_authorization_failed)
     return {
-        "group_state": group_state.phase.value,
-        "group_epoch": group_state.epoch,
-        "assignment_epoch": group_state.target_epoch,
-        "assignor_name": group_state.assignor,
+        "group_state": description.phase.value,
+        "group_epoch": description.epoch,
+        "assignment_epoch": description.target_epoch,
+        "assignor_name": description.assignor,
         "members": members,
     }
 
 
 def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, str]) -> list[Fields]:
-    # a topic that was just dropped has no name
+    # the name of a dropped topic is unknown
     return [
         {**topic, "topic_name": names[topic["topic_id"]]}
         for topic in by_topic(sorted(partitions))
@@ -469,10 +469,10 @@ def list_groups(request: Request, broker: Broker) -> Fields:
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
-    return {"groups": [_described_group(request, broker, name) for name in dict.fromkeys(request.body.groups)]}
+    return {"groups": [_describe_group(request, broker, name) for name in dict.fromkeys(request.body.groups)]}
 
 
-def _described_group(request: Request, broker: Broker, name: str) -> Fields:
+def _describe_group(request: Request, broker: Broker, name: str) -> Fields:
     code, operations = request.rights.denied(Operation.DESCRIBE, ResourceType.GROUP, name), NO_OPERATIONS
     if request.get("include_authorized_operations", False):
         operations = request.rights.operations(ResourceType.GROUP, name)

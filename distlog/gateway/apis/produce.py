@@ -40,12 +40,12 @@ from distlog.gateway.topics.partition import Fence, Partition, producer_of
 
 
 def produce(request: Request, broker: Broker) -> None:
-    """Append the batch of each partition; respond when all are durable, or have failed.
+    """Append the batch of each partition; respond when all batches are durable or have failed.
 
-    Called again for a request that has waited, which continues. Raises WouldWaitError if it must wait, but may not.
+    A second call continues a request that has waited. Raises WouldWaitError if the request would wait, but may not.
     """
     if request.handler_state is None:
-        if not request.may_wait and not _is_only_written(request, broker):
+        if not request.may_wait and not _needs_only_writes(request, broker):
             raise WouldWaitError
         request.handler_state = ProduceRequest(request, broker)
     request.handler_state.step()
@@ -55,23 +55,23 @@ _log = logging.getLogger("distlog.gateway")
 #: The base offset in the response for a batch that was not appended.
 _NO_OFFSET = -1
 _ACKS = (-1, 0, 1)
-#: The position of a batch's first and its largest timestamp, and their form.
-_TIMES_AT, _TIMES = 27, struct.Struct(">qq")
-#: The most record errors in a response, which must not be many times as large as its request.
-_MOST_RECORD_ERRORS = 10_000
+#: The position and the form of two fields of a batch: its first and its largest timestamp.
+_TIMESTAMPS_POSITION, _TIMESTAMPS_FORMAT = 27, struct.Struct(">qq")
+#: The most record errors in a response, so that it is not much larger than its request.
+_MAX_RECORD_ERRORS = 10_000
 #: An append may wait for a lock for at least this time, even if a client's `timeout.ms` is shorter.
-_SHORTEST_WAIT_S = 1.0
+_MIN_WAIT_S = 1.0
 
 
 class PartState(Enum):
     """The progress of one partition's batch. DURABLE and FAILED are final."""
 
     WAITING = auto()
-    #: To be appended when the partition's lock is free.
+    #: Another process holds the partition's lock: the batch is appended when the lock is free.
     LOCKED = auto()
     COMMITTING = auto()
     APPENDED = auto()
-    #: Appended; to be flushed when the partition's flush lock is free.
+    #: Appended, and flushed when the partition's flush lock is free.
     FLUSH_LOCKED = auto()
     #: Appended, and flushed if the topic's flush policy requires it.
     DURABLE = auto()
@@ -99,31 +99,31 @@ class ProducedPart:
 class ProduceRequest(DelayedAppend):
     """A Produce request: Kafka's DelayedProduce.
 
-    The network's thread, a handler's thread, and again a handler's thread after a wait for locks call `step`, until
-    the request is answered.
+    Until the request is answered, threads call `step`: first the network's thread or a handler's thread, then a
+    handler's thread after each wait for locks.
     """
 
     def __init__(self, request: Request, broker: Broker) -> None:
         body = request.body
-        wait_s = min(max(body.timeout / 1000, _SHORTEST_WAIT_S), TIMEOUT_S)
+        wait_s = min(max(body.timeout / 1000, _MIN_WAIT_S), TIMEOUT_S)
         # a client that wants no response may disconnect before the append
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._parts = broker, list(_parts(body))
-        # the number of commits that the request waits for
-        self._commits, self._lock = 0, threading.Lock()
+        # how many commits the request waits for
+        self._pending_commits, self._lock = 0, threading.Lock()
         request.count(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
         self._fail([part for part in self._parts if part.error is not None])
-        self._check_requested()
+        self._fail_refused_parts()
 
     def step(self) -> None:
         """Advance all parts. Raises WouldWaitError if the request must wait, but may not."""
         if self.is_dropped:
-            self._fail(self._of(PartState.LOCKED))
+            self._fail(self._in_states(PartState.LOCKED))
         commits = self._append()
         if not self.request.may_wait and any(part.state not in _FINAL for part in self._parts):
             raise WouldWaitError
-        if not self._of(PartState.LOCKED) and self._of(PartState.APPENDED, PartState.COMMITTING):
-            # the client's next batches share a sync or a commit with these
+        if not self._in_states(PartState.LOCKED) and self._in_states(PartState.APPENDED, PartState.COMMITTING):
+            # the client's next batches can share a sync or a commit with this request
             self.request.let_next()
         self._flush()
         if commits:
@@ -132,12 +132,12 @@ class ProduceRequest(DelayedAppend):
         else:
             self._wait_or_respond()
 
-    def _of(self, *states: PartState) -> list[ProducedPart]:
+    def _in_states(self, *states: PartState) -> list[ProducedPart]:
         return [part for part in self._parts if part.state in states]
 
-    def _check_requested(self) -> None:
+    def _fail_refused_parts(self) -> None:
         request, id_ = self.request, self.request.body.transactional_id
-        for topic, parts in grouped(self._of(PartState.WAITING), _TOPIC).items():
+        for topic, parts in grouped(self._in_states(PartState.WAITING), _TOPIC).items():
             try:
                 if id_ is not None:
                     request.rights.check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
@@ -150,7 +150,7 @@ class ProduceRequest(DelayedAppend):
 
     def _append(self) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
         commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
-        for topic, parts in grouped(self._of(PartState.WAITING, PartState.LOCKED), _TOPIC).items():
+        for topic, parts in grouped(self._in_states(PartState.WAITING, PartState.LOCKED), _TOPIC).items():
             try:
                 hosted = self._broker.metadata.client_topic(topic)
             except Exception as error:
@@ -161,12 +161,12 @@ class ProduceRequest(DelayedAppend):
                     self._append_locally(hosted, part)
             else:
                 commits += self._append_later(hosted, parts)
-        self._commits = len(commits)
+        self._pending_commits = len(commits)
         return commits
 
     def _append_locally(self, hosted: HostedTopic, part: ProducedPart) -> None:
         try:
-            records, fence = self._checked(hosted, part)
+            records, fence = self._records_and_fence(hosted, part)
             part.partition = hosted.partition(part.number)
             wait_s = self._broker.appends.max_wait_s(part.partition)
             part.info = part.partition.append(records, fence, timeout_s=wait_s, may_wait=self.request.may_wait)
@@ -179,7 +179,7 @@ class ProduceRequest(DelayedAppend):
         else:
             part.state = PartState.APPENDED
             if part.info.appended.flush_due:
-                # a failed sync may cut the batch off, and with it the only batch of a producer
+                # a failed sync may cut the batch off the log: noted until the sync succeeds
                 self._broker.metadata.failed_batches.add(part.topic, part.number, records)
             else:
                 self._succeed(part)
@@ -191,7 +191,7 @@ class ProduceRequest(DelayedAppend):
         for part in parts:
             try:
                 part.partition = hosted.partition(part.number)
-                requested[part.number] = self._checked(hosted, part)
+                requested[part.number] = self._records_and_fence(hosted, part)
             except Exception as error:  # noqa: PERF203 - the other parts are appended
                 self._fail([part], error)
         committing = [part for part in parts if part.number in requested]
@@ -204,7 +204,7 @@ class ProduceRequest(DelayedAppend):
             part.state = PartState.COMMITTING
         return [(part, results[part.number]) for part in committing]
 
-    def _checked(self, hosted: HostedTopic, part: ProducedPart) -> tuple[bytes, Fence | None]:
+    def _records_and_fence(self, hosted: HostedTopic, part: ProducedPart) -> tuple[bytes, Fence | None]:
         records, id_ = part.records, self.request.body.transactional_id
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
@@ -225,8 +225,8 @@ class ProduceRequest(DelayedAppend):
             part.info = result.result()
             self._succeed(part)
         with self._lock:
-            self._commits -= 1
-            is_last = not self._commits
+            self._pending_commits -= 1
+            is_last = not self._pending_commits
         if is_last:
             try:
                 self._wait_or_respond()
@@ -235,8 +235,8 @@ class ProduceRequest(DelayedAppend):
                 self.request.hang_up("the request failed")
 
     def _flush(self) -> None:
-        parts = self._of(PartState.APPENDED, PartState.FLUSH_LOCKED)
-        # a thread flushes several parts: besides the sync, a part costs no more than to start its work in a thread
+        parts = self._in_states(PartState.APPENDED, PartState.FLUSH_LOCKED)
+        # a thread flushes several parts: to start a thread costs as much as a part, without its sync
         threads = min(len(parts), PARALLEL_REQUESTS)
         if threads > 1:
             in_parallel(self._flush_parts, [parts[first::threads] for first in range(threads)])
@@ -257,10 +257,11 @@ class ProduceRequest(DelayedAppend):
                 self._succeed(part)
 
     def _wait_or_respond(self) -> None:
-        """Wait for locks that other processes hold; without any, or if the time is over, respond."""
-        locked = self._of(PartState.LOCKED, PartState.FLUSH_LOCKED)
-        waits_for = {part.partition: part.state is PartState.FLUSH_LOCKED for part in locked if part.partition}
-        if waits_for and self._broker.appends.wait(self, waits_for):
+        """Wait for locks that other processes hold. Respond if there are none, or the time is over."""
+        locked = self._in_states(PartState.LOCKED, PartState.FLUSH_LOCKED)
+        # by partition: True for the flush lock, False for the append lock
+        locks = {part.partition: part.state is PartState.FLUSH_LOCKED for part in locked if part.partition}
+        if locks and self._broker.appends.wait(self, locks):
             return
         self._fail(locked)
         self._respond()
@@ -274,29 +275,29 @@ class ProduceRequest(DelayedAppend):
         _warn_of_early_times(part, part.partition)
 
     def _fail(self, parts: Iterable[ProducedPart], error: BaseException | None = None) -> None:
-        """End these parts with the error, or with their own errors; note batches that clients send again."""
+        """Fail these parts with the error, or with their own errors; note batches that clients will send again."""
         for part in parts:
             part.state, part.error = PartState.FAILED, error or part.error
             assert part.error is not None
             part.code = _error_code(part.error, part.topic)
             _drop_tracebacks(part.error)
             if part.code.retriable and part.records:
-                # by the requested name or id: the topic may be missing, and the log checks both
+                # noted by the requested name or id, since the topic may be missing; the log checks both
                 self._broker.metadata.failed_batches.add(part.topic, part.number, part.records)
 
     def _respond(self) -> None:
         request, parts = self.request, self._parts
         if request.body.acks == 0:
-            # as in Kafka: without responses, an error ends the connection, so that the client reconnects
+            # as in Kafka: a client that gets no responses learns of an error by the end of the connection
             if any(part.state is PartState.FAILED for part in parts):
                 request.hang_up("a produce request with acks=0 failed")
             else:
                 request.respond(None)
             return
-        results, errors_left = list[tuple[str | uuid.UUID, Fields]](), _MOST_RECORD_ERRORS
+        results, remaining_errors = list[tuple[str | uuid.UUID, Fields]](), _MAX_RECORD_ERRORS
         for part in parts:
-            results.append((part.topic, _part_fields(part, errors_left)))
-            errors_left -= len(results[-1][1].get("record_errors", ()))
+            results.append((part.topic, _part_fields(part, remaining_errors)))
+            remaining_errors -= len(results[-1][1].get("record_errors", ()))
         request.respond({"responses": by_topic(results, "partition_responses")})
 
 
@@ -307,7 +308,7 @@ def _error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
 
 
-def _is_only_written(request: Request, broker: Broker) -> bool:
+def _needs_only_writes(request: Request, broker: Broker) -> bool:
     """True if the topics are open on a local disk, and no batch needs a sync, decompression or a transaction."""
     if request.body.transactional_id is not None:
         return False
@@ -323,7 +324,7 @@ def _is_only_written(request: Request, broker: Broker) -> bool:
 def _parts(body: Any) -> Iterator[ProducedPart]:
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), same_part in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
-        error = RefusedError("a request has a partition twice") if len(same_part) > 1 else None
+        error = RefusedError("the request has a partition twice", partition=number) if len(same_part) > 1 else None
         yield ProducedPart(topic, number, same_part[0][1].records, error=error)
 
 
@@ -331,13 +332,13 @@ def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
     """Warn of appended records with times before 1990, which are most often seconds in place of milliseconds."""
     if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
         return
-    times_ms = _TIMES.unpack_from(part.records, _TIMES_AT)
+    times_ms = _TIMESTAMPS_FORMAT.unpack_from(part.records, _TIMESTAMPS_POSITION)
     if min(times_ms) < EARLIEST_USUAL_MS and (early_ms := next(filter(is_early, times_ms), None)) is not None:
         warn_of_early(partition.hosted.name, partition.hosted.snapshot.topic_id, early_ms)
 
 
 def _drop_tracebacks(error: BaseException) -> None:
-    """Drop tracebacks, whose frames refer to the request with its records, which refers to the error."""
+    """Drop the tracebacks of an error: their frames keep the request and its records in memory."""
     causes, ids = [error], set[int]()
     while causes:
         cause = causes.pop()
@@ -348,18 +349,18 @@ def _drop_tracebacks(error: BaseException) -> None:
             causes += filter(None, (cause.__cause__, cause.__context__))
 
 
-def _part_fields(part: ProducedPart, most_errors: int) -> Fields:
+def _part_fields(part: ProducedPart, max_record_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
     if part.state is PartState.FAILED:
         errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
-        # as at a broker: for the codes of transactions, clients have their own texts
+        # as in Kafka: clients have their own texts for the codes of transactions
         error = None if isinstance(part.error, CoordinatorError) else part.error
         return {
             **fields,
             "base_offset": _NO_OFFSET,
             "record_errors": [
                 {"batch_index": number, "batch_index_error_message": reason}
-                for number, reason in errors[:most_errors]
+                for number, reason in errors[:max_record_errors]
             ],
             "error_message": None if error is None else client_text(error),
         }

@@ -137,7 +137,7 @@ def alter_users(request: Request, broker: Broker) -> Fields:
     def add(name: str, requested_changes: list[Any]) -> None:
         is_file_user = sasl is not None and sasl.is_file_user(name)
         change, *duplicates = (
-            _parsed_change(requested, users, is_file_user=is_file_user) for requested in requested_changes
+            _parsed_change(change, users, is_file_user=is_file_user) for change in requested_changes
         )
         if duplicates:
             message = "A user credential cannot be altered twice in the same request"
@@ -233,6 +233,9 @@ def _resource_fields(acl: Acl) -> Fields:
     return {"resource_type": acl.resource_type, "resource_name": acl.name, "pattern_type": acl.pattern_type}
 
 
+_RESOURCE = attrgetter("resource_type", "pattern_type", "name")
+
+
 def describe_acls(request: Request, broker: Broker) -> Fields:
     if broker.acls is None:
         return _ACLS_DISABLED
@@ -242,13 +245,8 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
         acl_filter = _parsed(_parsed_filter, request.body)
         acls.refresh()
-        by_resource = grouped(
-            filter(acl_filter.matches, acls.acls), attrgetter("resource_type", "pattern_type", "name")
-        )
-        resources = [
-            {**_resource_fields(resource_acls[0]), "acls": [*map(_entry_fields, resource_acls)]}
-            for resource_acls in by_resource.values()
-        ]
+        by_resource = grouped(filter(acl_filter.matches, acls.acls), _RESOURCE).values()
+        resources = [{**_resource_fields(group[0]), "acls": [*map(_entry_fields, group)]} for group in by_resource]
         return {"resources": resources}
 
     return fields_or_error(described)

@@ -399,13 +399,12 @@ def elect_leaders(request: Request, broker: Broker) -> Fields:
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
     results = (
-        (name, fields_or_error(_election_result, broker, name, number, partition_id=number))
-        for name, number in partitions
+        (name, fields_or_error(_election, broker, name, number, partition_id=number)) for name, number in partitions
     )
     return {"replica_election_results": by_topic(results, "partition_result", "topic")}
 
 
-def _election_result(broker: Broker, topic: str, number: int) -> Fields:
+def _election(broker: Broker, topic: str, number: int) -> Fields:
     broker.metadata.fresh_topic(topic).partition(number)
     message = "every gateway can lead each partition"
     return {"error_code": ErrorCode.election_not_needed, "error_message": message}

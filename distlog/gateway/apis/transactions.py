@@ -27,8 +27,8 @@ from distlog.gateway.transactions.transaction_coordinator import new_producer_id
 from distlog.gateway.transactions.transaction_log import own_batch
 
 
-def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
-    """Do `work`, and return its code; `fenced` is this API's code for a fenced producer."""
+def run_for_code(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
+    """Do `work`, and return the code of its error, or `none`; `fenced` is the API's code for a fenced producer."""
     try:
         work()
     except CoordinatorError as refused:
@@ -41,16 +41,16 @@ def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
     return ErrorCode.none
 
 
-def _denied(request: Request, transactional_id: str, group: str | None = None) -> ErrorCode:
+def _denial(request: Request, transactional_id: str, group: str | None = None) -> ErrorCode:
     code = request.rights.denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     if not code and group is not None:
         code = request.rights.denied(Operation.READ, ResourceType.GROUP, group)
     return code
 
 
-def fenced_code(api_version: int, since: int) -> ErrorCode:
-    """The code for a fenced producer; clients before version `since` know only the older one."""
-    return ErrorCode.producer_fenced if api_version >= since else ErrorCode.invalid_producer_epoch
+def fenced_code(api_version: int, first_version: int) -> ErrorCode:
+    """The code for a fenced producer: PRODUCER_FENCED from `first_version` on, before that an older code."""
+    return ErrorCode.producer_fenced if api_version >= first_version else ErrorCode.invalid_producer_epoch
 
 
 #: The versions of InitProducerId, and of the other APIs, from which on clients know PRODUCER_FENCED.
@@ -66,7 +66,7 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
             code = rights.denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         if code is ErrorCode.none:
             producer = ProducerId(new_producer_id(), 0)
-    elif denied := _denied(request, id_):
+    elif denied := _denial(request, id_):
         code = denied
     elif not 0 < len(id_.encode("utf-8", "surrogatepass")) <= MAX_TEXT_BYTES:
         code = ErrorCode.invalid_request
@@ -74,10 +74,10 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
         code = ErrorCode.invalid_transaction_timeout
     else:
         producers = list[ProducerId]()
-        former = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
-        expected = None if former == producer else former
+        current = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
+        expected = None if current == producer else current
         begin = broker.transactions.coordinator.begin_producer
-        code = code_of(
+        code = run_for_code(
             lambda: producers.append(begin(id_, body.transaction_timeout, expected)),
             fenced=fenced_code(request.api_version, _INIT_FENCED_SINCE),
         )
@@ -88,7 +88,7 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
 def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     body = request.body
     partitions = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
-    denied = _denied(request, body.v3_and_below_transactional_id)
+    denied = _denial(request, body.v3_and_below_transactional_id)
     find = broker.metadata.client_topic
     codes = {
         partition: denied or partition_code(request, find, Operation.WRITE, *partition) for partition in partitions
@@ -99,7 +99,7 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
         producer = ProducerId(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
         coordinator, id_ = broker.transactions.coordinator, body.v3_and_below_transactional_id
         fenced = fenced_code(request.api_version, _FENCED_SINCE)
-        attempted_code = code_of(lambda: coordinator.add_partitions(id_, producer, codes.keys()), fenced=fenced)
+        attempted_code = run_for_code(lambda: coordinator.add_partitions(id_, producer, codes.keys()), fenced=fenced)
     parts = (
         (name, {"partition_index": number, "partition_error_code": code or attempted_code})
         for (name, number), code in codes.items()
@@ -115,29 +115,29 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
         partition = OFFSETS_TOPIC, broker.groups.partition_of(body.group_id)
         broker.transactions.coordinator.add_partitions(body.transactional_id, producer, [partition])
 
-    denied = _denied(request, body.transactional_id, body.group_id)
+    denied = _denial(request, body.transactional_id, body.group_id)
     fenced = fenced_code(request.api_version, _FENCED_SINCE)
-    return {"error_code": denied or code_of(add, fenced=fenced)}
+    return {"error_code": denied or run_for_code(add, fenced=fenced)}
 
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
-    denied, code = _denied(request, request.body.transactional_id, request.body.group_id), ErrorCode.none
+    denied, code = _denial(request, request.body.transactional_id, request.body.group_id), ErrorCode.none
     requested = RequestedOffsets(request, broker, denied)
     if requested.positions:
-        code = code_of(lambda: _keep(request, broker, requested), fenced=ErrorCode.invalid_producer_epoch)
+        code = run_for_code(lambda: _commit(request, broker, requested), fenced=ErrorCode.invalid_producer_epoch)
     return {"topics": requested.topics(code)}
 
 
-def _keep(request: Request, broker: Broker, requested: RequestedOffsets) -> None:
+def _commit(request: Request, broker: Broker, requested: RequestedOffsets) -> None:
     body, groups = request.body, broker.groups
     producer = ProducerId(body.producer_id, body.producer_epoch)
     hosted, number = broker.metadata.fresh_topic(OFFSETS_TOPIC), groups.partition_of(body.group_id)
-    # refused under a new coordinator of the group, which would miss these offsets
-    check_led = groups.fence(number)
+    # a new coordinator of the group would miss these offsets: refuse the append
+    check_coordinated = groups.fence(number)
     check_open = broker.transactions.fence(body.transactional_id, producer, (OFFSETS_TOPIC, number))
 
     def fence(snapshot: Snapshot) -> None:
-        check_led(snapshot)
+        check_coordinated(snapshot)
         check_open(snapshot)
 
     def append(changes: GroupChanges) -> None:
@@ -156,30 +156,30 @@ def _keep(request: Request, broker: Broker, requested: RequestedOffsets) -> None
 
 
 def end_txn(request: Request, broker: Broker) -> Fields:
-    """Respond when the decision is durable; readers see it then, unless a partition's storage fails."""
+    """Respond when the decision is durable, and visible in each partition whose storage did not fail."""
     body = request.body
     producer = ProducerId(body.producer_id, body.producer_epoch)
-    code = _denied(request, body.transactional_id) or code_of(
+    code = _denial(request, body.transactional_id) or run_for_code(
         lambda: broker.transactions.coordinator.end(body.transactional_id, producer, is_committed=body.committed),
         fenced=fenced_code(request.api_version, _FENCED_SINCE),
     )
     return {"error_code": code}
 
 
-# Coordinators write their markers themselves, so this request comes from an administrator's tool. A transaction that
-# has a coordinator is refused: the coordinator may have decided otherwise.
+# Coordinators write their markers themselves, so this request comes from an administrator's tool, for a transaction
+# that hangs without a coordinator. If it has one, the request is refused: the coordinator may have decided otherwise.
 _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
 
 
 def write_txn_markers(request: Request, broker: Broker) -> Fields:
     markers = [
-        {"producer_id": same_marker[0].producer_id, "topics": _written(request, broker, same_marker)}
-        for same_marker in grouped(request.body.markers, _MARKER).values()
+        {"producer_id": equal_markers[0].producer_id, "topics": _write_markers(request, broker, equal_markers)}
+        for equal_markers in grouped(request.body.markers, _MARKER).values()
     ]
     return {"markers": markers}
 
 
-def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
+def _write_markers(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
     partitions = dict.fromkeys(
         (topic.name, number) for part in markers for topic in part.topics for number in topic.partition_indexes
     )
@@ -195,7 +195,7 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     partition = hosted.partition(number)
     producer = next((entry for entry in partition.producers() if entry["producer_id"] == requested.producer_id), None)
     if producer is None or producer["transaction_first_offset"] < 0:
-        # no transaction is open: the request may be a repeated one
+        # no transaction is open: an earlier request may have ended it
         return None
     if requested.producer_epoch < producer["producer_epoch"]:
         raise CoordinatorError(ErrorCode.invalid_producer_epoch)
@@ -209,16 +209,16 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
         coordinator_epoch=requested.coordinator_epoch,
     )
 
-    def check(snapshot: Snapshot) -> None:
+    def check_hangs(snapshot: Snapshot) -> None:
         broker.transactions.check_hangs(requested.producer_id, (topic, number))
 
-    hosted.end_transaction({number: run}, check, timeout_s=OWN_WAIT_S)[number].result()
+    hosted.end_transaction({number: run}, check_hangs, timeout_s=OWN_WAIT_S)[number].result()
     broker.fetches.appended(partition)
     return None
 
 
-#: The duration filter of a request that has none.
-_ANY = -1
+#: The duration filter of a request without one.
+_NO_DURATION = -1
 
 
 def list_transactions(request: Request, broker: Broker) -> Fields:
@@ -232,8 +232,8 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
         states = [state for state in states if state.transactional_id in ids]
     body, names = request.body, {status.kafka_name for status in TransactionStatus}
     state_names, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
-    started_before_ms = broker.clock() - request.get("duration_filter", _ANY)
-    is_by_duration = request.get("duration_filter", _ANY) != _ANY
+    started_before_ms = broker.clock() - request.get("duration_filter", _NO_DURATION)
+    is_by_duration = request.get("duration_filter", _NO_DURATION) != _NO_DURATION
     return {
         "error_code": code,
         "unknown_state_filters": tuple(name for name in dict.fromkeys(body.state_filters) if name not in names),
@@ -261,7 +261,7 @@ def describe_transactions(request: Request, broker: Broker) -> Fields:
         states = broker.transactions.coordinator.states(allowed)
         states_by_id.update({state.transactional_id: state for state in states})
 
-    code = code_of(read_states, fenced=ErrorCode.producer_fenced)
+    code = run_for_code(read_states, fenced=ErrorCode.producer_fenced)
     missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
     states = [
         _transaction_fields(request, states_by_id[id_])
@@ -289,7 +289,7 @@ def _transaction_fields(request: Request, state: TransactionState) -> Fields:
 
 #: The fields of a producer in the response, by their names in an entry of a producer snapshot.
 _SAME_NAMES = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")
-_NAMES = {**{name: name for name in _SAME_NAMES}, "transaction_first_offset": "current_txn_start_offset"}
+_FIELDS = {**{name: name for name in _SAME_NAMES}, "transaction_first_offset": "current_txn_start_offset"}
 
 
 def describe_producers(request: Request, broker: Broker) -> Fields:
@@ -297,30 +297,30 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
         (topic.name, number) for topic in request.body.topics for number in topic.partition_indexes
     )
     parts = (
-        (name, fields_or_error(_producers, request, broker, name, number, partition_index=number))
+        (name, fields_or_error(_producer_fields, request, broker, name, number, partition_index=number))
         for name, number in partitions
     )
     return {"topics": by_topic(parts)}
 
 
-def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fields:
+def _producer_fields(request: Request, broker: Broker, topic: str, number: int) -> Fields:
     request.rights.check(Operation.READ, ResourceType.TOPIC, topic)
     entries = broker.metadata.fresh_topic(topic).partition(number).producers()
-    return {"active_producers": [{field: int(entry[name]) for name, field in _NAMES.items()} for entry in entries]}
+    return {"active_producers": [{field: int(entry[name]) for name, field in _FIELDS.items()} for entry in entries]}
 
 
 _api = partial(Api, handlers=Handlers.TRANSACTIONS)
-_WRITES = "WRITE of the transactional id"
-_INITS = f"{_WRITES}; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic"
-_DESCRIBES = "DESCRIBE of the transactional id; only topics with DESCRIBE are listed"
+_WRITE_RIGHT = "WRITE of the transactional id"
+_INIT_RIGHT = f"{_WRITE_RIGHT}; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic"
+_DESCRIBE_RIGHT = "DESCRIBE of the transactional id; only topics with DESCRIBE are listed"
 APIS = (
-    _api(22, "InitProducerId", 0, 4, init_producer_id, _INITS),
-    _api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, f"{_WRITES} and of the topic"),
-    _api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, f"{_WRITES}, READ of the group"),
-    _api(28, "TxnOffsetCommit", 0, 3, txn_offset_commit, f"{_WRITES}, READ of the group and of the topic"),
-    _api(26, "EndTxn", 0, 3, end_txn, _WRITES),
+    _api(22, "InitProducerId", 0, 4, init_producer_id, _INIT_RIGHT),
+    _api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, f"{_WRITE_RIGHT} and of the topic"),
+    _api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, f"{_WRITE_RIGHT}, READ of the group"),
+    _api(28, "TxnOffsetCommit", 0, 3, txn_offset_commit, f"{_WRITE_RIGHT}, READ of the group and of the topic"),
+    _api(26, "EndTxn", 0, 3, end_txn, _WRITE_RIGHT),
     _api(27, "WriteTxnMarkers", 1, 1, write_txn_markers, "ALTER or CLUSTER_ACTION of the cluster"),
     Api(66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of each listed transactional id"),
-    Api(65, "DescribeTransactions", 0, 0, describe_transactions, _DESCRIBES),
+    Api(65, "DescribeTransactions", 0, 0, describe_transactions, _DESCRIBE_RIGHT),
     Api(61, "DescribeProducers", 0, 0, describe_producers, "READ of the topic"),
 )

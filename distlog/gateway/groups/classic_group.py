@@ -300,11 +300,8 @@ class ClassicGroup:
 
     def restore(self, record: GroupRecord) -> None:
         """Restore a stored group; the sessions of its members begin now."""
-        self.generation, self.protocol, self.phase_since_ms = (
-            record.generation,
-            record.protocol,
-            record.phase_since_ms,
-        )
+        self.generation, self.protocol = record.generation, record.protocol
+        self.phase_since_ms = record.phase_since_ms
         for stored in record.members:
             request = Join(
                 client_id=stored.client_id,
@@ -618,10 +615,7 @@ class Rebalance:
             return False
         if self.has_new_members and self.extension_ms > 0:
             delay_ms = min(self.delay_ms, self.extension_ms)
-            self.deadline, self.extension_ms, self.has_new_members = (
-                now + delay_ms,
-                self.extension_ms - delay_ms,
-                False,
-            )
+            self.deadline, self.has_new_members = now + delay_ms, False
+            self.extension_ms -= delay_ms
             return delay_ms == 0
         return True

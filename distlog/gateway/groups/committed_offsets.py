@@ -77,16 +77,14 @@ class CommittedOffsets:
                 if isinstance(entry.membership, ConsumerGroup):
                     entry.membership.check(member_id, generation, ErrorCode.illegal_generation)
                 else:
-                    entry.membership.renew_session(
-                        entry.membership.current_member(member_id, instance_id, generation)
-                    )
+                    entry.membership.heartbeat(member_id, instance_id, generation)
             if not entry.offsets.in_flight.isdisjoint(positions):
                 # both changes are in flight: which one applies depends on their order in the log
                 raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
             ended_before = entry.offsets.begin_transactional_commit(positions)
         # without the lock: heartbeats need it, and an append may take long
         try:
-            append(entry.offsets.records_of(positions))
+            append(entry.offsets.with_keys(positions))
             with entry.lock:
                 entry.offsets.add_transactional(producer_id, positions, ended_before)
         finally:
@@ -197,7 +195,7 @@ class CommittedOffsets:
             on_stored(ErrorCode.coordinator_load_in_progress)
         elif changes:
             group.offsets.begin_commit(changes)
-            self._groups.store.store(group.membership.id, group.offsets.records_of(changes), apply_stored)
+            self._groups.store.store(group.membership.id, group.offsets.with_keys(changes), apply_stored)
         else:
             on_stored(ErrorCode.none)
 

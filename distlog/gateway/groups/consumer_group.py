@@ -82,10 +82,9 @@ class ConsumerGroup:
             return GroupPhase.EMPTY
         if self.epoch > self.target_epoch:
             return GroupPhase.ASSIGNING
-        has_target = all(
-            member.current.state is MemberState.STABLE and member.current.epoch == self.target_epoch
-            for member in self.members.values()
-        )
+        assignments = [member.current for member in self.members.values()]
+        stable = (MemberState.STABLE, self.target_epoch)
+        has_target = all((assignment.state, assignment.epoch) == stable for assignment in assignments)
         return GroupPhase.STABLE if has_target else GroupPhase.RECONCILING
 
     @property
@@ -113,7 +112,7 @@ class ConsumerGroup:
         return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale_code: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless the member has this epoch. A group without members accepts epoch -1."""
+        """Raise CoordinatorError unless the member has this epoch. An empty group accepts negative epochs."""
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
@@ -139,11 +138,8 @@ class ConsumerGroup:
             # the topics could not be read: the client tries again
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._find_or_create_member(request)
-        previous_assigned, old, metadata = (
-            member.current.assigned,
-            member.metadata,
-            _updated(member.metadata, request),
-        )
+        previous_assigned, old = member.current.assigned, member.metadata
+        metadata = _updated(old, request)
         subscription_changed = is_new or (metadata.topics, metadata.pattern) != (old.topics, old.pattern)
         if is_new or metadata != old:
             member.metadata, self._subscriptions = metadata, None
@@ -201,7 +197,7 @@ class ConsumerGroup:
 
     def _replace_static_member(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
         target = self.target.pop(old.id, frozenset())
-        self._forget(old)
+        self._drop_member(old)
         member = dataclasses.replace(old, id=new_id)
         self.members[new_id], self.target[new_id] = member, target
         self._change(RecordKind.MEMBER, member.metadata, new_id)
@@ -212,25 +208,20 @@ class ConsumerGroup:
     def _leave(self, request: ConsumerHeartbeat) -> None:
         member = self._existing_member(request)
         if request.epoch == LEAVES_FOR_A_WHILE:
-            current = CurrentAssignment(
-                epoch=LEAVES_FOR_A_WHILE,
-                previous_epoch=member.current.epoch,
-                state=MemberState.STABLE,
-                assigned=member.current.assigned,
-                revoking=frozenset(),
-            )
+            epoch, previous_epoch, assigned = LEAVES_FOR_A_WHILE, member.current.epoch, member.current.assigned
+            current = CurrentAssignment(epoch, previous_epoch, MemberState.STABLE, assigned, revoking=frozenset())
             self._set_assignment(member, current)
         else:
             self._remove(member)
 
     def _remove(self, member: ConsumerMember) -> None:
         self.target.pop(member.id, None)
-        self._forget(member)
+        self._drop_member(member)
         self._begin_epoch()
         if not self.members:
             self.phase_since_ms = self._wall_clock()
 
-    def _forget(self, member: ConsumerMember) -> None:
+    def _drop_member(self, member: ConsumerMember) -> None:
         del self.members[member.id]
         self._subscriptions = None
         for kind in MEMBER_RECORD_KINDS:
@@ -281,13 +272,13 @@ class ConsumerGroup:
             unrevoked = MemberState.UNREVOKED_PARTITIONS
             assignment = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, to_revoke)
         else:
-            free = self._free_partitions(member, target - retained)
+            free = self._unowned(member, target - retained)
             state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
-            previous = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
-            assignment = CurrentAssignment(self.target_epoch, previous, state, retained | free, frozenset())
+            previous_epoch = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
+            assignment = CurrentAssignment(self.target_epoch, previous_epoch, state, retained | free, frozenset())
         self._set_assignment(member, assignment)
 
-    def _free_partitions(
+    def _unowned(
         self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]
     ) -> frozenset[TopicIdPartition]:
         """The `partitions` that no other member has."""
@@ -363,7 +354,7 @@ class ConsumerGroup:
 
     def deletions(self) -> ConsumerChanges:
         """Tombstones for all records of a group without members."""
-        # `_forget` has noted tombstones of former members, which may not be stored yet
+        # `_drop_member` has noted tombstones of former members, which may not be stored yet
         tombstones = (key for key, value in self._changes.items() if value is None)
         epochs = (ConsumerKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
         return [(key, None) for key in (*tombstones, *epochs)]
@@ -437,10 +428,8 @@ class ConsumerMember:
         return self.metadata.instance_id or self.id
 
     def topic_names(self, known_topics: SubscribedTopics) -> set[str]:
-        return {
-            *self.metadata.topics,
-            *(known_topics.matching(self.metadata.pattern) if self.metadata.pattern else ()),
-        }
+        pattern = self.metadata.pattern
+        return {*self.metadata.topics, *(known_topics.matching(pattern) if pattern else ())}
 
 
 @dataclass(frozen=True, slots=True)

@@ -380,11 +380,9 @@ class GroupServices:
                 self._is_stopping.wait(_PAUSE_S)
 
     def _sync(self, count_readers: Iterable[Callable[[], int]] = ()) -> None:
-        def partition_count() -> int:
-            # the topics of a broker may have different numbers of partitions
-            return max(read_count() for read_count in count_readers or self._count_readers)
-
-        if self._lease.sync(partition_count, self._loaded):
+        readers = count_readers or self._count_readers
+        # the topics of a broker may have different numbers of partitions
+        if self._lease.sync(lambda: max(read_count() for read_count in readers), self._loaded):
             for coordination in self._coordinations:
                 coordination.changed.set()
 

@@ -62,11 +62,11 @@ PARTITIONS = 50
 
 
 class OffsetsTopic:
-    """The groups of a root; stores the groups of the partitions that this gateway leads.
+    """The topic `__consumer_offsets`: stores the groups in the partitions that this gateway leads.
 
     Changes are gathered for `linger_ms`, and durable when `on_stored` is called without an error. Thread-safe, except
     `begin`, `drain` and `end`, which one thread calls. On a local disk each partition has its own writer, since a
-    stopped process may hold the lock of one partition; elsewhere one writer commits all partitions together.
+    stopped process may hold the lock of one partition; on an object store one writer commits all partitions together.
     """
 
     def __init__(
@@ -80,12 +80,13 @@ class OffsetsTopic:
         self._url, self._options = f"{root.rstrip('/')}/{OFFSETS_TOPIC}", storage_options
         self._linger_ms, self.partitions = linger_ms, partitions
         self._lock = threading.Lock()
-        self._topic_led: tuple[Topic, Leadership] | None = None
+        #: The topic after the first use; None again after it was dropped.
+        self._cached: tuple[Topic, Leadership] | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), OwnCompaction()
-        # by partition, or by None where all partitions share a writer
+        # by partition; by None if all partitions share a writer
         self._batchings = dict[int | None, OffsetsBatching]()
-        self._finished: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
-        self._answerer: threading.Thread | None = None
+        self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
+        self._callback_thread: threading.Thread | None = None
 
     def open(self) -> int:
         return self._topic_and_leadership()[0].partitions
@@ -93,35 +94,35 @@ class OffsetsTopic:
     def partition_of(self, group: str) -> int:
         return offsets_partition(group, self.partitions)
 
-    def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions; an earlier leader stores nothing more. Raises the errors of `Leadership.begin`."""
-        self._topic_and_leadership()[1].begin(partitions, may_lead)
+    def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
+        """Lead partitions: earlier leaders can store nothing more. Raises the errors of `Leadership.begin`."""
+        self._topic_and_leadership()[1].begin(partitions, check_may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        """Store nothing more in these partitions, and close their files, which would keep deleted segments."""
+        """Store nothing more in these partitions, and close their files: open files keep deleted segments."""
         self._topic_and_leadership()[1].end(partitions)
         with self._lock:
             ended = [self._batchings.pop(number) for number in partitions if number in self._batchings]
         in_parallel(OffsetsBatching.close, ended)
 
     def compact(self) -> None:
-        """Compact led partitions that have many segments; one caller at a time. Raises nothing."""
-        led = self._topic_led
-        if led is not None:
-            self._compaction.step(led[0], led[1].partitions)
+        """Compact the partitions that this gateway leads; one caller at a time. Raises nothing."""
+        cached = self._cached
+        if cached is not None:
+            self._compaction.step(cached[0], cached[1].partitions)
 
     def lost_partitions(self) -> Collection[int]:
-        """After a failure, the partitions to load again: another gateway leads them, or the topic was dropped."""
+        """The partitions that another gateway leads since a failure; all if the topic was dropped."""
         with self._lock:
-            led, has_failed = self._topic_led, any(batching.has_failed for batching in self._batchings.values())
-        if led is None or not has_failed:
+            cached, has_failed = self._cached, any(batching.has_failed for batching in self._batchings.values())
+        if cached is None or not has_failed:
             return ()
         try:
-            return led[1].lost_partitions()
+            return cached[1].lost_partitions()
         except TopicNotFoundError:
             with self._lock:
-                self._topic_led = None
-            return list(led[1].partitions)
+                self._cached = None
+            return list(cached[1].partitions)
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
         leadership = self._topic_and_leadership()[1]
@@ -163,7 +164,7 @@ class OffsetsTopic:
                 yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
     def store(self, group: str, changes: Sequence[GroupChange], on_stored: OnStored) -> None:
-        """Store changes, in the order of a group's calls; while too much is in flight, they are refused."""
+        """Store changes, in the order of a group's calls. They are refused while too much is in flight."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
@@ -172,18 +173,18 @@ class OffsetsTopic:
             on_stored(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
-        # Kafka's codes for changes that are larger than a batch may be
+        # Kafka has two codes for changes that are larger than a batch may be
         is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
-        too_large = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
-        batching.append(number, records, on_stored, too_large)
+        size_code = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
+        batching.append(number, records, on_stored, size_code)
 
     def _topic_and_leadership(self) -> tuple[Topic, Leadership]:
         with self._lock:
-            if self._topic_led is None:
+            if self._cached is None:
                 topic = _open_or_create(self._url, self.partitions, self._options)
                 self.partitions = topic.partitions
-                self._topic_led = topic, Leadership(topic.handle, topic.current)
-            return self._topic_led
+                self._cached = topic, Leadership(topic.handle, topic.current)
+            return self._cached
 
     def _batching_of(self, partition: int) -> OffsetsBatching:
         topic, leadership = self._topic_and_leadership()
@@ -191,47 +192,47 @@ class OffsetsTopic:
         with self._lock:
             batching = self._batchings.get(key)
             if batching is not None and batching.has_failed:
-                # in a thread: a close may wait for the lock that made the batching fail
+                # in a thread: `close` may wait for the lock without which the batching failed
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
                 batching = None
             if batching is None:
                 engine = engine_of(topic.handle, topic.current, topic.live.invalidate, _LOCK_WAIT_S)
                 sender = RecordSender(topic.handle, topic.current, engine, fence=leadership)
-                batching = self._batchings[key] = OffsetsBatching(sender, self._linger_ms, self._finished.put)
-            if self._answerer is None:
-                self._answerer = threading.Thread(target=self._answer_calls, name="groups-stored", daemon=True)
-                self._answerer.start()
+                batching = self._batchings[key] = OffsetsBatching(sender, self._linger_ms, self._finished_calls.put)
+            if self._callback_thread is None:
+                self._callback_thread = threading.Thread(target=self._answer_calls, name="groups-stored", daemon=True)
+                self._callback_thread.start()
             return batching
 
     def _answer_calls(self) -> None:
         """Answer finished calls in a thread of its own: callbacks wait for the locks of their groups."""
-        while (calls := self._finished.get()) is not None:
+        while (calls := self._finished_calls.get()) is not None:
             for call in calls:
                 try:
                     call.on_stored(call.code)
-                except Exception:  # noqa: PERF203 - the next call gets its answer, too
-                    _log.exception("a group was stored, but its answer failed")
+                except Exception:  # noqa: PERF203 - answer the next call
+                    _log.exception("the answer to a stored change of a group failed")
 
     def close(self) -> None:
         with self._lock:
             batchings = list(self._batchings.values())
             self._batchings.clear()
-            answerer, self._answerer = self._answerer, None
+            callback_thread, self._callback_thread = self._callback_thread, None
         in_parallel(OffsetsBatching.close, batchings)
-        if answerer is not None:
-            self._finished.put(None)
-            answerer.join()
+        if callback_thread is not None:
+            self._finished_calls.put(None)
+            callback_thread.join()
 
 
-#: The bytes that a record counts in addition to its key and value.
+#: The bytes that a record counts on top of its key and value.
 _RECORD_OVERHEAD = 100
-#: The most bytes in flight: so few that the writer has room for them, and its `append` never waits.
+#: The most bytes in flight: the writer has room for them, so its `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Records of one group that are stored together; `remaining` is the number of undelivered ones."""
+    """Records of one group that are stored together; `remaining` counts the records that are not stored yet."""
 
     on_stored: OnStored
     remaining: int
@@ -240,7 +241,7 @@ class Call:
 
 
 class OffsetsBatching:
-    """A writer, and the calls whose records it has, in order. `answer` gets finished calls, and must not wait."""
+    """A writer with the calls in flight, in order. `answer` gets finished calls, and must not wait."""
 
     def __init__(self, sender: RecordSender, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
         # `_order` keeps calls and records in the same order; the writer's thread takes only `_lock`
@@ -251,19 +252,19 @@ class OffsetsBatching:
         self._writer = Writer(sender, linger_ms=linger_ms, on_delivery=self._on_delivery)
 
     def append(
-        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: OnStored, too_large: ErrorCode
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: OnStored, size_code: ErrorCode
     ) -> None:
-        """Append records; never waits. `too_large` is the code for records that would never fit."""
+        """Append records; never waits. `size_code` is the code for records that would never fit."""
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
         call = Call(on_stored, len(records), size)
         with self._order:
             with self._lock:
                 if size > _MAX_WAITING_BYTES:
-                    call.code = too_large
+                    call.code = size_code
                 elif self.has_failed or self._waiting_bytes + size > _MAX_WAITING_BYTES:
                     call.code = ErrorCode.coordinator_load_in_progress
                 else:
-                    # queued before: without a thread, the writer's `append` delivers the records
+                    # queued before `append`: a writer without a thread delivers the records in `append`
                     self._calls.setdefault(partition, deque()).append(call)
                     self._waiting_bytes += size
             if call.code is not ErrorCode.none:
@@ -273,17 +274,17 @@ class OffsetsBatching:
                 for key, value in records:
                     self._writer.append(value, key=key, partition=partition)
             except DistlogError as error:
-                self._refuse(partition, call, error, too_large)
+                self._refuse(partition, call, error, size_code)
 
-    def _refuse(self, partition: int, call: Call, error: DistlogError, too_large: ErrorCode) -> None:
-        """Answer a call whose only record is too large; after any other error, all calls fail."""
+    def _refuse(self, partition: int, call: Call, error: DistlogError, size_code: ErrorCode) -> None:
+        """Refuse a call whose only record is too large. Any other error fails all calls."""
         with self._lock:
-            is_alone = isinstance(error, InvalidRecordError) and call.remaining == 1 and not self.has_failed
-            if is_alone:
+            only_this_call = isinstance(error, InvalidRecordError) and call.remaining == 1 and not self.has_failed
+            if only_this_call:
                 self._calls[partition].remove(call)
                 self._waiting_bytes -= call.size
-                call.code = too_large
-        if is_alone:
+                call.code = size_code
+        if only_this_call:
             self._answer([call])
         else:
             self._fail(error)
@@ -306,7 +307,7 @@ class OffsetsBatching:
         self._answer(finished)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail all calls, since a failed writer stores nothing more; some may be durable nevertheless."""
+        """Fail all calls: a failed writer stores nothing more. The records of some may be durable nevertheless."""
         with self._lock:
             if not self.has_failed:
                 FAILURES.note("storing groups", error)
@@ -331,7 +332,7 @@ _log = logging.getLogger(__name__)
 
 
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
-#: How long a change waits for a lock, until its client retries: Kafka's `offsets.commit.timeout.ms`.
+#: How long a change waits for a lock; then its client retries. Kafka's `offsets.commit.timeout.ms`.
 _LOCK_WAIT_S = 5.0
 
 

@@ -283,7 +283,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
         if isinstance(membership, ConsumerGroup):
             deletions = membership.deletions()
         # stored before the removal: a client that creates the group again must store its records after the deletions
-        deletions = [*offsets.records_of(dict.fromkeys(offsets.partitions)), *deletions]
+        deletions = [*offsets.with_keys(dict.fromkeys(offsets.partitions)), *deletions]
         self.store.store(membership.id, deletions, on_stored)
         self.remove(membership.id, group)
 
@@ -461,9 +461,7 @@ class GroupOffsets:
         if self._transactional_in_flight:
             self._ended_transactions.append((producer_id, is_committed))
 
-    def records_of(
-        self, changes: Mapping[TopicPartition, Position | None]
-    ) -> list[tuple[OffsetKey, Position | None]]:
+    def with_keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
         return [(OffsetKey(self._group, *partition), position) for partition, position in changes.items()]
 
     def older_than(self, created_ms: Mapping[str, int]) -> list[TopicPartition]:

@@ -74,13 +74,13 @@ OPERATIONS = {
     ),
     ResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
 }
-#: The operations whose permission implies another one (Kafka's `AuthorizerData`). Denials imply nothing.
+#: For an operation, the operations whose permission implies it (Kafka's `AuthorizerData`). Denials imply nothing.
 _IMPLIED_BY = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
 }
 #: The longest principal, and the longest name, of an ACL.
-_MOST_TEXT_BYTES = 1 << 10
+_MAX_TEXT_BYTES = 1 << 10
 
 
 class Acl(NamedTuple):
@@ -98,17 +98,18 @@ class Acl(NamedTuple):
 def check_acl(acl: Acl) -> Acl:
     """Return the ACL. Raises InvalidConfigError for a filter, and as in Kafka for an ACL that would never apply."""
     if acl.resource_type not in OPERATIONS or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        raise InvalidConfigError("an ACL names one kind of resource, literally or by a prefix")
+        kinds = {"resource": acl.resource_type.name, "pattern": acl.pattern_type.name}
+        raise InvalidConfigError("an ACL needs a type of resource, and the pattern type LITERAL or PREFIXED", **kinds)
     if acl.permission is Permission.ANY or acl.operation not in (_O.ALL, *OPERATIONS[acl.resource_type]):
         raise InvalidConfigError(
-            "an ACL allows or denies an operation that its resource has",
+            "an ACL must allow or deny an operation that its type of resource has",
             resource=acl.resource_type.name,
             operation=acl.operation.name,
         )
     check_principal(acl.principal)
     name = acl.name
-    if not _is_text(name) or not name:
-        raise InvalidConfigError("the name of an ACL has 1 to 1024 bytes of UTF-8")
+    if not _is_valid_text(name) or not name:
+        raise InvalidConfigError("the resource name of an ACL must have 1 to 1024 bytes of UTF-8")
     if name == WILDCARD:
         if acl.pattern_type is PatternType.PREFIXED:
             raise InvalidConfigError("a prefix * matches no name: for all resources give the literal *")
@@ -121,9 +122,9 @@ def check_acl(acl: Acl) -> Acl:
     return acl._replace(host=check_host(acl.host))
 
 
-def _is_text(text: str) -> bool:
+def _is_valid_text(text: str) -> bool:
     try:
-        return len(text.encode()) <= _MOST_TEXT_BYTES
+        return len(text.encode()) <= _MAX_TEXT_BYTES
     except UnicodeEncodeError:
         return False
 
@@ -143,7 +144,8 @@ def check_host(host: str) -> str:
                 raise ValueError("a scope is of one machine")
             return client_host(socket.inet_ntop(socket.AF_INET6, address.packed))
     except ValueError:
-        raise InvalidConfigError("the host of an ACL is * or one address, without a scope", host=repr(host)) from None
+        text = "the host of an ACL must be * or one IP address without a scope"
+        raise InvalidConfigError(text, host=repr(host)) from None
     return str(address)
 
 
@@ -155,9 +157,9 @@ def client_host(address: str) -> str:
 
 def check_principal(principal: str) -> str:
     """Return the principal. Raises InvalidConfigError unless it is `User:` and a possible name."""
-    is_name = len(principal) > len(_USER) and principal.isprintable() and _is_text(principal)
+    is_name = len(principal) > len(_USER) and principal.isprintable() and _is_valid_text(principal)
     if not principal.startswith(_USER) or not is_name:
-        raise InvalidConfigError("a principal is User: and a name, as User:alice", principal=repr(principal))
+        raise InvalidConfigError("a principal must be User: and a name, as in User:alice", principal=repr(principal))
     return principal
 
 
@@ -173,7 +175,7 @@ class AclFilter(NamedTuple):
     permission: Permission
 
     def matches(self, acl: Acl) -> bool:
-        """True if the filter selects the ACL; MATCH selects all that apply to the resource `name`."""
+        """True if the filter selects the ACL; the pattern type MATCH selects all ACLs that apply to `name`."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.operation in (Operation.ANY, acl.operation)
@@ -193,12 +195,12 @@ class AclFilter(NamedTuple):
         return is_match and self.pattern_type is PatternType.MATCH
 
 
-#: The most cached decisions, and the most characters of their names, which come from clients.
-_MOST_DECISIONS, _MOST_KEPT_TEXT = 20_000, 512
+#: The most cached decisions, and the most characters of a cached decision's names: clients choose these names.
+_MAX_DECISIONS, _MAX_CACHED_TEXT = 20_000, 512
 
 
 class AccessLists:
-    """The ACLs of a moment, for many threads: they never change, so decisions are cached.
+    """A fixed set of ACLs, for many threads. Decisions are cached, since the ACLs never change.
 
     `everyone_if_none` is Kafka's `allow.everyone.if.no.acl.found`: resources without an ACL are open to everyone.
     """
@@ -210,9 +212,9 @@ class AccessLists:
         self._by_pattern: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
         for acl in acls:
             self._by_pattern.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
-        # by resource, the lengths of the prefixes that ACLs have
-        self._lengths = {
-            kind: sorted({len(acl.name) for acl in self._of_kind(kind) if acl.pattern_type is PatternType.PREFIXED})
+        # the lengths of the prefixes in ACLs, by type of resource
+        self._prefix_lengths = {
+            kind: sorted({len(acl.name) for acl in self._of_type(kind) if acl.pattern_type is PatternType.PREFIXED})
             for kind in OPERATIONS
         }
         self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
@@ -224,54 +226,54 @@ class AccessLists:
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the principal, as in `User:alice`, may do this with a resource from this address."""
         key = principal, host, operation, kind, name
-        if len(principal) + len(name) > _MOST_KEPT_TEXT:
+        if len(principal) + len(name) > _MAX_CACHED_TEXT:
             return self._decide(*key)
         decision = self._decisions.get(key)
         if decision is None:
-            if len(self._decisions) >= _MOST_DECISIONS:
+            if len(self._decisions) >= _MAX_DECISIONS:
                 self._decisions.clear()
             decision = self._decisions[key] = self._decide(*key)
         return decision
 
     def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Kafka's `authorizeByResourceType` (KIP-679): an allowed pattern counts unless a denied one covers it."""
+        """True if an ACL allows the operation for some resource, and no denial covers that ACL (KIP-679)."""
         if principal in self._super_users:
             return True
         denied, allowed = list[Acl](), list[Acl]()
-        for acl in self._of_kind(kind):
-            if _is_of(acl, principal, host) and _has_operation(acl, operation):
+        for acl in self._of_type(kind):
+            if _applies_to(acl, principal, host) and _has_operation(acl, operation):
                 (denied if acl.permission is Permission.DENY else allowed).append(acl)
         if any(acl.pattern_type is PatternType.LITERAL and acl.name == WILDCARD for acl in denied):
             return False
-        return self._everyone_if_none or any(not any(_covers(no, yes) for no in denied) for yes in allowed)
+        return self._everyone_if_none or any(not any(_covers(denial, acl) for denial in denied) for acl in allowed)
 
     def _decide(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         if principal in self._super_users:
             return True
-        is_found = is_allowed = False
-        for acl in self._for_resource(kind, name):
-            is_found = True
-            if _is_of(acl, principal, host) and _has_operation(acl, operation):
+        has_acl = is_allowed = False
+        for acl in self._acls_of_resource(kind, name):
+            has_acl = True
+            if _applies_to(acl, principal, host) and _has_operation(acl, operation):
                 if acl.permission is Permission.DENY:
                     return False
                 is_allowed = True
-        return is_allowed or (self._everyone_if_none and not is_found)
+        return is_allowed or (self._everyone_if_none and not has_acl)
 
-    def _for_resource(self, kind: ResourceType, name: str) -> Iterator[Acl]:
+    def _acls_of_resource(self, kind: ResourceType, name: str) -> Iterator[Acl]:
         for literal in {name, WILDCARD}:
             yield from self._by_pattern.get((kind, PatternType.LITERAL, literal), ())
-        for length in self._lengths[kind]:
+        for length in self._prefix_lengths[kind]:
             if length > len(name):
                 return
             yield from self._by_pattern.get((kind, PatternType.PREFIXED, name[:length]), ())
 
-    def _of_kind(self, kind: ResourceType) -> Iterator[Acl]:
+    def _of_type(self, kind: ResourceType) -> Iterator[Acl]:
         return (
             acl for (resource_type, *_), acls in self._by_pattern.items() if resource_type is kind for acl in acls
         )
 
 
-def _is_of(acl: Acl, principal: str, host: str) -> bool:
+def _applies_to(acl: Acl, principal: str, host: str) -> bool:
     return acl.principal in (principal, EVERYONE) and acl.host in (host, WILDCARD)
 
 

@@ -122,9 +122,7 @@ class ScramExchange:
     def last(self, token: bytes) -> tuple[bytes, AuthenticatedUser]:
         match = _LAST.fullmatch(_text(token))
         if match is not None and match["nonce"] == self._nonce_of_old_librdkafka:
-            raise AuthenticationFailedError(
-                "the client sent its nonce twice, as librdkafka before 2.6.1 does: upgrade it"
-            )
+            raise AuthenticationFailedError("the client sent its nonce twice, as librdkafka before 2.6.1: upgrade it")
         if match is None or match["nonce"] != self._nonce or _decoded(match["gs2"]) != self._gs2.encode():
             raise AuthenticationFailedError("a malformed SCRAM message")
         algorithm, message = HASHES[self._mechanism], f"{self._messages},{match['without_proof']}".encode()
@@ -262,9 +260,8 @@ class SaslExchange:
     def is_slow(self, token: bytes) -> bool:
         """True if the token has a password that is not cached: its check takes milliseconds of CPU time."""
         login = self._login(token)
-        return (
-            login is not None and self._authentication.passwords.user(login, self._authentication.current()) is None
-        )
+        authentication = self._authentication
+        return login is not None and authentication.passwords.user(login, authentication.current()) is None
 
     def _login(self, token: bytes) -> PlainLogin | None:
         try:

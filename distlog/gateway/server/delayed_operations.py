@@ -20,9 +20,9 @@ from distlog.gateway.server.fairness import CpuUse
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import Partition, VisibleEnd
 
-#: A fetch gets at most this fraction of the free memory, or these bytes: so a few slow clients cannot take all.
-_MEMORY_SHARE = 4
-_SMALLEST_BYTES = 64 << 10
+#: A fetch gets at most a quarter of the free memory, or the minimum: a few slow clients cannot use all memory.
+_FREE_MEMORY_PART = 4
+_MIN_BYTES = 64 << 10
 
 
 class FetchMemory:
@@ -33,19 +33,19 @@ class FetchMemory:
         """Reserve up to `size` bytes before records are read; returns 0 if no memory is free."""
         with self._lock:
             free = max(self._limit - self.used, 0)
-            size = min(size, max(free // _MEMORY_SHARE, min(free, _SMALLEST_BYTES)))
+            size = min(size, max(free // _FREE_MEMORY_PART, min(free, _MIN_BYTES)))
             self.used += size
             return size
 
     def give_back(self, size: int) -> None:
-        """Release bytes that were not read, or were sent. A negative `size` counts a batch larger than its memory."""
+        """Release bytes that were not read, or were sent. A negative `size` adds what a large batch used on top."""
         with self._lock:
             self.used -= size
 
 
 _log = logging.getLogger("distlog.gateway")
-#: A check takes at most a tenth of the time, while pauses are not at their longest.
-_SHARE = 10
+#: A pause has this many times the duration of its check, unless the longest pause is shorter.
+_PAUSES_PER_CHECK = 10
 
 Delayed = TypeVar("Delayed", bound="DelayedOperation")
 
@@ -69,15 +69,15 @@ class _Purgatory(ABC, Generic[Delayed]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Have all waiting requests answered now, and later ones at once."""
+        """Have all waiting requests answered now; later requests do not wait."""
         self.is_stopped = True
         self._changed.set()
         with self._lock:
             waiting = list(self._waiting)
         self._wake(waiting)
 
-    def _has_added(self, delayed: Delayed) -> bool:
-        """Have `delayed` wait; False if its time is over, or the gateway is stopping."""
+    def _add(self, delayed: Delayed) -> bool:
+        """Let a request wait; returns False if its time is over, or the gateway is stopping."""
         with self._lock:
             if self.is_stopped or delayed.is_over:
                 return False
@@ -88,12 +88,13 @@ class _Purgatory(ABC, Generic[Delayed]):
         return True
 
     def _wake(self, waiting: Iterable[Delayed]) -> None:
-        """Have requests handled again, unless another thread has done so."""
+        """Let handlers handle these requests again, unless another thread has woken them."""
         for delayed in waiting:
-            if self._has_claimed(delayed):
+            if self._claim(delayed):
                 self._handle_again(delayed.request)
 
-    def _has_claimed(self, delayed: Delayed) -> bool:
+    def _claim(self, delayed: Delayed) -> bool:
+        """End the wait of a request; returns False if another thread has done so."""
         with self._lock:
             if not delayed.is_waiting:
                 return False
@@ -111,7 +112,7 @@ class _Purgatory(ABC, Generic[Delayed]):
 
     @abstractmethod
     def _check(self) -> None:
-        """Have requests handled again whose waits have ended."""
+        """Wake the requests whose event has come, or whose time is over."""
 
     def _check_periodically(self) -> None:
         while not self.is_stopped:
@@ -125,15 +126,15 @@ class _Purgatory(ABC, Generic[Delayed]):
             except Exception:
                 _log.exception("a check by %s failed", self._name)
             duration_s = time.monotonic() - started_s
-            time.sleep(min(max(self._shortest_s, _SHARE * duration_s), self._longest_s))
+            time.sleep(min(max(self._shortest_s, _PAUSES_PER_CHECK * duration_s), self._longest_s))
 
 
-#: How often the ends of local logs are read while fetches wait; a slow check must not delay fetches for long.
-_CHECK_S, _LONGEST_PAUSE_S = 0.02, 1.0
-#: The most partitions that are watched for fetches, each as often as fetches wait for it.
-_MOST_WATCHED = 200_000
-#: The most fetches of one client that an append wakes itself, which delays its own response.
-_MOST_WOKEN = 16
+#: The pauses between checks of the ends of local logs, while fetches wait: the shortest and the longest.
+_CHECK_S, _MAX_CHECK_PAUSE_S = 0.02, 1.0
+#: The most partitions that fetches watch; a partition that several fetches watch counts for each.
+_MAX_WATCHED = 200_000
+#: The most fetches of one client that an append wakes itself: this work delays the append's response.
+_MAX_WOKEN = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -156,11 +157,11 @@ class DelayedFetch(DelayedOperation):
     partitions: Mapping[tuple[str | uuid.UUID, int], Any]
     missing: int = 0
     visible_ends: dict[Partition, VisibleEnd] = field(default_factory=dict)
-    #: The partitions whose appends wake the fetch: none if too many are watched already.
+    #: The partitions whose appends wake the fetch; none if the client watches too many.
     watched: tuple[Partition, ...] = ()
 
     def is_complete(self, ends: _VisibleEnds, partitions: Iterable[Partition]) -> bool:
-        """True if enough records have come in these partitions, or one cannot be read any more."""
+        """True if these partitions have enough new records, or a partition cannot be read any more."""
         growths = [self._growth(partition, ends) for partition in partitions]
         if None in growths:
             return True
@@ -169,13 +170,13 @@ class DelayedFetch(DelayedOperation):
 
     def _growth(self, partition: Partition, ends: _VisibleEnds) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
-        now, previous = ends(partition, self.committed), self.visible_ends.get(partition)
+        current, previous = ends(partition, self.committed), self.visible_ends.get(partition)
         if previous is None:
             return 0
-        if now is None or now.offset < previous.offset:
+        if current is None or current.offset < previous.offset:
             return None
-        # a merge may make a log smaller: new records count as one byte at least
-        return max(now.log_bytes - previous.log_bytes, 1) if now.offset > previous.offset else 0
+        # a merge may make a log smaller: new records count as at least one byte
+        return max(current.log_bytes - previous.log_bytes, 1) if current.offset > previous.offset else 0
 
 
 #: Returns the visible end of a partition, for readers of committed records if True; None if it cannot be read.
@@ -189,20 +190,20 @@ def _visible_end(partition: Partition, committed: bool) -> VisibleEnd | None:
 
 
 class DelayedFetches(_Purgatory[DelayedFetch]):
-    """The fetches that wait. An append wakes a few itself; the thread finds appends of other processes."""
+    """The fetches that wait. An append wakes some itself; the thread notices the appends of other processes."""
 
     def __init__(self, handle_again: Callable[[Request], None], refresh_ms: int) -> None:
-        super().__init__("delayed-fetches", handle_again, _CHECK_S, _LONGEST_PAUSE_S)
+        super().__init__("delayed-fetches", handle_again, _CHECK_S, _MAX_CHECK_PAUSE_S)
         self._refresh_ms = refresh_ms
         self._by_partition: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
         self._watched = Counter[CpuUse]()
 
     def wait(self, delayed: DelayedFetch) -> bool:
-        """Have `delayed` wait; False if enough records have arrived already, or its time is over."""
-        if not self._has_added(delayed):
+        """Let a fetch wait; returns False if there are enough records already, or its time is over."""
+        if not self._add(delayed):
             return False
-        # an append between the fetch's read and its wait has not woken it
-        return not (delayed.is_complete(_visible_end, delayed.watched) and self._has_claimed(delayed))
+        # an append between the read of the fetch and its wait did not wake it: check again
+        return not (delayed.is_complete(_visible_end, delayed.watched) and self._claim(delayed))
 
     def forget(self, delayed: DelayedFetch) -> None:
         if not delayed.watched:
@@ -222,17 +223,17 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     def appended(self, partition: Partition) -> None:
         if partition not in self._by_partition:
             return
-        ends, of_share, waiting = cache(_visible_end), Counter[CpuUse](), list[DelayedFetch]()
+        ends, fetches_of_share, waiting = cache(_visible_end), Counter[CpuUse](), list[DelayedFetch]()
         with self._lock:
             for delayed in self._by_partition.get(partition, ()):
-                of_share[delayed.request.share] += 1
-                if delayed.is_waiting and of_share[delayed.request.share] <= _MOST_WOKEN:
+                fetches_of_share[delayed.request.share] += 1
+                if delayed.is_waiting and fetches_of_share[delayed.request.share] <= _MAX_WOKEN:
                     waiting.append(delayed)
         self._wake([delayed for delayed in waiting if delayed.is_complete(ends, [partition])])
 
     def _watch(self, delayed: DelayedFetch) -> None:
-        remaining, owner = _MOST_WATCHED - self._watched.total(), _owner(delayed)
-        # a client may watch half of what the other clients leave
+        remaining, owner = _MAX_WATCHED - self._watched.total(), _owner(delayed)
+        # a client may watch half of the partitions that other clients leave
         if self._watched[owner] + len(delayed.visible_ends) > (remaining + self._watched[owner]) // 2:
             return
         delayed.watched = tuple(delayed.visible_ends)
@@ -244,7 +245,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._by_partition)
         for topic in {partition.hosted for partition in partitions if not partition.hosted.is_local}:
-            # the fetch reads again, and answers with the error
+            # not raised: the fetch reads again, and answers with the error
             with suppress(DistlogError, OSError):
                 topic.refresh(self._refresh_ms)
         ends = cache(_visible_end)
@@ -260,22 +261,23 @@ def _owner(delayed: DelayedFetch) -> CpuUse:
     return share.part_of or share
 
 
-# A waiting append occupies no handler: a lock that is held for long delays the producers of its partition only.
+# A waiting append occupies no handler: a lock that is held for long delays only the producers of its partition.
 
-#: How often locks are checked while requests wait, also after a slow check on a busy machine.
-_APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1
+#: The pauses between checks of locks, while requests wait: the shortest and the longest.
+_APPEND_CHECK_S, _MAX_APPEND_PAUSE_S = 0.005, 0.1
 
 
 @dataclass(slots=True, eq=False)
 class DelayedAppend(DelayedOperation):
     """A produce request that waits for locks of partitions, True for a flush lock."""
 
+    #: True if the request is appended even after its client has disconnected.
     is_needed: bool
-    waits_for: dict[Partition, bool] = field(default_factory=dict, init=False)
+    locks: dict[Partition, bool] = field(default_factory=dict, init=False)
 
     @property
     def is_dropped(self) -> bool:
-        """True if nothing more of the request may be appended, since its client has disconnected."""
+        """True if no more of the request is appended, since its client has disconnected."""
         return self.request.is_gone and not self.is_needed
 
     @property
@@ -285,23 +287,23 @@ class DelayedAppend(DelayedOperation):
 
 class DelayedAppends(_Purgatory[DelayedAppend]):
     def __init__(self, handle_again: Callable[[Request], None]) -> None:
-        super().__init__("delayed-appends", handle_again, _APPEND_CHECK_S, _LONGEST_APPEND_PAUSE_S)
+        super().__init__("delayed-appends", handle_again, _APPEND_CHECK_S, _MAX_APPEND_PAUSE_S)
         self._wait_counts = Counter[Partition]()
 
     def max_wait_s(self, partition: Partition) -> float:
-        """The seconds that a handler may wait for a lock: none if requests wait for it already."""
+        """The seconds that a handler may wait for a lock: 0 if requests wait for this partition already."""
         return 0 if partition in self._wait_counts else SHORT_WAIT_S
 
-    def wait(self, delayed: DelayedAppend, waits_for: Mapping[Partition, bool]) -> bool:
-        """Have `delayed` wait for locks, True for a flush lock; False if its time is over."""
-        delayed.waits_for = dict(waits_for)
-        return self._has_added(delayed)
+    def wait(self, delayed: DelayedAppend, locks: Mapping[Partition, bool]) -> bool:
+        """Let a request wait for locks (True: a flush lock); returns False if its time is over."""
+        delayed.locks = dict(locks)
+        return self._add(delayed)
 
     def _watch(self, delayed: DelayedAppend) -> None:
-        self._wait_counts.update(delayed.waits_for.keys())
+        self._wait_counts.update(delayed.locks.keys())
 
     def _unwatch(self, delayed: DelayedAppend) -> None:
-        for partition in delayed.waits_for:
+        for partition in delayed.locks:
             self._wait_counts[partition] -= 1
             if not self._wait_counts[partition]:
                 del self._wait_counts[partition]
@@ -309,11 +311,9 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
     def _check(self) -> None:
         with self._lock:
             waiting = list(self._waiting)
-        awaited = {partition_and_flush for delayed in waiting for partition_and_flush in delayed.waits_for.items()}
-        free = {(partition, flush) for partition, flush in awaited if _is_free(partition, flush)}
-        self._wake(
-            [delayed for delayed in waiting if delayed.is_over or not free.isdisjoint(delayed.waits_for.items())]
-        )
+        locks = {lock for delayed in waiting for lock in delayed.locks.items()}
+        free = {(partition, flush) for partition, flush in locks if _is_free(partition, flush)}
+        self._wake([delayed for delayed in waiting if delayed.is_over or not free.isdisjoint(delayed.locks.items())])
 
 
 def _is_free(partition: Partition, flush: bool) -> bool:

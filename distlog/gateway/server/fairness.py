@@ -11,14 +11,14 @@ from typing import Generic, NamedTuple, TypeVar
 
 # A use is CPU time that decays by half in each half-life: old work is forgotten, and idle time gains nothing.
 
-#: A client without a user is known by its address; with IPv6 by the network of this prefix, as one customer has.
+#: A client without a user is identified by its address; with IPv6 by its network, with a prefix of this length.
 _IPV6_PREFIX = 64
-#: The half-life of a use, and the CPUs that a client with a steady use of one second keeps busy.
+#: The half-life of a use; and how many CPUs a client keeps busy whose use stays at one second.
 _HALF_LIFE_S = 1.0
 _RATE_OF_USE = 0.6931 / _HALF_LIFE_S
-#: How long a client is active after a request: until then, other clients must leave room for it.
+#: How long a client counts as active after a request: in this time, other clients must leave room for it.
 _ACTIVE_S = 0.5
-#: The largest use: a client that had all the time for long waits for a second at most.
+#: The largest use: even a client that used all the time for long waits at most a second.
 _MOST_S = 0.8 / _RATE_OF_USE
 #: A share with less use is idle.
 _NO_USE_S = 1e-6
@@ -30,7 +30,7 @@ _MOST_NAME = 512
 
 @dataclass(slots=True, eq=False)
 class CpuUse:
-    """The use of a user or an address; or of one of its client ids, which counts for `part_of`, too."""
+    """The use of a user or an address; or of one of its client ids, whose use also counts for `part_of`."""
 
     name: Hashable
     part_of: CpuUse | None
@@ -91,7 +91,7 @@ class CpuUses:
         return self._part(of_owner, client_id[:_MOST_NAME])
 
     def leaves_room(self, share: CpuUse) -> bool:
-        """True if a client has used less than its part of the time of active clients."""
+        """True if a client has used less than its part of the time: other active clients have theirs."""
         now_s, part = self.clock_s(), 2 * _HEAVY_PART
         with self.lock:
             for level in (share.part_of, share):
@@ -110,7 +110,7 @@ class CpuUses:
         return share
 
     def _forget_idle(self) -> None:
-        """Forget idle shares; a client that comes back begins without a use."""
+        """Forget idle shares; a client that sends again later starts with no use."""
         now_s = self.clock_s()
         # lists, since the thread of authentication may add a share concurrently
         owners = list(self.all.parts.values())
@@ -130,7 +130,7 @@ class CpuUses:
 
 #: The part of the time that all clients above their part have together.
 _HEAVY_PART = 0.4
-#: A client with so few waiting requests limits itself: it sends the next request after a response.
+#: A client with at most this many waiting requests limits itself: it sends the next one after a response.
 _FEW = 4
 
 
@@ -156,7 +156,7 @@ class FairQueue(Generic[Waiting]):
         self._count += 1
 
     def next(self, *, limited: bool = True) -> Waiting | None:
-        """Take the next item to run; None if no item may run now. Without `limited`, every item may run."""
+        """Remove and return the next item to run; None if no item may run now. If not `limited`, any item may run."""
         now_s, root = self._shares.clock_s(), self._shares.all
         part = 1 / max(root.active_parts(now_s), len(self._waiting), 1)
         for owner in self._in_turn(root, self._waiting, 1.0, now_s, limited):
@@ -185,7 +185,7 @@ class FairQueue(Generic[Waiting]):
     def _in_turn(
         self, parent: CpuUse, waiting: Mapping[CpuUse, object], part: float, now_s: float, limited: bool
     ) -> list[CpuUse]:
-        """The shares that may run another item, the least use first. `part` of the time is the parent's."""
+        """The shares that may run another item, the least use first. The parent's part of the time is `part`."""
         ordered = list(waiting)
         if len(ordered) > 1:
             ordered.sort(key=lambda share: (share.use(now_s), share.served_s))
@@ -257,7 +257,7 @@ class Quotas:
 
     def _limit(self, user: str, client_id: str, name: str) -> tuple[float | None, tuple[str, str]]:
         limits = self.limits
-        # cut, since clients without a login send ids of any length; a longer id has no quota of its own
+        # clients without a login may send ids of any length: only this much is compared and kept
         for entity, sharing in _entities(user, client_id[: MOST_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)
             if limit is not None:
@@ -269,7 +269,7 @@ PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_ra
 REQUEST_PERCENTAGE = "request_percentage"
 #: All quotas by Kafka's names: bytes in a second, and percent of the time of one handler.
 NAMES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
-#: No name of a user or a client id with a quota is longer.
+#: The longest name of a user or client id that may have a quota of its own.
 MOST_NAME_BYTES = 1 << 10
 #: Stands for all names that have no quota of their own.
 DEFAULT = None
@@ -290,7 +290,7 @@ Limits = Mapping[Entity, Mapping[str, float]]
 
 
 def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]]]:
-    """The entities of a client in Kafka's order, each with the clients that share the quota."""
+    """The entities that apply to a client, in Kafka's order, each with the clients that share its quota."""
     for name in (user, DEFAULT):
         for client in (client_id, DEFAULT):
             yield Entity.of({USER: name, CLIENT_ID: client}), (user, client_id)
@@ -299,14 +299,15 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, st
         yield Entity.of({CLIENT_ID: client}), ("", client_id)
 
 
-# Bytes or time of a client are a debt, which the quota pays off over time. One second of debt may be open, as in
-# Kafka's windows. With more, the client's next request is read later, and the response has the pause.
+# The bytes or the time that a client uses are a debt, which its quota pays off over time. One second of debt is
+# allowed, as in Kafka's windows. With more debt, the client's next request is read after a pause, which the response
+# names.
 
 _BURST_S = 1.0
-#: Kafka's longest pause for the time of handlers, and the longest one for bytes: before clients give up.
+#: The longest pauses: Kafka's for the time of handlers, and for bytes one after which clients do not give up.
 _LONGEST_S = {REQUEST_PERCENTAGE: 1.0}
 _LONGEST_FOR_BYTES_S = 20.0
-#: Paid debts are forgotten when there are more.
+#: If there are more debts, paid debts are forgotten.
 _MANY_DEBTS = 10_000
 
 
@@ -319,7 +320,7 @@ class _Debt:
         return max(self.seconds - (now_s - self.noted_s), 0)
 
 
-#: The bytes that each request may use at any time, even while large requests that never arrive hold the memory.
+#: The bytes that each request may always use, even while large requests that never arrive hold the memory.
 _ALWAYS_TAKEN = 64 << 10
 
 
@@ -338,12 +339,12 @@ class RequestMemory:
         return min(able, key=lambda share: self._used_by[share.owner], default=None)
 
     def has(self, share: MemoryShare, size: int) -> bool:
-        """True if a request may use `size` more bytes; a small one may until its owner has its maximum."""
+        """True if a request may use `size` more bytes. A small request may until its owner has the maximum."""
         is_small = share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
-        # the share counts among the releasing ones, but releases nothing while it waits
+        # the share may be counted as one that will release memory, but it releases nothing while it waits
         counts_itself = share.will_release and not share.passed
         if self._used_by[share.owner] + size > self._most and self._releasing[share.owner] > counts_itself:
             return False
@@ -359,7 +360,7 @@ class RequestMemory:
         self.count(share)
 
     def count(self, share: MemoryShare) -> None:
-        """Note whether a holder will release its memory without getting more."""
+        """Note whether a share will release its memory without getting more."""
         will_release = share.size > 0 and (share not in self.waiting or share.passed > 0)
         if will_release == share.will_release:
             return
@@ -377,7 +378,7 @@ class MemoryShare:
         self.will_release = False
 
     def reserve(self, size: int, on_granted: Callable[[], None]) -> bool:
-        """Reserve memory for a request; False if it must wait: then `on_granted` is called later."""
+        """Reserve memory for a request. Returns False if the request must wait until `on_granted` is called."""
         if self._memory.has(self, size):
             self.give(size)
             return True

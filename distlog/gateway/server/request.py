@@ -38,7 +38,7 @@ from distlog.gateway.topics.metadata_cache import MetadataCache
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request; a handler answers it once, from any thread. `read` parses the bytes in `frame` into `body`."""
+    """A request, which its handler answers once, from any thread. `read` parses the bytes of `frame` into `body`."""
 
     head: RequestHead
     frame: memoryview | None
@@ -57,9 +57,9 @@ class Request:
     #: The state that the API's handler keeps while the request waits; None at the handler's first call.
     handler_state: Any = None
     granted: Rights | None = None
-    #: False in the network's thread: a handler that would have to wait raises WouldWaitError.
+    #: False in the network's thread: there, a handler that would wait raises WouldWaitError.
     may_wait: bool = True
-    #: For the connection: the unsent chunks of the response, the memory, and whether the next request may be handled.
+    #: For the connection: unsent chunks of the response, the request's memory, whether the next one may be handled.
     unsent: list[ResponseChunk] | None = None
     memory: int = 0
     has_passed: bool = False
@@ -89,7 +89,7 @@ class Request:
             (self.client_id, self.body), self.frame = read_request(self.frame, self.head, most_items), None
 
     def respond(self, fields: Fields | None) -> None:
-        """Send the response, None for none; one that cannot be written closes the connection."""
+        """Send the response, or nothing for None. A response that cannot be written closes the connection."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         if fields is not None and self.throttled_s and "throttle_time" in response_fields(self.head.api_key):
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
@@ -108,11 +108,11 @@ class Request:
         self.client.fail(self, reason)
 
     def let_next(self) -> None:
-        """Have its client's next request handled, if that may be before this one is answered."""
+        """Let the client's next request be handled before this request is answered, if its API allows that."""
         self.client.let_next(self)
 
     def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
-        # an unknown version is answered in version 0
+        # a request of an unknown version, which has no body, is answered in version 0
         version = self.head.api_version if self.body is not None else 0
         try:
             return write_response(self.head.api_key, version, self.head.correlation_id, fields)
@@ -136,7 +136,7 @@ class ClientConnection(Protocol):
         """Close the connection without a response."""
 
     def let_next(self, request: Request) -> None:
-        """Have the next request handled before this one is answered, if its API allows that."""
+        """Let the next request be handled before this request is answered, if its API allows that."""
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -144,7 +144,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """The client of a connection; `principal` is the user's name, None until it has authenticated by `sasl`."""
+    """The client of a connection; `principal` is its user, None until the client has authenticated by `sasl`."""
 
     address: tuple[str, int]
     local: tuple[str, int]
@@ -152,7 +152,7 @@ class ClientSession:
     sasl: SaslExchange | None
 
 
-#: Kafka's value for operations that the client did not ask for.
+#: Kafka's value for authorized operations that the client did not request.
 NO_OPERATIONS = -(2**31)
 _DENIALS = {
     ResourceType.TOPIC: (ErrorCode.topic_authorization_failed, "Topic authorization failed."),
@@ -167,7 +167,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights of a client: everything without `lists`. `denials` logs and counts denials.
+    """The rights of a client; without `lists` it may do everything. `denials` logs and counts denials.
 
     A handler checks them before it opens the resource, so a client without rights does not learn what exists.
     """
@@ -202,7 +202,7 @@ class Rights:
         try:
             name = topic if isinstance(topic, str) else metadata.topic_of_id(topic).name
         except Exception:
-            # a topic that cannot be found now is not for the client
+            # a client without rights must not learn why the topic cannot be found
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic) from None
         self.check(operation, ResourceType.TOPIC, name)
 
@@ -224,15 +224,15 @@ class Rights:
         return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(operation, kind, name))
 
 
-#: The fields of a request as objects: this factor times the bytes, up to a limit for the most items of a request.
-_OBJECTS, _MOST_OBJECT_BYTES = 16, 256 * MAX_ITEMS
+#: A parsed request takes about this many times its bytes, up to the size of the most items that a request may have.
+_PARSED_FACTOR, _MAX_PARSED_BYTES = 16, 256 * MAX_ITEMS
 
 
 def parsed_size(request: Request) -> int:
-    """About the bytes that a request will have as objects; records take the place of their frame."""
+    """About the bytes that a parsed request takes on top of its frame; parsed records take no more."""
     if request.frame is None or request.head.api_key == PRODUCE_KEY:
         return 0
-    return min(_OBJECTS * len(request.frame), _MOST_OBJECT_BYTES)
+    return min(_PARSED_FACTOR * len(request.frame), _MAX_PARSED_BYTES)
 
 
 class SaslToken(NamedTuple):
@@ -246,11 +246,11 @@ TOKEN_HEAD = RequestHead(api_key=36, api_version=0, correlation_id=0)
 
 
 class TokenRequest(Request):
-    """A SASL token without Kafka's head, as after SaslHandshake 0; its response is a token, too."""
+    """A SASL token without Kafka's request header, after SaslHandshake 0. Its response is also a bare token."""
 
     def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
         token: bytes = fields["auth_bytes"]
-        # there is no place for an error: the connection ends without one
+        # a bare token has no field for an error: the connection is closed without a response
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
 
 
@@ -258,10 +258,10 @@ class TokenRequest(Request):
 # which grows while the frame arrives: idle connections, and lengths without their bytes, cost no memory.
 
 #: The bytes of a frame's length.
-_LENGTH = 4
-#: The first request for memory; later ones double the frame's.
-_STEP = 64 << 10
-#: Other protocols that begin with these bytes instead of a length: the usual faults of a client's settings.
+_LENGTH_BYTES = 4
+#: A frame's first memory; then its memory is doubled while it arrives.
+_FIRST_MEMORY = 64 << 10
+#: Other protocols, by the bytes with which they begin: usual mistakes in a client's settings.
 _OTHER_PROTOCOLS = {
     b"\x16\x03": ": it is TLS, and this listener has none",
     b"GE": ": it is HTTP",
@@ -275,21 +275,21 @@ _TOO_LARGE = (
 
 
 class FrameReader:
-    """The frames of one connection. `largest` bounds their length, and may change between frames."""
+    """The frames of one connection. `largest` is the largest length, which may change between frames."""
 
     def __init__(self, shared: memoryview, largest: int) -> None:
         self._shared, self.largest = shared, largest
-        # received bytes, which are in no frame yet from `_position` on
+        # received bytes; from `_position` on, they are in no frame yet
         self._unread, self._position = b"", 0
         self._frame: memoryview | None = None
         self._filled = self._granted = 0
 
     @property
     def wanted_bytes(self) -> int:
-        """The bytes of memory that the started frame needs now."""
+        """The bytes of memory that the started frame needs next; 0 while it has room."""
         if self._frame is None or self._filled < self._granted:
             return 0
-        return min(max(2 * self._filled, _STEP), len(self._frame)) - self._granted
+        return min(max(2 * self._filled, _FIRST_MEMORY), len(self._frame)) - self._granted
 
     @property
     def missing(self) -> int:
@@ -317,7 +317,7 @@ class FrameReader:
 
     def begin(self) -> int:
         """Start the next frame if its length was received; returns the length, or 0."""
-        start = self._position + _LENGTH
+        start = self._position + _LENGTH_BYTES
         if self._frame is not None or len(self._unread) < start:
             return 0
         length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
@@ -326,7 +326,7 @@ class FrameReader:
             text = f"a request has an impossible length{hint}" if hint or length <= 0 else _TOO_LARGE
             raise InvalidRequestError(text, length=length, largest=self.largest)
         part, self._position = self._unread[start : start + length], start + length
-        if self.unframed < _LENGTH:
+        if self.unframed < _LENGTH_BYTES:
             self._unread, self._position = self._unread[self._position :], 0
         self._filled, self._granted = len(part), 0
         if self._filled == length:

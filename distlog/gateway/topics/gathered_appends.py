@@ -1,8 +1,8 @@
 """Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
 
-Each gathering is one bundle and one commit; a batch is acknowledged when its commit is stored. The queue of the
-commit log (`core.commits.group_commit`) cannot do this: each append joins that queue with objects of its own, which
-cost a put, and without a fence, which transactions and the gateway's own records need.
+The gathered batches are one object and one commit; a batch is acknowledged when its commit is stored. The queue of
+the commit log (`core.commits.group_commit`) cannot do this: there, each append puts objects of its own. It also has
+no fences, which transactions and the gateway's own records need.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from distlog.gateway.topics.partition import Fence, RefreshingTopic
 Results = dict[int, Future[AppendInfo]]
 #: A request's batches by partition, each with the fence that may refuse it.
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
-#: About the most batches in a commit: they bound its number of producers.
-MOST_BATCHES = 10_000
-#: Times of the monotonic clock: before all others, and after all others.
-_AT_ONCE, _NEVER = -math.inf, math.inf
-#: Requests that clients send together come within this time; they share a commit, also after a pause.
-_TOGETHER_S = 0.01
-#: A client with a backlog sends again within this part of a linger after a response.
-_SOON = 0.25
-#: A commit of more bytes is worth its price before the end of the linger.
-_WORTH_BYTES = 64 << 10
+#: About the most batches in a commit: this bounds its number of producers.
+MAX_BATCHES = 10_000
+#: Times of the monotonic clock: the earliest one, which means at once, and the latest one.
+_NOW, _NEVER = -math.inf, math.inf
+#: Requests that clients send together arrive within this time. They share a commit, also after a pause.
+_BURST_S = 0.01
+#: A client with a backlog sends its next request within this part of the linger after a response.
+_BACKLOG_PART = 0.25
+#: A commit of at least this size need not wait for the end of the linger.
+_EARLY_COMMIT_BYTES = 64 << 10
 #: A thread without batches ends after this time: a root may have more topics than a process may have threads.
 _IDLE_S = 60.0
 
@@ -58,19 +58,20 @@ class GatheredAppends:
     """
 
     def __init__(
-        self, hosted: RefreshingTopic, linger_ms: int, linger_bytes: int, first: Callable[[int], FirstBatch]
+        self, hosted: RefreshingTopic, linger_ms: int, linger_bytes: int, check_of: Callable[[int], FirstBatch]
     ) -> None:
         self._hosted, self._linger_s, self._linger_bytes = hosted, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
-        # the oldest gathering first; the last one gets new requests, unless it is full
+        # in order of age; the last gathering gets new requests, unless it is full
         self._waiting = deque[_Gathering]()
         self._senders = WeakKeyDictionary[object, Sender]()
-        # the senders whose next requests may come together, and until when
-        self._expected, self._expected_until_s = set[Sender](), _AT_ONCE
-        # the time of the next commit, if batches wait; and the time from which on a pause is long
-        self._due_s = self._paused_s = _AT_ONCE
-        # `first` may refuse the first batch of an unknown producer in a partition
-        self._is_closing, self._first = False, first
+        # senders that were answered together, so that their next requests may come together; and until when
+        self._expected, self._expected_until_s = set[Sender](), _NOW
+        # the time of the next commit, if batches wait; a batch after `_pause_from_s` comes after a pause
+        self._due_s = self._pause_from_s = _NOW
+        # returns for a partition the check that may refuse the first batch of an unknown producer
+        self._check_of = check_of
+        self._is_closing = False
         self._thread: threading.Thread | None = None
 
     def append(self, requested: RequestedBatches, connection: object | None = None) -> Results:
@@ -82,7 +83,7 @@ class GatheredAppends:
                 valid = validate(records, config, now_ms)
                 if fence is None and valid.rows[0]["attributes"] & TRANSACTIONAL:
                     raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
-            except Exception as error:  # noqa: PERF203 - the other batches are appended
+            except Exception as error:  # noqa: PERF203 - append the other batches
                 results[number] = Future()
                 results[number].set_exception(error)
             else:
@@ -104,34 +105,36 @@ class GatheredAppends:
     def _gather(self, batches: Sequence[GatheredBatch], connection: object | None, *, at_once: bool) -> None:
         with self._changed:
             if self._is_closing and at_once:
-                # the topic may exist, and need its end marker
+                # not TopicNotFoundError: the topic may exist, and need its end marker
                 raise StorageError("the topic was dropped, or the gateway is stopping: retry")
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._hosted.name)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
-                # set after the start, which fails where the system has no more threads
+                # set after the start, which fails if the system has no more threads
                 thread.start()
                 self._thread = thread
             now_s = time.monotonic()
             if at_once:
-                self._due_s = _AT_ONCE
+                self._due_s = _NOW
             elif not self._waiting:
-                self._due_s = now_s + (self._linger_s if now_s < self._paused_s else min(_TOGETHER_S, self._linger_s))
+                self._due_s = now_s + (
+                    self._linger_s if now_s < self._pause_from_s else min(_BURST_S, self._linger_s)
+                )
             sender = None
             if connection is not None:
                 sender = self._senders.setdefault(connection, Sender())
-                sender.send(now_s, _SOON * self._linger_s)
+                sender.send(now_s, _BACKLOG_PART * self._linger_s)
                 self._expected.discard(sender)
-            if not self._waiting or len(self._waiting[-1].batches) >= MOST_BATCHES:
+            if not self._waiting or len(self._waiting[-1].batches) >= MAX_BATCHES:
                 self._waiting.append(_Gathering())
             self._waiting[-1].add(batches, sender)
             self._changed.notify()
 
     def commit_now(self) -> None:
-        """Commit the waiting batches, and have later ones not linger: the gateway is stopping."""
+        """Commit the waiting batches at once, and later batches without a linger: the gateway is stopping."""
         with self._changed:
-            self._linger_s, self._due_s = 0.0, _AT_ONCE
+            self._linger_s, self._due_s = 0.0, _NOW
             self._changed.notify()
 
     def close(self) -> None:
@@ -149,10 +152,10 @@ class GatheredAppends:
                 for batch in gathering.batches:
                     batch.outcome = batch.outcome or error
             self._answer(gathering)
-            self._paused_s = time.monotonic() + self._linger_s
+            self._pause_from_s = time.monotonic() + self._linger_s
 
     def _next_gathering(self) -> _Gathering | None:
-        """Wait for the batches of the next commit; None at the end, or if none came for _IDLE_S."""
+        """Wait for the batches of the next commit; None after `close`, or after _IDLE_S without a batch."""
         with self._changed:
             while not self._is_closing:
                 left_s = self._next_commit_s() - time.monotonic() if self._waiting else _IDLE_S
@@ -161,15 +164,15 @@ class GatheredAppends:
                 if not self._changed.wait(left_s) and not self._waiting:
                     self._thread = None
                     return None
-            self._paused_s = math.inf
+            self._pause_from_s = math.inf
             return self._waiting.popleft() if self._waiting else None
 
     def _next_commit_s(self) -> float:
         gathering = self._waiting[0]
-        if gathering.size >= self._linger_bytes or len(gathering.batches) >= MOST_BATCHES:
-            return _AT_ONCE
-        expected_s = self._expected_until_s if self._expected else _AT_ONCE
-        return min(self._due_s, max(gathering.complete_s, expected_s))
+        if gathering.size >= self._linger_bytes or len(gathering.batches) >= MAX_BATCHES:
+            return _NOW
+        expected_s = self._expected_until_s if self._expected else _NOW
+        return min(self._due_s, max(gathering.complete_at_s, expected_s))
 
     def _answer(self, gathering: _Gathering) -> None:
         with self._changed:
@@ -178,7 +181,7 @@ class GatheredAppends:
                 if sender is not None:
                     sender.answer(requests, now_s)
             self._expected = {sender for sender in gathering.requests if sender is not None and sender.window}
-            self._expected_until_s = now_s + _TOGETHER_S
+            self._expected_until_s = now_s + _BURST_S
         for batch in gathering.batches:
             if isinstance(batch.outcome, BaseException):
                 batch.result.set_exception(batch.outcome)
@@ -189,22 +192,22 @@ class GatheredAppends:
     def _commit(self, batches: Sequence[GatheredBatch]) -> None:
         while batches:
             with suppress(ConcurrentAppendError):
-                self._try(batches)
-            # after a concurrent commit, the next try commits or refuses at least one batch
+                self._try_commit(batches)
+            # after a conflict, the next try commits or refuses at least one batch
             batches = [batch for batch in batches if batch.outcome is None]
 
-    def _try(self, batches: Sequence[GatheredBatch]) -> None:
-        check = ProducerCheck(self._hosted.topic.handle, self._hosted.refresh(), self._first)
+    def _try_commit(self, batches: Sequence[GatheredBatch]) -> None:
+        check = ProducerCheck(self._hosted.topic.handle, self._hosted.refresh(), self._check_of)
         accepted: dict[int, list[GatheredBatch]] = {}
-        # batches that a client has sent again, each with the batch of the same sequence number before it
+        # batches that a client has sent again, each with its first occurrence
         repeats = list[tuple[GatheredBatch, GatheredBatch]]()
-        first_of = dict[tuple[int, ...], GatheredBatch]()
+        first_by_sequence = dict[tuple[int, ...], GatheredBatch]()
         for batch in batches:
             sequence = batch.sequence
-            first = batch if sequence is None else first_of.setdefault(sequence, batch)
+            first = batch if sequence is None else first_by_sequence.setdefault(sequence, batch)
             if first is not batch:
                 repeats.append((batch, first))
-            elif self._is_next(check, batch):
+            elif self._must_commit(check, batch):
                 accepted.setdefault(batch.partition, []).append(batch)
         if accepted:
             self._commit_accepted(check, accepted)
@@ -214,25 +217,25 @@ class GatheredAppends:
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
         parts = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
         configs = [batch.config for batches in accepted.values() for batch in batches]
-        # the least strict config of all batches: one that demands no keys
+        # a batch was validated by the config of its time: commit by one that demands no keys, if any
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
         result, snapshot = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
         self._hosted.topic.advance(snapshot)
         for number, batches in accepted.items():
             first = result.offsets[number][0]
             for batch in batches:
-                batch.outcome = _info(snapshot, number, first, first + batch.valid.offset_count)
+                batch.outcome = _info_of(snapshot, number, first, first + batch.valid.offset_count)
                 first += batch.valid.offset_count
 
-    def _is_next(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
-        """True if the batch must be committed; else its outcome is set."""
+    def _must_commit(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
+        """True if the batch must be committed; if not, sets its outcome: an error, or its earlier append."""
         try:
             earlier = check.check(batch.partition, [batch.valid])
         except Exception as error:
             batch.outcome = error
             return False
         if earlier is not None:
-            batch.outcome = _info(check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1)
+            batch.outcome = _info_of(check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1)
         return earlier is None
 
 
@@ -244,13 +247,13 @@ class GatheredBatch:
     valid: ValidBatch
     config: TopicConfig
     fence: Fence | None = None
-    #: Where the batch is, or its error; `result` gets the outcome when all batches of the commit have one.
+    #: The offsets of the batch, or its error. `result` gets the outcome after the whole commit.
     outcome: AppendInfo | BaseException | None = None
     result: Future[AppendInfo] = field(default_factory=Future)
 
     @property
     def sequence(self) -> tuple[int, ...] | None:
-        """The key of a batch with a sequence number; None for another batch."""
+        """The partition, the producer and the sequence numbers of a batch; None for one without."""
         row = self.valid.rows[0]
         names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
         return (self.partition, *(int(row[name]) for name in names)) if row["base_sequence"] >= 0 else None
@@ -260,7 +263,7 @@ Accepted = Mapping[int, Sequence[GatheredBatch]]
 
 
 def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
-    """Fail the batches that their fences refuse; if any, raise ConcurrentAppendError: the rest is committed again."""
+    """Fail batches that their fences refuse. Raises ConcurrentAppendError if any: the rest is committed again."""
     refusals = dict[Fence, Exception | None]()
     for batch in [batch for batches in accepted.values() for batch in batches]:
         if batch.fence is not None:
@@ -279,7 +282,7 @@ def _refusal(fence: Fence, current: Snapshot) -> Exception | None:
     return None
 
 
-def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
+def _info_of(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
     state, time_ms = snapshot.partitions[partition], NO_TIMESTAMP
     if snapshot.config.message_timestamp_type == "LogAppendTime":
         row = state.segments.find(first)
@@ -288,10 +291,10 @@ def _info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInf
 
 
 class Completeness(Enum):
-    """Whether a sender sends more requests before its next response."""
+    """Whether a sender will send more requests before its next response."""
 
     UNKNOWN = auto()
-    #: Its window is not full: a sender that pauses has nothing more to send.
+    #: Its window is not full: it sends more soon, or has nothing more to send.
     SENDING = auto()
     #: Its window is full: the sender waits for a response.
     WAITING = auto()
@@ -301,12 +304,12 @@ class Completeness(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A connection, and its window: the number of requests after which it waits for a response, if known."""
+    """A connection. Its `window`, if known, is the number of requests after which it waits for a response."""
 
     in_flight: int = 0
     window: int | None = None
-    sent_s: float = _AT_ONCE
-    answered_s: float = _AT_ONCE
+    sent_s: float = _NOW
+    answered_s: float = _NOW
     #: True if the first request in flight came soon after a response: the sender has a backlog.
     has_backlog: bool = False
 
@@ -321,7 +324,7 @@ class Sender:
     def answer(self, requests: int, now_s: float) -> None:
         self.in_flight -= requests
         self.answered_s = now_s
-        if not self.in_flight and now_s - self.sent_s >= _TOGETHER_S:
+        if not self.in_flight and now_s - self.sent_s >= _BURST_S:
             self.window = requests
 
     def completeness(self, requests: int, *, is_idempotent: bool) -> Completeness:
@@ -333,10 +336,10 @@ class Sender:
 
 
 class _Gathering:
-    """The batches of one commit, and their number of requests by sender; None is the gateway."""
+    """The batches of one commit, and the number of requests of each sender; None is the gateway itself."""
 
     def __init__(self) -> None:
-        self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _AT_ONCE
+        self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _NOW
         self.requests = Counter[Sender | None]()
         self._completeness = dict[Sender | None, Completeness]()
         self._senders = Counter[Completeness]()
@@ -356,11 +359,11 @@ class _Gathering:
         self._senders[completeness] += 1
 
     @property
-    def complete_s(self) -> float:
-        """The time after which no sender sends more before its response, so that waiting gains nothing."""
+    def complete_at_s(self) -> float:
+        """The time after which no sender will send more before its response: then a longer wait gains nothing."""
         senders = self._senders
         if senders[Completeness.UNKNOWN]:
             return _NEVER
-        if self.size < _WORTH_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
+        if self.size < _EARLY_COMMIT_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
             return _NEVER
-        return self.sent_s + _TOGETHER_S if senders[Completeness.SENDING] else _AT_ONCE
+        return self.sent_s + _BURST_S if senders[Completeness.SENDING] else _NOW

@@ -60,13 +60,13 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._by_id: dict[uuid.UUID, HostedTopic] = {}
-        # the names of topics by their ids, and the time of this list by a monotonic clock
+        # the names of topics by their ids, and when they were listed, by a monotonic clock
         self._names_by_id: Mapping[uuid.UUID, str] = {}
         self._listed_ms, self._listing_lock = float("-inf"), threading.Lock()
         self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
         self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenLogs(Partition.open_log), TopicIndex(root)
-        #: Flushes logs whose `flush.ms` has passed without an append. The next append raises its error.
+        #: Flushes logs whose `flush.ms` has passed without an append. The next append raises an error of the flush.
         self.flush_due = self._logs.flush_due
         #: Failed batches of producers, which their clients will send again.
         self.failed_batches = FailedBatches()
@@ -85,7 +85,7 @@ class MetadataCache:
         return self._open(name) if hosted is None else hosted
 
     def fresh_topic(self, name: str) -> HostedTopic:
-        """The topic, refreshed within `metadata_max_age_ms`; the new topic if it was dropped and created again."""
+        """The topic, refreshed within `metadata_max_age_ms`. After a drop and a creation, it is the new topic."""
         return self._refreshed(self._max_age_ms, name)
 
     def _refreshed(self, max_age_ms: int, name: str) -> HostedTopic:
@@ -114,7 +114,7 @@ class MetadataCache:
         return hosted
 
     def _name_of_id(self, topic_id: uuid.UUID) -> str | None:
-        """The name for an id; one list of all topics serves all ids for `metadata_max_age_ms`."""
+        """The name for an id, from a list of all topics that is reused for `metadata_max_age_ms`."""
         with self._listing_lock:
             started_ms = monotonic_ms()
             if topic_id not in self._names_by_id and started_ms - self._listed_ms >= self._max_age_ms:
@@ -127,7 +127,7 @@ class MetadataCache:
         return {uuid.UUID(topic.topic_id): name for name, topic in topics if isinstance(topic, TopicSummary)}
 
     def resolve(self, topic: str | uuid.UUID) -> HostedTopic:
-        """The topic with this name or id; raises as `fresh_topic` and `topic_of_id`."""
+        """The topic with this name or id. Raises as `fresh_topic` and `topic_of_id`."""
         return self.fresh_topic(topic) if isinstance(topic, str) else self.topic_of_id(topic)
 
     def client_topic(self, topic: str | uuid.UUID) -> HostedTopic:
@@ -140,7 +140,7 @@ class MetadataCache:
 
     def readable_topic(self, topic: str | uuid.UUID) -> HostedTopic:
         """The topic, if clients may read its records; else AccessDeniedError."""
-        # a secret name is refused whether the topic exists or not
+        # refused before the look-up: clients must not learn whether the topic exists
         hosted = None if topic in _SECRET_TOPICS else self.resolve(topic)
         if hosted is None or hosted.name in _SECRET_TOPICS:
             code = ErrorCode.topic_authorization_failed
@@ -152,7 +152,7 @@ class MetadataCache:
         return {name: topic for name, topic in topics_or_errors.items() if isinstance(topic, HostedTopic)}
 
     def summaries_or_errors(self) -> dict[str, TopicSummary | Exception]:
-        """All topics by name, or the error of one that cannot be opened, which is logged. Raises StorageError."""
+        """All topics by name; a topic that cannot be opened has its error, which is logged. Raises StorageError."""
         names = self._names()
         if self.root.is_local_disk:
             return _or_errors(lambda name: self.fresh_topic(name).summary, names)
@@ -178,7 +178,7 @@ class MetadataCache:
         return hosted
 
     def own_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """A topic of the gateways, created if it is missing. Raises StorageError."""
+        """A topic that only gateways write, created if it is missing. Raises StorageError."""
         try:
             hosted = self.fresh_topic(name)
         except TopicNotFoundError:
@@ -187,7 +187,10 @@ class MetadataCache:
             hosted = self.fresh_topic(name)
         if hosted.topic.partitions != partitions:
             raise InvalidPartitionsError(
-                "the topic has another number of partitions than before: restart the gateway", topic=name
+                "the topic has another number of partitions than at the gateway's start: restart the gateway",
+                topic=name,
+                partitions=hosted.topic.partitions,
+                expected=partitions,
             )
         return hosted
 
@@ -200,7 +203,7 @@ class MetadataCache:
             if dropped is not None:
                 self._by_id.pop(dropped.id, None)
         if dropped is not None:
-            # another process has dropped it
+            # another process has dropped the earlier topic of this name
             dropped.close(SHORT_WAIT_S)
         return self._keep(name, storage, log, snapshot)
 
@@ -244,9 +247,9 @@ class MetadataCache:
         hosted.close(SHORT_WAIT_S)
 
     def close_unused(self, is_stopping: Callable[[], bool]) -> None:
-        """Close logs without a use since the last call, and dropped topics, until `is_stopping`. Raises nothing.
+        """Close logs that were unused since the last call, and dropped topics, until `is_stopping`. Raises nothing.
 
-        Open files would keep the space of deleted segments.
+        A closed log does not keep the space of deleted segments.
         """
         self._logs.close_idle()
         for name in self.loaded:
@@ -265,7 +268,7 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        # checked first: a load takes a hundred times as long, and a request may have thousands of missing names
+        # checked before a load, which takes a hundred times as long: a request may have thousands of missing names
         is_disk = self.root.is_local_disk
         if not os.path.isdir(self.root.local_path(name)) if is_disk else name in self._missing:
             raise TopicNotFoundError("there is no topic here", url=storage.url)
@@ -278,7 +281,7 @@ class MetadataCache:
     def _load(self, name: str, storage: Storage) -> HostedTopic:
         hosted = self._topics.get(name)
         if hosted is not None:
-            # another thread has loaded the topic since the caller's look-up
+            # another thread has loaded the topic concurrently
             return hosted
         log = self._log(storage)
         snapshot = log.load()
@@ -315,7 +318,7 @@ class SharedLoads(Generic[T]):
         self._loads: dict[str, Task[T]] = {}
 
     def get(self, name: str, load: Callable[[], T]) -> T:
-        """Return the result of a load; one that another thread started, and that failed, is repeated once."""
+        """Return the result of a load. If another thread's load failed, load once more."""
         task, is_own = self._join(name, load)
         try:
             return task.wait()
@@ -335,7 +338,7 @@ class SharedLoads(Generic[T]):
         try:
             return load()
         finally:
-            # before the task has its result: a later call must not get an old one
+            # removed before the task has its result: a later call must start a new load
             with self._lock:
                 del self._loads[name]
 
@@ -355,10 +358,10 @@ class HostedTopic(RefreshingTopic):
         #: The topic's id for clients; a topic that is dropped and created again has another id.
         self.id = uuid.UUID(client_id(name, topic.snapshot))
         self._failed_batches = failed_batches
-        self._gathered = GatheredAppends(self, config.linger_ms, config.linger_bytes, self._first)
+        self._gathered = GatheredAppends(self, config.linger_ms, config.linger_bytes, self._first_batch_check)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
-        #: Has appends linger no more: the gateway is stopping.
+        #: Commits gathered batches at once, from now on: the gateway is stopping.
         self.commit_now = self._gathered.commit_now
 
     @property
@@ -371,11 +374,11 @@ class HostedTopic(RefreshingTopic):
             if not 0 <= number < len(self.snapshot.partitions):
                 raise TopicNotFoundError("the partition does not exist", topic=self.name, partition=number)
             with self._partitions_lock:
-                new = Partition(self, number, self._logs, self._first(number))
+                new = Partition(self, number, self._logs, self._first_batch_check(number))
                 partition = self._partitions.setdefault(number, new)
         return partition
 
-    def _first(self, number: int) -> FirstBatch:
+    def _first_batch_check(self, number: int) -> FirstBatch:
         def check(batch: BatchFields) -> None:
             for topic in (self.name, self.id):
                 self._failed_batches.check(topic, number, batch)
@@ -404,10 +407,10 @@ class HostedTopic(RefreshingTopic):
     ) -> dict[int, Future[Any]]:
         """Write durable end markers of a producer's transaction in these partitions, unless `fence` refuses.
 
-        A direct append writes no marker if the producer has no open transaction. A commit always has all markers: a
-        batch that was checked before the commit, and comes later, meets a conflict and is checked again. Each future
-        has the error of its partition: LockHeldError if a lock was not free in `timeout_s`. The call may be repeated.
-        Raises StorageError.
+        On a local disk, a partition without an open transaction of the producer gets no marker. On an object store
+        each partition gets one: a batch that was checked before this commit meets a conflict, and is checked again.
+        Each future has its partition's error: LockHeldError if a lock was not free in `timeout_s`. The call may be
+        repeated. Raises StorageError.
         """
         if not self.is_local:
             return dict(self._gathered.append_runs(markers, fence))
@@ -436,7 +439,7 @@ class HostedTopic(RefreshingTopic):
                 self._logs.close(partition, timeout_s)
 
 
-#: After this many names without a topic, the next ones are looked up by a listing.
+#: After this many look-ups of missing topics, the next names are looked up in a listing.
 _MANY_MISSES = 10
 
 
@@ -448,10 +451,11 @@ class MissingNames:
         self._folders, self._listed_ms, self._misses = frozenset[str](), float("-inf"), 0
 
     def __contains__(self, name: str) -> bool:
+        """True if a recent listing lacks the name; lists the folders after many misses."""
         with self._lock:
             if self._misses >= _MANY_MISSES:
                 self._misses, listed_ms = 0, monotonic_ms()
-                # without a list, each name is looked up alone
+                # if the listing fails, each name is looked up alone
                 with suppress(DistlogError):
                     self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
             return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
@@ -462,7 +466,7 @@ class MissingNames:
 
 
 class CollidingNames:
-    """The folders of a root by their names with `_` for each period; for many threads."""
+    """The folders of a root that have equal names if each `.` is an `_`, as in Kafka's check; for many threads."""
 
     def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
         self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()

@@ -41,13 +41,15 @@ from distlog.core.write.engine import producer_entries
 
 
 class Partition:
-    """One partition of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
+    """One partition of a topic; for many threads. `check_first` may refuse an unknown producer's first batch."""
 
-    def __init__(self, hosted: RefreshingTopic, number: int, logs: OpenLogs[Partition], first: FirstBatch) -> None:
-        self.hosted, self.number, self._logs, self._first = hosted, number, logs, first
+    def __init__(
+        self, hosted: RefreshingTopic, number: int, logs: OpenLogs[Partition], check_first: FirstBatch
+    ) -> None:
+        self.hosted, self.number, self._logs, self._check_first = hosted, number, logs, check_first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
-        # the last state with the tail, and the snapshot before it; a state, and its last stable offset
+        # a snapshot, and its state with the active segment's newest records; a state, and its last stable offset
         self._cached_state: tuple[Snapshot, PartitionState] | None = None
         self._cached_stable: tuple[PartitionState, int] | None = None
         self._epochs = LeaderEpochs()
@@ -55,13 +57,13 @@ class Partition:
     def append(
         self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None, may_wait: bool = True
     ) -> AppendInfo:
-        """Append a batch by `PartitionLog.append_batches`. The caller flushes it if that is due."""
+        """Append a batch by `PartitionLog.append_batches`. The caller must `sync` it if `flush_due` is set."""
         with self._logs.use(self, may_open=may_wait) as log:
             info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def is_free(self, *, flush: bool) -> bool:
-        """True if a direct append, or a flush, would not have waited for a lock a moment ago."""
+        """True if the lock of direct appends, or of flushes, was free at this moment."""
         with self._logs.use(self) as log:
             return log.is_free(flush=flush)
 
@@ -82,7 +84,7 @@ class Partition:
             log.flush(appended, timeout_s=timeout_s)
 
     def state(self) -> PartitionState:
-        """The current partition: on a local disk with all appends, else as of the last refresh."""
+        """The current state: on a local disk with all appends, on an object store from the last refresh."""
         snapshot = self.hosted.refresh() if self.hosted.is_local else self.hosted.snapshot
         try:
             return self._state(snapshot)
@@ -91,13 +93,13 @@ class Partition:
             return self._state(self.hosted.topic.current.refresh())
 
     def offsets(self, state: PartitionState) -> LogOffsets:
-        stable = self._cached_stable
-        if stable is None or stable[0] is not state:
-            stable = self._cached_stable = state, last_stable_offset(self.hosted.topic.reader, state)
-        return LogOffsets(state.log_start_offset, stable[1], state.log_end_offset)
+        cached = self._cached_stable
+        if cached is None or cached[0] is not state:
+            cached = self._cached_stable = state, last_stable_offset(self.hosted.topic.reader, state)
+        return LogOffsets(state.log_start_offset, cached[1], state.log_end_offset)
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
-        """Return whole batches from the one with `offset` on; up to the last stable offset if `committed`."""
+        """Return whole batches, the first with `offset`; if `committed`, up to the last stable offset."""
         state = self.state()
         if not self.hosted.is_local and offset > state.log_end_offset:
             # another gateway or job may have appended
@@ -126,7 +128,7 @@ class Partition:
         return VisibleEnd(end, int(state.segments.log_bytes.sum()))
 
     def leader_epochs(self, state: PartitionState) -> LeaderEpochs:
-        """The leader epochs of a broker's records; read when there are new ones. Raises StorageError."""
+        """The leader epochs of imported records; read again if the state has a newer epoch. Raises StorageError."""
         if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
             topic = self.hosted.topic
             file = f"{paths.partition_dir(topic.handle.name, self.number)}/{paths.LEADER_EPOCHS}"
@@ -144,19 +146,20 @@ class Partition:
 
     def open_log(self) -> PartitionLog:
         topic = self.hosted.topic
-        return PartitionLog(topic.handle, self.number, topic.current, first=self._first)
+        return PartitionLog(topic.handle, self.number, topic.current, first=self._check_first)
 
     def _state(self, snapshot: Snapshot) -> PartitionState:
         if snapshot.partitions[self.number].active is None:
             return snapshot.partitions[self.number]
         with self._lock:
-            # noted before the state is read: the next call reads records that are appended in between
-            changed = self._page_changed()
-            if changed or self._cached_state is None or self._cached_state[0] is not snapshot:
+            # asked before the state is read: the next call reads records that are appended during the read
+            has_changed = self._page_has_changed()
+            if has_changed or self._cached_state is None or self._cached_state[0] is not snapshot:
                 self._cached_state = snapshot, with_tail(self.hosted.topic.handle, snapshot, self.number)
             return self._cached_state[1]
 
-    def _page_changed(self) -> bool:
+    def _page_has_changed(self) -> bool:
+        """True if the lock page has changed since the last call: each append changes it."""
         if self._page is None:
             topic = self.hosted.topic
             folder = topic.storage.local_path(paths.partition_dir(topic.handle.name, self.number))
@@ -168,19 +171,19 @@ class Partition:
         return self._page.changed()
 
 
-# A log takes any batch as the first batch of an unknown producer. A client has up to five batches in flight. If the
-# first batch failed, and the second were appended, the client would report the first as delivered. So the second
-# fails, too, until the first was sent again. Kafka's `VerificationStateEntry` has the lowest sequence number.
+# A log accepts any batch as the first batch of an unknown producer. A client has up to five batches in flight. If its
+# first batch failed, and its second batch were appended, the client would report the first as delivered. So the
+# second also fails until the first was sent again. Kafka's `VerificationStateEntry` has the lowest sequence number.
 
-#: The most producers in partitions whose failed batches are noted: of more, the last ones.
-MOST_FAILED = 10_000
-#: The form of a batch's producer id, producer epoch and first sequence number, and the position of the id.
-_PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
+#: How many producers in partitions are remembered with failed batches: the last ones.
+MAX_FAILED = 10_000
+#: The form of a batch's producer id, producer epoch and first sequence number, and their position.
+_PRODUCER_FORMAT, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
 
 
 def producer_of(records: bytes) -> tuple[int, int, int]:
     """The producer id, the producer epoch and the first sequence number of a batch of format 2."""
-    return _PRODUCER.unpack_from(records, _PRODUCER_AT)
+    return _PRODUCER_FORMAT.unpack_from(records, _PRODUCER_POSITION)
 
 
 class FailedBatches:
@@ -192,17 +195,17 @@ class FailedBatches:
 
     def add(self, topic: Hashable, partition: int, records: bytes) -> None:
         """Note a failed batch, which its client will send again."""
-        if len(records) < _PRODUCER_AT + _PRODUCER.size:
+        if len(records) < _PRODUCER_POSITION + _PRODUCER_FORMAT.size:
             return
         producer, epoch, sequence = producer_of(records)
         if producer < 0 or sequence < 0:
             return
         key = topic, partition, producer
         with self._lock:
-            known_epoch, lowest = self._lowest.get(key, (epoch, sequence))
-            self._lowest[key] = epoch, min(lowest, sequence) if known_epoch == epoch else sequence
+            noted_epoch, lowest = self._lowest.get(key, (epoch, sequence))
+            self._lowest[key] = epoch, min(lowest, sequence) if noted_epoch == epoch else sequence
             self._lowest.move_to_end(key)
-            if len(self._lowest) > MOST_FAILED:
+            if len(self._lowest) > MAX_FAILED:
                 self._lowest.popitem(last=False)
 
     def remove(self, topic: Hashable, partition: int, records: bytes) -> None:
@@ -213,7 +216,7 @@ class FailedBatches:
                 self._lowest.pop((topic, partition, producer), None)
 
     def check(self, topic: Hashable, partition: int, batch: BatchFields) -> None:
-        """Raise OutOfOrderSequenceError for a batch of an unknown producer after a failed one."""
+        """Raise OutOfOrderSequenceError for a batch of an unknown producer after its failed batch."""
         epoch, lowest = self._lowest.get((topic, partition, batch.producer_id), (-1, -1))
         if epoch == batch.producer_epoch and batch.base_sequence > lowest:
             raise OutOfOrderSequenceError(
@@ -225,11 +228,11 @@ class FailedBatches:
             )
 
 
-#: How long the gateway's own appends wait for a lock, which a stopped process may hold; then the client retries.
+#: How long the gateway's own appends wait for a lock: a stopped process may hold it. Then the client retries.
 OWN_WAIT_S = 1.0
 
 
-#: A tail is read in steps of this size.
+#: A PartitionTail reads about this many bytes at once.
 READ_BYTES = 1 << 20
 RECORD_COLUMNS = ("offset", "key", "value")
 
@@ -251,8 +254,8 @@ class PartitionTail:
     def of(cls, partition: Partition) -> PartitionTail:
         return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
 
-    def has_lost_records(self, state: PartitionState) -> bool:
-        """True if unread records were compacted, which may have removed keys: then all records are read again."""
+    def restart_if_compacted(self, state: PartitionState) -> bool:
+        """True if unread records were compacted, so that deletions may be missing; starts again at the log start."""
         if max(first_dirty_offset(state), state.log_start_offset) <= self.offset:
             return False
         self.offset = state.log_start_offset
@@ -333,12 +336,12 @@ class FetchedData(NamedTuple):
     visible_end: VisibleEnd
 
 
-#: Raises an error if nothing may be appended after a snapshot.
+#: Raises an error if the append that it guards may not follow a snapshot.
 Fence = Callable[[Snapshot], None]
 
 
 class RefreshingTopic:
-    """The topic in the folder `name`; for many threads. A refresh is cheap on a local disk, elsewhere a request."""
+    """The topic in the folder `name`; for many threads. A refresh is cheap on a local disk, else one request."""
 
     def __init__(self, name: str, topic: Topic) -> None:
         self.name, self.topic = name, topic
@@ -353,11 +356,11 @@ class RefreshingTopic:
         return self.topic.current.snapshot
 
     def refresh(self, max_age_ms: int = 0) -> Snapshot:
-        """Load the newest version; on an object store, unless the last refresh is younger than `max_age_ms`."""
+        """Load the newest version; on an object store only if the last refresh is `max_age_ms` old."""
         if self.is_local:
             if not self._has_changed():
                 return self.snapshot
-            # vacuum may have deleted what older versions had
+            # vacuum may have deleted files of older versions
             self.topic.reader.forget_deleted()
             return self.topic.current.refresh()
         called_ms = monotonic_ms()
@@ -371,10 +374,10 @@ class RefreshingTopic:
         return self.snapshot
 
     def _has_changed(self) -> bool:
-        """True if there is a next commit, or the folder was deleted, and the last one with it."""
-        cached, newest, following = self._commit_paths
+        """True if a next commit exists, or the newest one was deleted with its folder."""
+        cached_snapshot, newest, following = self._commit_paths
         snapshot = self.snapshot
-        if cached is not snapshot:
+        if cached_snapshot is not snapshot:
             newest, following = (
                 self.topic.storage.local_path(paths.commit_file(snapshot.version + step)) for step in (0, 1)
             )

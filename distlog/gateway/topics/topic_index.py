@@ -122,7 +122,7 @@ CHECKS_PER_EXCHANGE = 100
 #: How long a commit is assumed to exist after it was read. The first check of a stored entry reads its commit.
 PROOF_MS = 3_600_000
 #: Above any topic's version, and any time in ms.
-_NUMBER_LIMIT = 1 << 53
+_LIMIT = 1 << 53
 #: The largest index: a topic takes about 200 bytes.
 _MAX_INDEX_BYTES = 256 << 20
 
@@ -175,10 +175,7 @@ class _IndexedTopic(NamedTuple):
     def parse(cls, fields: Any) -> _IndexedTopic:
         topic_id, commit_id, *numbers = fields
         partitions, version, seen_ms, kept_ms = numbers
-        if (
-            not all(type(number) is int and 0 <= number < _NUMBER_LIMIT for number in numbers)
-            or partitions > MAX_PARTITIONS
-        ):
+        if not all(type(number) is int and 0 <= number < _LIMIT for number in numbers) or partitions > MAX_PARTITIONS:
             raise ValueError("a number is out of its range")
         return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
 

@@ -61,7 +61,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
 
     def load(self, states: Iterable[TransactionState]) -> None:
-        """Load stored states, before `check` admits their ids; `tick` finishes decided transactions."""
+        """Load stored states, before `check` accepts their ids; `run_timers` finishes decided transactions."""
         now_ms = self._clock()
         transactions = {
             state.transactional_id: CoordinatedTransaction(state.without_future_start(now_ms)) for state in states
@@ -77,10 +77,10 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         return [transaction.state for transaction in transactions if transaction is not None and transaction.state]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
-        """Return the next producer of an id: the former one is fenced, and its transaction aborted.
+        """Return the next producer of an id: the former producer is fenced, and its transaction aborted.
 
-        `expected` is the caller, if it is a producer of the id: it continues, also after its transaction has timed
-        out, unless another producer has started.
+        `expected` is the producer that the caller is already, if any: it gets its next epoch, also after its
+        transaction has timed out, and is refused if another producer has started.
         """
         with self.lock_entry(id_, create=True) as transaction:
             state, now_ms = transaction.state, self._clock()
@@ -91,22 +91,22 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 )
             else:
                 if expected is not None and expected == ProducerId(state.producer.id, state.last_epoch):
-                    # a repeated call, whose first response was lost; or the transaction has timed out
-                    return self._finished(transaction).producer
+                    # the response to an earlier call was lost, or the transaction has timed out
+                    return self._finish_if_decided(transaction).producer
                 if expected not in (None, state.producer):
                     raise CoordinatorError(ErrorCode.producer_fenced)
                 if state.status is TransactionStatus.ONGOING:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
-                state = self._finished(transaction)
+                state = self._finish_if_decided(transaction)
                 last_epoch = expected.epoch if expected is not None else NONE
-                new_state = state.restarted(self._next(state.producer), timeout_ms, now_ms, last_epoch)
+                new_state = state.restarted(self._next_producer(state.producer), timeout_ms, now_ms, last_epoch)
             self._log.write(new_state)
             transaction.state = new_state
             return new_state.producer
 
     def add_partitions(self, id_: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> None:
         with self._locked_by(id_, producer) as transaction:
-            state = self._finished(transaction)
+            state = self._finish_if_decided(transaction)
             if state.status is TransactionStatus.ONGOING and state.partitions.issuperset(partitions):
                 return
             new_state = state.with_partitions(frozenset(partitions), self._clock())
@@ -120,58 +120,58 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             state = transaction.state
             if state is not None and state.status is TransactionStatus.ONGOING:
                 self._decide(transaction, state.decided(self._clock(), is_committed=is_committed))
-                # the decision stands, even if the markers fail now
-            elif self._finished(transaction).status is not status:
+            elif self._finish_if_decided(transaction).status is not status:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)
 
-    def tick(self) -> None:
+    def run_timers(self) -> None:
         """Abort transactions that timed out, finish decided ones, forget unused ids. Logs errors."""
         now_ms, is_locked = self._clock(), threading.Event()
 
-        def attempt(id_: str) -> None:
-            # once a lock was not free in time, the next ids do not wait for locks
+        def run(id_: str) -> None:
+            # after one lock was not free in time, wait for no other lock: it may have the same holder
             timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
             try:
-                # an id that was forgotten concurrently needs nothing
+                # CoordinatorError: another thread has forgotten the id
                 with suppress(CoordinatorError), self.lock_entry(id_) as transaction:
-                    self._tick(id_, transaction, timeout_s)
+                    self._run_timer(id_, transaction, timeout_s)
             except DistlogError as error:
-                FAILURES.note(f"ending the transaction of {id_!r}, which is retried,", error)
+                FAILURES.note(f"ending the transaction of {id_!r} (retried)", error)
                 if isinstance(error, LockHeldError):
                     is_locked.set()
 
         # in parallel: all producers of a job may have died together, and each step may be a commit
         with self._lock:
-            due = [id_ for id_, transaction in self._entries.items() if _is_due(transaction.state, now_ms)]
-        in_parallel(attempt, due)
+            ids = [id_ for id_, transaction in self._entries.items() if _has_work(transaction.state, now_ms)]
+        in_parallel(run, ids)
 
-    def _tick(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
+    def _run_timer(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
         if state is None:
-            # the first record of the id was not stored
+            # the id's first record could not be stored
             self.remove(id_, transaction)
         elif state.has_timed_out(now_ms):
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
             self._decide(transaction, state.timed_out(now_ms))
         elif state.is_decided:
-            self._finish(transaction, state, timeout_s)
-        elif _is_due(state, now_ms):
+            self._write_end(transaction, state, timeout_s)
+        elif _has_work(state, now_ms):
             self._log.forget(id_)
             self.remove(id_, transaction)
 
-    def _next(self, producer: ProducerId) -> ProducerId:
-        is_last = producer.epoch >= LAST_EPOCH
-        return ProducerId(self._new_id(), 0) if is_last else ProducerId(producer.id, producer.epoch + 1)
+    def _next_producer(self, producer: ProducerId) -> ProducerId:
+        has_last_epoch = producer.epoch >= LAST_EPOCH
+        return ProducerId(self._new_id(), 0) if has_last_epoch else ProducerId(producer.id, producer.epoch + 1)
 
     def _decide(self, transaction: CoordinatedTransaction, decided: TransactionState) -> None:
+        """Store a decision, which is final, and write its markers; if they fail, `run_timers` repeats them."""
         self._log.write(decided)
         transaction.state = decided
         try:
-            self._finish(transaction, decided)
+            self._write_end(transaction, decided)
         except DistlogError as error:
             _log.warning("the transaction of %r is decided, but not visible yet: %s", decided.transactional_id, error)
 
-    def _finish(
+    def _write_end(
         self, transaction: CoordinatedTransaction, decided: TransactionState, timeout_s: float = OWN_WAIT_S
     ) -> None:
         self._ends.end(decided, timeout_s)
@@ -179,30 +179,30 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         self._log.write(completed, is_durable=False)
         transaction.state = completed
 
-    def _finished(self, transaction: CoordinatedTransaction) -> TransactionState:
-        """The state after its decision is in all partitions; else the client must retry."""
+    def _finish_if_decided(self, transaction: CoordinatedTransaction) -> TransactionState:
+        """Return the state, with no decision left to finish; raises CoordinatorError: the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
             with suppress(DistlogError):
-                self._finish(transaction, state)
+                self._write_end(transaction, state)
         if transaction.state is None or transaction.state.is_decided:
             raise CoordinatorError(ErrorCode.concurrent_transactions)
         return transaction.state
 
     @contextmanager
     def _locked_by(self, id_: str, producer: ProducerId) -> Iterator[CoordinatedTransaction]:
-        """The transaction of exactly this producer, with its lock held."""
+        """Lock the transaction, and check that this is its current producer."""
         with self.lock_entry(id_, missing_code=ErrorCode.invalid_producer_id_mapping) as transaction:
             check_producer(transaction.state, producer)
             yield transaction
 
 
-class _GoneError(Exception):
+class _AlreadyFinishedError(Exception):
     """Another gateway has finished the transaction."""
 
 
 class TransactionEnds:
-    """Writes the end markers of decided transactions into their partitions; may be repeated."""
+    """Writes the end markers of decided transactions into their partitions. `end` may be repeated."""
 
     def __init__(
         self, metadata: MetadataCache, fetches: DelayedFetches, log: TransactionLog, clock: Callable[[], int]
@@ -224,7 +224,7 @@ class TransactionEnds:
         try:
             hosted = self._metadata.fresh_topic(topic)
             if numbers[-1] >= len(hosted.snapshot.partitions):
-                # the snapshot is not of this moment, and another process may have added partitions
+                # the snapshot may be older than partitions that another process has added
                 hosted.refresh()
         except TopicNotFoundError:
             return []
@@ -235,32 +235,32 @@ class TransactionEnds:
             number: marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
             for number in existing
         }
-        check = partial(self._check_current, decided)
-        results = hosted.end_transaction(markers, check, timeout_s=timeout_s) if markers else {}
-        # all are awaited before any error is raised, so that none is in flight afterwards
+        fence = partial(self._check_current, decided)
+        results = hosted.end_transaction(markers, fence, timeout_s=timeout_s) if markers else {}
+        # wait for all markers before an error is raised: none may be in flight afterwards
         wait(results.values())
         if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
-            # a new topic of this name may have records of the transaction, too
+            # the topic was dropped: a new topic of this name may also have records of the transaction
             self._metadata.forget(hosted)
             return self._end(decided, topic, numbers, timeout_s)
-        return [hosted.partition(number) for number in existing if _is_ended(results[number])]
+        return [hosted.partition(number) for number in existing if _has_marker(results[number])]
 
     def _check_current(self, decided: TransactionState, snapshot: Snapshot) -> None:
-        """Raise _GoneError unless the newest state of the id is this decision, not finished yet."""
+        """Raise _AlreadyFinishedError unless the id's newest state is this decision, with markers to write."""
         newest = self._log.newest(decided.transactional_id)
         if newest is None or (newest.producer, newest.status, newest.started_ms) != (
             decided.producer,
             decided.status,
             decided.started_ms,
         ):
-            raise _GoneError
+            raise _AlreadyFinishedError
 
 
-def _is_ended(result: Future[Any]) -> bool:
+def _has_marker(result: Future[Any]) -> bool:
     try:
         result.result()
-    except (ProducerFencedError, _GoneError):
-        # a newer producer has written there: another gateway has ended this transaction
+    except (ProducerFencedError, _AlreadyFinishedError):
+        # a newer producer has written to the partition, so another gateway has ended this transaction
         return False
     return True
 
@@ -278,11 +278,13 @@ class CoordinatedTransaction:
     is_gone: bool = False
 
 
-def _is_due(state: TransactionState | None, now_ms: int) -> bool:
-    """True if a tick has work for an id; most ids of a root are unused."""
-    if state is None or not state.is_over:
-        return state is None or state.is_decided or state.has_timed_out(now_ms)
-    return state.updated_ms + EXPIRATION_MS <= now_ms
+def _has_work(state: TransactionState | None, now_ms: int) -> bool:
+    """True if `run_timers` must lock the id: most ids of a root are unused."""
+    if state is None:
+        return True
+    if state.is_over:
+        return state.updated_ms + EXPIRATION_MS <= now_ms
+    return state.is_decided or state.has_timed_out(now_ms)
 
 
 #: The pause between checks for transactions that time out or are not finished, and before a load is tried again.
@@ -290,7 +292,7 @@ _PAUSE_S = 1.0
 
 
 class TransactionServices:
-    """The transactions that this gateway coordinates by its lease, and fences for all transactions."""
+    """The transactions that this gateway coordinates by its lease. Its `fence` works for all transactions."""
 
     def __init__(
         self,
@@ -305,7 +307,7 @@ class TransactionServices:
         self.coordination = groups.share(self._log, self._log.read_partition_count)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
-        self._is_over = False
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
 
     @property
@@ -313,7 +315,7 @@ class TransactionServices:
         return self.coordination.is_loading
 
     def start(self) -> None:
-        self.tick()
+        self.run_timers()
         self._thread.start()
 
     def fence(self, transactional_id: str, producer: ProducerId, partition: TopicPartition) -> Fence:
@@ -326,11 +328,11 @@ class TransactionServices:
             if partition in state.partitions and not state.is_over:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)
 
-    def tick(self) -> None:
+    def run_timers(self) -> None:
         """Load and unload by the lease, and run the timers. Raises nothing."""
         try:
             self.coordination.step(self.coordinator)
-            self.coordinator.tick()
+            self.coordinator.run_timers()
         except CoordinatorError:
             # the lease was changed concurrently
             return
@@ -338,20 +340,20 @@ class TransactionServices:
             FAILURES.note("coordinating transactions", error)
 
     def stop(self) -> None:
-        self._is_over = True
+        self._is_stopping = True
         self.coordination.changed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._is_over:
+        while not self._is_stopping:
             self.coordination.changed.wait(_PAUSE_S)
             self.coordination.changed.clear()
-            if not self._is_over:
-                self.tick()
+            if not self._is_stopping:
+                self.run_timers()
 
     def _check(self, transactional_id: str) -> None:
-        if self._is_over:
+        if self._is_stopping:
             raise CoordinatorError(ErrorCode.not_coordinator)
         self.coordination.check(transactional_id)
 

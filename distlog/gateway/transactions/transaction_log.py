@@ -44,7 +44,8 @@ class TransactionLog:
     """The newest state of each transactional id; for many threads, except `begin` and `end`."""
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int], partitions: Callable[[], int]) -> None:
-        self._metadata, self._clock, self._count = metadata, clock, partitions
+        # `partitions` returns the number of partitions of a new topic
+        self._metadata, self._clock, self._new_topic_partitions = metadata, clock, partitions
         self._partitions: int | None = None
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
@@ -61,14 +62,14 @@ class TransactionLog:
 
     @property
     def partitions(self) -> int:
-        return self._count() if self._partitions is None else self._partitions
+        return self._new_topic_partitions() if self._partitions is None else self._partitions
 
     def partition_of(self, transactional_id: str) -> int:
         return offsets_partition(transactional_id, self.partitions)
 
-    def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions; an earlier leader writes nothing more. Raises the errors of `Leadership.begin`."""
-        self._open_topic().leadership.begin(partitions, may_lead)
+    def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
+        """Lead partitions: earlier leaders can write nothing more. Raises the errors of `Leadership.begin`."""
+        self._open_topic().leadership.begin(partitions, check_may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
         if (state_topic := self._state_topic) is not None:
@@ -80,7 +81,7 @@ class TransactionLog:
             self._compaction.step(state_topic.hosted.topic, state_topic.leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
-        """After a failure, the partitions to load again: another gateway leads them, or the topic was dropped."""
+        """The partitions that another gateway leads since a failure; all if the topic was dropped."""
         state_topic = self._state_topic
         if state_topic is None or not self._has_failed:
             return ()
@@ -101,7 +102,7 @@ class TransactionLog:
             return
         state_topic = self._open_topic()
         if state_topic.hosted.is_local:
-            # decisions depend on loaded states, whose gateway may have been killed before its sync
+            # decisions depend on loaded states: the gateway that wrote them may have been killed before its sync
             ends = state_topic.hosted.topic.refresh().end_offsets()
             used = [number for number in partitions if ends[number]]
             in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used)
@@ -118,7 +119,7 @@ class TransactionLog:
         return [state for newest in state_topic.newest for state in newest.all() if state.producer.id == producer_id]
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Store a state, fsynced if it `is_durable`; else an object store gets it with the next commit."""
+        """Store a state, fsynced if it `is_durable`; if not, an object store gets it with the next commit."""
         state_topic, id_, value = self._open_topic(), state.transactional_id, encode_state(state)
         newest = state_topic.newest[self.partition_of(id_)]
         if is_durable or state_topic.hosted.is_local:
@@ -161,7 +162,7 @@ class TransactionLog:
         if isinstance(error, (LeaderFencedError, TopicNotFoundError)):
             self._has_failed = True
         elif error is not None:
-            FAILURES.note("storing states of transactions, which their next coordinator ends again,", error)
+            FAILURES.note("storing states of transactions (their next coordinator ends these again)", error)
 
     def _record(
         self, state_topic: _StateTopic, transactional_id: str, value: bytes | None
@@ -214,7 +215,7 @@ def own_batch(
     encoded = encode(
         pa.record_batch(columns), batch_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES, **producer
     )
-    # as by Kafka's coordinators, the batches of the gateway are not numbered
+    # as in Kafka, batches of coordinators have no sequence numbers
     encoded.batches["base_sequence"] = -1
     write_headers(encoded.data, encoded.batches)
     return BatchRun(
@@ -252,7 +253,7 @@ class NewestStates:
             return list(self._states.values())
 
     def add(self, state: TransactionState, offset: int) -> None:
-        """Note a state that this process has written at `offset`, which saves its read."""
+        """Add a state that this process has written at `offset`: it need not be read."""
         with self._lock:
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state
@@ -263,7 +264,7 @@ class NewestStates:
             self.add(state, result.result().appended.first_offset)
 
     def _catch_up(self) -> None:
-        if self._tail.has_lost_records(self._partition.hosted.snapshot.partitions[self._partition.number]):
+        if self._tail.restart_if_compacted(self._partition.hosted.snapshot.partitions[self._partition.number]):
             self._states.clear()
         if not self._partition.hosted.is_local:
             self._read_segments()
@@ -271,7 +272,7 @@ class NewestStates:
             self._add_records(records)
 
     def _read_segments(self) -> None:
-        """Read several new segments together; most are small, since each was a commit."""
+        """Read all new segments together, if there are several: most are small, since each was a commit."""
         hosted = self._partition.hosted
         state = hosted.snapshot.partitions[self._partition.number]
         first = state.segments.find(self._tail.offset)
@@ -287,7 +288,7 @@ class NewestStates:
         for row in records.to_pylist():
             try:
                 apply_state(self._states, row["key"], row["value"])
-            except CorruptRecordError as error:  # noqa: PERF203 - one corrupt record must not hide all others
+            except CorruptRecordError as error:  # noqa: PERF203 - read the other records
                 _log.error("%s (partition=%s offset=%s)", error, self._partition.number, row["offset"])
 
 

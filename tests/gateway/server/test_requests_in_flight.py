@@ -99,7 +99,7 @@ def test_five_requests_of_an_idempotent_producer_do_not_wait_for_more(address: A
 def test_a_full_window_ends_the_linger(
     address: Address, monkeypatch: pytest.MonkeyPatch, is_idempotent: bool
 ) -> None:
-    monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 0.05)
+    monkeypatch.setattr(gathered_appends, "_BURST_S", 0.05)
     sequences, rounds, linger_s = itertools.count(), 10, 2.0
 
     def send_four(wire: Wire, size: int) -> float:
@@ -120,7 +120,7 @@ def test_a_full_window_ends_the_linger(
 def test_the_window_of_a_client_is_learned_from_its_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 0.2)
+    monkeypatch.setattr(gathered_appends, "_BURST_S", 0.2)
     sender, soon_s = Sender(), 10.0
 
     def send(now_s: float, requests: int) -> list[Completeness]:

@@ -57,7 +57,7 @@ def test_the_next_coordinator_repeats_an_incomplete_end(parts: Parts) -> None:
     after = parts.killed()
     (state,) = after.coordinator.states()
     assert state.status is TransactionStatus.PREPARE_COMMIT
-    after.coordinator.tick()
+    after.coordinator.run_timers()
     (state,) = after.coordinator.states()
     assert state.status is TransactionStatus.COMPLETE_COMMIT
     assert parts.values()[:2] == ([b"a"], [])

@@ -56,7 +56,7 @@ def test_an_id_that_was_forgotten_concurrently_is_forgotten_though_nothing_says_
     assert state.status is TransactionStatus.ONGOING
     parts.coordinator.end(ID, producer, is_committed=True)
     parts.now_ms += EXPIRATION_MS
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     for _ in range(3):
         parts.begin("another")
         compact(parts)

@@ -70,10 +70,10 @@ def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str, error: str =
 def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced(parts: Parts) -> None:
     producer = begin_and_append(parts)
     parts.now_ms += TIMEOUT_MS - 1
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     assert status(parts) is TransactionStatus.ONGOING
     parts.now_ms += 1
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     assert status(parts) is TransactionStatus.COMPLETE_ABORT
     with pytest.raises(CoordinatorError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=True)
@@ -86,7 +86,7 @@ def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_a
     # as at a broker (KIP-588): it cannot end that transaction, which was aborted, and no other producer has started
     producer = begin_and_append(parts)
     parts.now_ms += TIMEOUT_MS
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     with pytest.raises(CoordinatorError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=False)
     for _ in range(2):
@@ -101,7 +101,7 @@ def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_a
 def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_one_has_started(parts: Parts) -> None:
     producer = begin_and_append(parts)
     parts.now_ms += TIMEOUT_MS
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     other = parts.begin()
     with pytest.raises(CoordinatorError, match="producer_fenced"):
         parts.coordinator.begin_producer(ID, TIMEOUT_MS, producer)
@@ -113,10 +113,10 @@ def test_a_transaction_that_a_gateway_with_a_clock_ahead_began_times_out_at_the_
     begin_and_append(parts)
     after = parts.killed()
     after.now_ms -= 7 * 86_400_000
-    after.coordinator.tick()
+    after.coordinator.run_timers()
     assert status(after) is TransactionStatus.ONGOING
     after.now_ms += TIMEOUT_MS
-    after.coordinator.tick()
+    after.coordinator.run_timers()
     assert status(after) is TransactionStatus.COMPLETE_ABORT
     assert after.values() == NOTHING
 
@@ -131,7 +131,7 @@ def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next
         parts.coordinator.end(ID, producer, is_committed=True)
     after = parts.killed()
     after.now_ms -= 7 * 86_400_000
-    after.coordinator.tick()
+    after.coordinator.run_timers()
     assert status(after) is TransactionStatus.COMPLETE_COMMIT
     assert after.values() == ([b"a"], [b"b"], None)
 
@@ -144,8 +144,8 @@ def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
         failing("end_transaction", patches, "views", error)
         local_parts.coordinator.end(ID, producer, is_committed=True)
         for _ in range(5):
-            local_parts.coordinator.tick()
-    text = f"ending the transaction of '{ID}', which is retried, failed: {error}"
+            local_parts.coordinator.run_timers()
+    text = f"ending the transaction of '{ID}' (retried) failed: {error}"
     assert [message for message in caplog.messages if "retried" in message] == [text]
 
 
@@ -156,7 +156,7 @@ def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(
         failing("append_run", patches, "__transaction_state")
         with pytest.raises(StorageError):
             local_parts.begin()
-        local_parts.coordinator.tick()
+        local_parts.coordinator.run_timers()
     assert local_parts.coordinator.states() == []
     assert local_parts.begin().epoch == 0
 
@@ -185,9 +185,9 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
             with pytest.raises(CoordinatorError, match="concurrent_transactions"):
                 again()
         assert status(parts) is TransactionStatus.PREPARE_COMMIT
-        parts.coordinator.tick()
+        parts.coordinator.run_timers()
     assert parts.values()[1] == []
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     assert status(parts) is TransactionStatus.COMPLETE_COMMIT
     assert parts.values() == ([b"a"], [b"b"], None)
 
@@ -220,10 +220,10 @@ def test_an_unused_id_is_forgotten(parts: Parts) -> None:
     producer = begin_and_append(parts)
     parts.coordinator.end(ID, producer, is_committed=True)
     parts.now_ms += EXPIRATION_MS - 1
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     assert status(parts) is TransactionStatus.COMPLETE_COMMIT
     parts.now_ms += 1
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     assert parts.coordinator.states() == []
     after = parts.killed()
     assert after.coordinator.states() == []
@@ -272,7 +272,7 @@ def test_unsynced_states_of_a_killed_gateway_are_synced_before_use(
     note("sync", results, monkeypatch)
     note("end_transaction", results, monkeypatch)
     after = local_parts.killed()
-    after.coordinator.tick()
+    after.coordinator.run_timers()
     assert results[0] == ("sync", "__transaction_state")
     assert after.values() == ([b"a"], [b"b"], None)
     after.close()

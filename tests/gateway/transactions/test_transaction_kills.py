@@ -64,7 +64,7 @@ def check_step(address: Address, step: int, monkeypatch: pytest.MonkeyPatch, *, 
     parts = Parts(address)
     was_killed = is_killed(parts, step, monkeypatch, is_committed=is_committed)
     parts = parts.killed()
-    parts.coordinator.tick()
+    parts.coordinator.run_timers()
     (state,) = parts.coordinator.states([ID])
     was_decided = state.status in (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
     actual = "end" if was_decided and state.producer.epoch == 1 else state.status.name
