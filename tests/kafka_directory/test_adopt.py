@@ -94,7 +94,7 @@ def test_the_topic_keeps_the_brokers_id(tmp_path: Path) -> None:
 def test_one_topic_of_many(tmp_path: Path) -> None:
     report = distlog.adopt(copy_of("first", tmp_path), topics=["multi"])
     assert (list(report.topics), report.topic.partitions) == (["multi"], 3)
-    with pytest.raises(InvalidTopicError, match="no partition of this topic"):
+    with pytest.raises(InvalidTopicError, match="no partition of the topic"):
         distlog.adopt(copy_of("first", tmp_path / "other"), topics=["absent"])
 
 
