@@ -134,7 +134,7 @@ def _ignored(request: object) -> None:
 
 class _Produce:
     client: Any = None
-    delayed: Any = None
+    handler_state: Any = None
     is_gone, may_wait = False, True
     rights = Rights()
 
