@@ -55,4 +55,4 @@ def put_state(log: GroupLog, state: GroupState, plan: Callable[[GroupState], Gro
     race = GroupRace(log, state)
     for current in race:
         race.put(plan(current))
-    return race.snapshot
+    return race.state

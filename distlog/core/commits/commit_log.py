@@ -80,7 +80,7 @@ _HEAD_BYTES = 256
 #: Why a pinned topic is read-only.
 PINNED_REASON = (
     "the topic was opened at a version or time, so it is read-only; "
-    "open it without version and timestamp to change or follow it"
+    "open it without version and timestamp to change or consume it"
 )
 
 #: Operations whose commits give way to appends.

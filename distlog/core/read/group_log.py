@@ -314,18 +314,18 @@ class GroupRace:
         self._log = log
         self._end_s, self._longest_pause_s = log.clock() + TIMEOUT_S, _PAUSE_S
         #: The new state, or the newest one as long as nothing is committed.
-        self.after = state
+        self.state = state
         self.is_committed = False
 
     def __iter__(self) -> Iterator[GroupState]:
         while not self.is_committed:
-            yield self.after
+            yield self.state
 
     def put(self, state: GroupState) -> bool:
         """Put `state` after the last one; False if another member was first."""
-        log, state = self._log, state.after(self.after.version)
+        log, state = self._log, state.after(self.state.version)
         if log.put(state):
-            self.after, self.is_committed = state, True
+            self.state, self.is_committed = state, True
             return True
         if log.clock() >= self._end_s:
             text = "nothing was committed: other members were first; try again"
@@ -334,7 +334,7 @@ class GroupRace:
         members = len(state.members)
         if members > _FEW_MEMBERS:
             self._longest_pause_s = min(2 * self._longest_pause_s, _PAUSE_S * members, _LONGEST_PAUSE_S)
-        self.after = log.load()
+        self.state = log.load()
         return False
 
 
@@ -393,7 +393,7 @@ def reset_positions(
         moved = dict(sorted({**state.positions, **added, **positions}.items()))
         race.put(dataclasses.replace(state, partitions=count, members=(), owners={}, positions=moved))
     log.forget({member.id for member in first.members})
-    return race.after
+    return race.state
 
 
 def delete_group(log: GroupLog) -> None:
@@ -538,7 +538,7 @@ class Membership:
             if next_state == current and not is_lapsed:
                 break
             race.put(_renewed(next_state, member))
-        after = race.after
+        after = race.state
         if not race.is_committed:
             self._set_state(after)
         else:
@@ -575,7 +575,7 @@ class Membership:
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
             renewed = _renewed(_without(state, self._dead_ids(state)), self.id)
             race.put(dataclasses.replace(renewed, positions={**renewed.positions, **moved}))
-        after = race.after
+        after = race.state
         self._renew(after, started)
         if (_ids(after), after.owners) != (_ids(first), first.owners):
             self._refresh_due = -math.inf
