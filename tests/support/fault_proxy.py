@@ -37,6 +37,7 @@ class Fault:
     """The fate of a request: its delay, whether the server gets it, and the response to the client."""
 
     delay_s: float = 0.0
+    overlap: int = 0
     forward: bool = True
     cut: bool = False
     keep_reply_bytes: int | None = None
@@ -63,6 +64,11 @@ def act_but_answer(status: int, code: str) -> Fault:
 def delay(seconds: float) -> Fault:
     """Pass, after a while."""
     return Fault(delay_s=seconds)
+
+
+def overlap(requests: int) -> Fault:
+    """Pass when this number of requests are here at the same time, or after a minute."""
+    return Fault(overlap=requests)
 
 
 def truncate_reply(keep_bytes: int) -> Fault:
@@ -112,7 +118,7 @@ class FaultProxy:
         self.keep_alive = keep_alive
         self._rules: list[_Rule] = []
         self._requests: list[Request] = []
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._running = 0
         self.most_at_once = 0
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
@@ -151,6 +157,11 @@ class FaultProxy:
         with self._lock:
             self._running += change
             self.most_at_once = max(self.most_at_once, self._running)
+            self._lock.notify_all()
+
+    def wait_for_overlap(self, requests: int) -> None:
+        with self._lock:
+            self._lock.wait_for(lambda: self.most_at_once >= requests, timeout=60)
 
     def log(self) -> list[Request]:
         """Where a request that arrives now is noted; `reset` leaves it to the stragglers."""
@@ -210,6 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
         applied = fault or Fault()
         self.close_connection = applied.cut or applied.keep_reply_bytes is not None or not self.proxy.keep_alive
         time.sleep(applied.delay_s)
+        self.proxy.wait_for_overlap(applied.overlap)
         status, headers, reply = self._forward(body) if applied.forward else (0, [], b"")
         if applied.cut:
             log.append(request)
