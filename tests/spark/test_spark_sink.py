@@ -190,7 +190,7 @@ def test_the_outcome_is_unknown_after_vacuum_deleted_possible_commits(topic: dis
     with pytest.raises(CommitStateUnknownError, match=r"longer than commits are kept.*log_floor=4"):
         is_committed(topic.storage, "mine", read, head_version=7)
     topic.storage.delete([paths.commit_file(6)])
-    with pytest.raises(CorruptMetadataError, match="restore it from a copy"):
+    with pytest.raises(CorruptMetadataError, match="restore the file from a copy"):
         is_committed(topic.storage, "mine", 5, head_version=7)
 
 
