@@ -29,7 +29,7 @@ from distlog.console.output import Report, Summary, print_report, status_of
 from distlog.core import DISTRIBUTION, extra
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import DistlogError, TopicIdWarning
-from distlog.core.format.kernels.native import COMPILED, kept_code
+from distlog.core.format.kernels.native import COMPILED, code_cache
 from distlog.core.maintain.vacuum import vacuum as vacuum_files
 from distlog.core.maintain.verify import rebuild_indexes
 from distlog.core.maintain.verify import verify as verify_all
@@ -288,7 +288,7 @@ def _packages() -> Finding:
 
 
 def _kernels() -> Finding:
-    cache = kept_code()
+    cache = code_cache()
     if not COMPILED:
         return Finding("kernels", WARNING, "run as plain Python, about 100 times slower", "unset NUMBA_DISABLE_JIT")
     if cache.folder is None:

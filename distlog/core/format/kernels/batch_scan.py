@@ -25,7 +25,7 @@ from distlog.core.integers import MAX_LONG
 
 #: The bytes of offset and length, which the length does not count; the header of a batch of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
-#: The position in a batch of format 2 from which its checksum counts.
+#: The position in a batch of format 2 where its checksummed bytes begin.
 CRC_START = 21
 #: The bytes up to the magic in all formats; the smallest valid length; the smallest entries of formats 0 and 1.
 SMALLEST_PREFIX, SMALLEST_LENGTH, LEGACY_ENTRY_SIZES = 17, 14, (26, 34)
@@ -56,14 +56,14 @@ BATCH = np.dtype(
 
 
 @inlined
-def _smallest(magic: int) -> int:
+def _smallest_size(magic: int) -> int:
     if magic >= 2:
         return HEADER_SIZE
     return LEGACY_ENTRY_SIZES[1] if magic == 1 else LEGACY_ENTRY_SIZES[0]
 
 
 @fill_kernel
-def count_batches(data: np.ndarray, start: int, end: int, takes_any_format: bool) -> tuple[int, int, int]:
+def count_batches(data: np.ndarray, start: int, end: int, allows_any_format: bool) -> tuple[int, int, int]:
     """Count the complete batches in [start, end), up to the first bad one.
 
     Returns (status, position of the end or of the bad batch, number of batches before it).
@@ -75,11 +75,11 @@ def count_batches(data: np.ndarray, start: int, end: int, takes_any_format: bool
         magic = int_at(data, position + 16, 1)
         if length < SMALLEST_LENGTH:
             return BAD_LENGTH, position, count
-        if (magic < 0 or magic > 2) and not takes_any_format:
+        if (magic < 0 or magic > 2) and not allows_any_format:
             return BAD_MAGIC, position, count
         if length > end - position - LOG_OVERHEAD:
             break
-        if LOG_OVERHEAD + length < _smallest(magic):
+        if LOG_OVERHEAD + length < _smallest_size(magic):
             return BAD_SIZE, position, count
         position += LOG_OVERHEAD + length
         count += 1
@@ -132,26 +132,22 @@ def read_row(data: np.ndarray, position: int, row: np.void) -> None:
         attributes = int_at(data, position + 17, 1) & LEGACY_ATTRIBUTES
         timestamp = int_at(data, position + 18, 8) if magic == 1 else -1
         row["last_offset_delta"] = 0
-        row["leader_epoch"] = -1
         row["crc"] = int_at(data, position + 12, 4) & 0xFFFFFFFF
         row["attributes"] = attributes
-        row["base_timestamp"] = timestamp
-        row["max_timestamp"] = timestamp
-        row["producer_id"] = -1
-        row["producer_epoch"] = -1
-        row["base_sequence"] = -1
+        row["base_timestamp"] = row["max_timestamp"] = timestamp
+        row["leader_epoch"] = row["producer_id"] = row["producer_epoch"] = row["base_sequence"] = -1
         row["record_count"] = 1 if attributes & CODEC_MASK == 0 else -1
 
 
-#: A run of batches of one file: its first offset (in a segment with gaps a lower bound; -1: unknown); where the
-#: segment ends; whether the segment has no gaps; whether the file ends with the run.
+#: A run of batches of one file: its first offset (a lower bound in a segment with gaps; -1 if unknown); the offset
+#: where the segment ends; whether the segment has no gaps; whether the file ends with the run.
 RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
 
 
 @fill_kernel
 def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
     """Return the first misplaced row of `batches` (BATCH), or -1; `owner` has the row in `runs` of each batch."""
-    # the batches of a run ascend, without a gap if the segment is dense, and none is past the segment's end
+    # the batches of a run ascend, without a gap in a dense segment, up to the segment's end
     last = -1
     for row in range(batches.size):
         run = runs[owner[row]]
@@ -173,12 +169,11 @@ def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) ->
 
 @fill_kernel
 def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarray) -> int:
-    """Cut batches into runs of at most `limit` bytes, or of one batch; a batch that `joins` may follow in a run.
+    """Cut batches into runs of at most `limit` bytes, or of one batch; fills `firsts` with the first batch of each.
 
-    Fills `firsts` with the first batch of each run, and returns the number of runs.
+    `joins` says for each batch whether it may follow another in a run. Returns the number of runs.
     """
-    count = 0
-    run_bytes = 0
+    count = run_bytes = 0
     for row in range(sizes.size):
         run_bytes += sizes[row]
         if row == 0 or not joins[row] or run_bytes > limit:
@@ -190,15 +185,22 @@ def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarra
 
 #: The bytes of one read from a header on, which has several headers if batches are small.
 WINDOW_BYTES = 4096
-_NONE = -1, -1, -1
+_NO_BATCHES = -1, -1, -1
 
 
 @fill_kernel
 def _find_batches(
-    file: int, part: tuple[int, int], segment: tuple[int, int, bool], target: tuple[int, int, int], window: np.ndarray
+    file: int, span: tuple[int, int], segment: tuple[int, int, bool], target: tuple[int, int, int], window: np.ndarray
 ) -> tuple[int, int, int]:
-    position, log_end = part
-    following, segment_end, is_dense = segment
+    """Find batches of an open log with offsets in [first_offset, end_offset): up to `room` bytes, but at least one.
+
+    Returns their start and end positions and the next offset; -1 for each if there are none, after a bad header, and
+    for formats 0 and 1. A batch starts at `position`, at `expected_offset`, or if that is -1, at most at
+    `first_offset`. The segment ends before the offset `segment_end` and the position `log_end`; if it `is_dense`, its
+    offsets have no gaps. `window` has WINDOW_BYTES.
+    """
+    position, log_end = span
+    expected_offset, segment_end, is_dense = segment
     first_offset, end_offset, room = target
     begin = end = next_offset = -1
     window_begin = window_end = position
@@ -209,43 +211,32 @@ def _find_batches(
                 file, pointer_to(window, 0), min(window.size, log_end - position), position
             )
             if window_end - position < HEADER_SIZE:
-                return _NONE
+                return _NO_BATCHES
         header = position - window_begin
         base_offset, last_offset_delta = int_at(window, header, 8), int_at(window, header + 23, 4)
         size, record_count = LOG_OVERHEAD + int_at(window, header + 8, 4), int_at(window, header + 57, 4)
         if int_at(window, header + 16, 1) != 2 or not HEADER_SIZE <= size <= log_end - position:
-            return _NONE
-        if base_offset < max(following, 0) or last_offset_delta < 0 or record_count < 0:
-            return _NONE
-        if is_dense and following >= 0 and base_offset != following:
-            return _NONE
+            return _NO_BATCHES
+        if base_offset < max(expected_offset, 0) or last_offset_delta < 0 or record_count < 0:
+            return _NO_BATCHES
+        if is_dense and expected_offset >= 0 and base_offset != expected_offset:
+            return _NO_BATCHES
         if base_offset > segment_end - 1 - last_offset_delta:
-            return _NONE
-        if following < 0 and base_offset > first_offset:
-            return _NONE
-        following = base_offset + last_offset_delta + 1
+            return _NO_BATCHES
+        if expected_offset < 0 and base_offset > first_offset:
+            return _NO_BATCHES
+        expected_offset = base_offset + last_offset_delta + 1
         if base_offset >= end_offset or (begin >= 0 and position + size - begin > room):
             break
         position += size
-        if following > first_offset:
+        if expected_offset > first_offset:
             begin = position - size if begin < 0 else begin
-            end, next_offset = position, following
+            end, next_offset = position, expected_offset
     return begin, end, next_offset
 
 
-def _find_none(
-    file: int, part: tuple[int, int], segment: tuple[int, int, bool], target: tuple[int, int, int], window: np.ndarray
-) -> tuple[int, int, int]:
-    return _NONE
-
-
-#: `find_batches(file, (position, log_end), (following, segment_end, is_dense), (first_offset, end_offset, room),
-#: window)`: the start and end of the batches of an open log with offsets in [`first_offset`, `end_offset`), as many
-#: as fit into `room` bytes but at least one; and the next offset. A batch starts at `position`, at the offset
-#: `following`, or if that is -1, at most at `first_offset`. The segment ends before the offset `segment_end` and the
-#: position `log_end`; if it `is_dense`, its offsets have no gaps. All are -1 if there are no batches, after a bad
-#: header, and for batches of formats 0 and 1. `window` has WINDOW_BYTES. Without a compiler it finds none.
-find_batches: Any = _find_batches if COMPILED else _find_none
+#: Finds no batches without a compiler: Python cannot call `read_at`.
+find_batches: Any = _find_batches if COMPILED else lambda *_: _NO_BATCHES
 
 
 # CRC-32C uses the instruction of the processor if there is one: three ranges at a time, since a step takes three
@@ -256,9 +247,9 @@ find_batches: Any = _find_batches if COMPILED else _find_none
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
-#: The checksum of no bytes.
-NO_BYTES = 0
-#: The number of bytes in the length of a part.
+#: The checksum of no bytes: the initial value.
+EMPTY_CRC = 0
+#: `_with_zeros` appends at most 256^4 - 1 bytes.
 _LENGTH_BYTES = 4
 #: The size of each of the three ranges: long ranges first, then short ranges.
 _LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
@@ -280,7 +271,7 @@ _TABLES = crc_tables(_POLYNOMIAL)
 
 
 def _product(first: Any, second: Any) -> Any:
-    # The product of two polynomials modulo the polynomial of the checksum; in Python both may be arrays.
+    """Multiply two polynomials modulo the polynomial of the checksum; in Python both may be arrays."""
     product = 0 * second
     for bit in range(32):
         product ^= second * (first >> (31 - bit) & 1)
@@ -289,8 +280,8 @@ def _product(first: Any, second: Any) -> Any:
 
 
 def _powers() -> np.ndarray:
-    """Entry [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed."""
-    # x^8, since x^0 is the highest bit; the next is always the square of the last
+    """Return in [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed."""
+    # begins with x^8, since x^0 is the highest bit; each item is the square of the previous one
     squares = [1 << 31 - 8]
     while len(squares) < 8 * _LENGTH_BYTES:
         squares.append(_product(squares[-1], squares[-1]))
@@ -315,7 +306,7 @@ _product_called = called(_product)
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    # The checksum when `count` zero bytes follow `crc`, without the inversions, which cancel out in a sum.
+    """Append `count` zero bytes, without the inversions, which cancel out in a sum."""
     for byte in range(_LENGTH_BYTES):
         digit = count >> 8 * byte & 0xFF
         if digit:
@@ -325,7 +316,7 @@ def _with_zeros(crc: int, count: int) -> int:
 
 @inlined
 def _step(tables: np.ndarray, word: int, row: int) -> int:
-    # The checksum of the 8 bytes of `word` when `row` zero bytes follow the last one.
+    """Return the checksum of the 8 bytes of `word`, followed by `row` zero bytes."""
     crc: int = (
         tables[row + 7, word & 0xFF]
         ^ tables[row + 6, word >> 8 & 0xFF]
@@ -365,25 +356,24 @@ def crc_by_tables(initial: int, data: np.ndarray, start: int, end: int) -> int:
 
 
 @inlined
-def _moved(zeros_tables: np.ndarray, crc: int) -> int:
+def _with_zero_lane(zeros_tables: np.ndarray, crc: int) -> int:
     high: int = zeros_tables[2, crc >> 16 & 0xFF] ^ zeros_tables[3, crc >> 24 & 0xFF]
     low: int = zeros_tables[0, crc & 0xFF] ^ zeros_tables[1, crc >> 8 & 0xFF]
     return low ^ high
 
 
 @called
-def _side_by_side(
+def _add_lanes(
     crc: int, data: np.ndarray, position: int, end: int, lane: int, zeros_tables: np.ndarray
 ) -> tuple[int, int]:
-    # Reads three ranges of `lane` bytes at a time: (the register, the position of the unread bytes).
+    """Read three ranges of `lane` bytes at a time; returns the register, and the position of the unread bytes."""
     while end - position >= 3 * lane:
-        second = 0
-        third = 0
+        second = third = 0
         for offset in range(position, position + lane, 8):
             crc = crc_of_word(crc, word_at(data, offset))
             second = crc_of_word(second, word_at(data, offset + lane))
             third = crc_of_word(third, word_at(data, offset + 2 * lane))
-        crc = _moved(zeros_tables, _moved(zeros_tables, crc) ^ second) ^ third
+        crc = _with_zero_lane(zeros_tables, _with_zero_lane(zeros_tables, crc) ^ second) ^ third
         position += 3 * lane
     return crc, position
 
@@ -393,8 +383,8 @@ def crc_by_instruction(initial: int, data: np.ndarray, start: int, end: int) -> 
     """Same as `crc_by_tables`."""
     crc, position = initial ^ _ONES, start
     if end - position >= 3 * _SHORT_LANE:
-        crc, position = _side_by_side(crc, data, position, end, _LONG_LANE, _LONG_ZEROS)
-        crc, position = _side_by_side(crc, data, position, end, _SHORT_LANE, _SHORT_ZEROS)
+        crc, position = _add_lanes(crc, data, position, end, _LONG_LANE, _LONG_ZEROS)
+        crc, position = _add_lanes(crc, data, position, end, _SHORT_LANE, _SHORT_ZEROS)
     while end - position >= 8:
         crc = crc_of_word(crc, word_at(data, position))
         position += 8
@@ -409,13 +399,13 @@ crc32c_of = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
 
 
 @fill_kernel
-def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_from: int) -> int:
-    """Return the first of `batches` (format 2, below `below` bytes, within `data`) with a wrong checksum, or -1."""
+def first_mismatch(data: np.ndarray, batches: np.ndarray, size_limit: int, checked_from: int) -> int:
+    """Return the first of `batches` (format 2, under `size_limit`, within `data`) with a wrong checksum, or -1."""
     for row in range(batches.size):
         batch = batches[row]
-        if batch["magic"] == 2 and batch["size"] < below:
+        if batch["magic"] == 2 and batch["size"] < size_limit:
             start = batch["position"]
-            if crc32c_of(NO_BYTES, data, start + checked_from, start + batch["size"]) != batch["crc"]:
+            if crc32c_of(EMPTY_CRC, data, start + checked_from, start + batch["size"]) != batch["crc"]:
                 return row
     return -1
 
@@ -424,7 +414,7 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_fr
 def crcs_of_slices(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, crcs: np.ndarray) -> None:
     """Put the checksum of each slice [start, end) of `data` into `crcs`; all must be within `data`."""
     for row in range(starts.size):
-        crcs[row] = crc32c_of(NO_BYTES, data, starts[row], ends[row])
+        crcs[row] = crc32c_of(EMPTY_CRC, data, starts[row], ends[row])
 
 
 @fill_kernel
@@ -432,7 +422,7 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
     """Put the checksum of each of `batches` (format 2, all within `data`) into its row, and into `data`."""
     for row in range(batches.size):
         start = batches[row]["position"]
-        crc = crc32c_of(NO_BYTES, data, start + checked_from, start + batches[row]["size"])
+        crc = crc32c_of(EMPTY_CRC, data, start + checked_from, start + batches[row]["size"])
         batches[row]["crc"] = crc
         put_int_at(data, start + crc_at, 4, crc)
 
@@ -452,12 +442,8 @@ def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from:
     return combined
 
 
+#: For CRC-32, the checksum of formats 0 and 1.
 _CRC32_TABLES = crc_tables(0xEDB88320)
-
-
-@inlined
-def _crc32(data: np.ndarray, start: int, end: int) -> int:
-    return crc_of_tables(_CRC32_TABLES, NO_BYTES, data, start, end)
 
 
 @fill_kernel
@@ -468,9 +454,9 @@ def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_
         start = batch["position"]
         end = start + batch["size"]
         if batch["magic"] < 2:
-            crc = _crc32(data, start + legacy_from, end)
+            crc = crc_of_tables(_CRC32_TABLES, EMPTY_CRC, data, start + legacy_from, end)
         else:
-            crc = crc32c_of(NO_BYTES, data, start + checked_from, end)
+            crc = crc32c_of(EMPTY_CRC, data, start + checked_from, end)
         put_at(valid, row, crc == batch["crc"])
 
 
@@ -485,7 +471,7 @@ def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the checksum of two joined parts per row, from their checksums and the size of the second."""
+    """Return per row the checksum of a first and a last range, joined, by their checksums and the last one's size."""
     joined = firsts
     for row in range(_LENGTH_BYTES):
         digits = sizes >> 8 * row & 0xFF

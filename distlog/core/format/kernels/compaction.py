@@ -33,10 +33,7 @@ def hash_all(
 
 @inlined
 def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
-    """The set of rows for a key: its bucket, by the second word of its hash.
-
-    Rows with offsets below `start_offset` are in sets of their own, one for each bucket, numbered from `buckets` on.
-    """
+    """Return the set of rows of a key: its bucket, or for an offset below `start_offset`, the bucket's second set."""
     bucket = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
     return bucket if offset >= start_offset else bucket + buckets
 
@@ -67,9 +64,7 @@ def scatter_keys(
         if has_key[row]:
             row_set = _row_set(hashes[row, 1], offsets[row], start_offset, buckets)
             target = positions[row_set]
-            rows[target, 0] = hashes[row, 0]
-            rows[target, 1] = hashes[row, 1]
-            rows[target, 2] = offsets[row]
+            rows[target, 0], rows[target, 1], rows[target, 2] = hashes[row, 0], hashes[row, 1], offsets[row]
             positions[row_set] = target + 1
 
 
@@ -114,22 +109,21 @@ def put_all(
     table: np.ndarray, slots: int, limit: int, size: int, hashes: np.ndarray, has_key: np.ndarray, offsets: np.ndarray
 ) -> tuple[int, int, int]:
     """Add records until the map has `limit` keys; returns (next row, keys in the map, last offset added or -1)."""
-    latest = -1
+    last_offset = -1
     for row in range(offsets.size):
         if row + _PREFETCH_ROWS < offsets.size:
             prefetch(table, _first_slot(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         if not has_key[row]:
             continue
         if size >= limit:
-            return row, size, latest
+            return row, size, last_offset
         position = _find(table, slots, hashes[row, 0], hashes[row, 1])
         if table[position + 2] == 0:
-            table[position] = hashes[row, 0]
-            table[position + 1] = hashes[row, 1]
+            table[position], table[position + 1] = hashes[row, 0], hashes[row, 1]
             size += 1
-        latest = offsets[row]
-        table[position + 2] = latest + 1
-    return offsets.size, size, latest
+        last_offset = offsets[row]
+        table[position + 2] = last_offset + 1
+    return offsets.size, size, last_offset
 
 
 @fill_kernel
@@ -158,8 +152,7 @@ def put_rows(
         if known_offset < 0:
             if size >= limit:
                 return -1, size
-            table[position] = rows[row, 0]
-            table[position + 1] = rows[row, 1]
+            table[position], table[position + 1] = rows[row, 0], rows[row, 1]
             size += 1
         elif known_offset != offset:
             superseded[count] = min(known_offset, offset)
@@ -183,7 +176,6 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
 
 #: The bytes by which a record can grow when the base of its timestamp or offset changes.
 RECORD_GROWTH = 17
-
 
 #: The retained records of a batch: their number, the number of tombstones, the first and the largest timestamp, and
 #: the offset of the first record with the largest one. `first_record` counts the records of earlier batches.
@@ -218,16 +210,14 @@ def choose_records(
     Returns how many records were dropped because they lack a key.
 
     `counts` has the number of records per batch; `stays_whole` says whether all stay, and `is_past_horizon` whether
-    tombstones go. In other batches, a record stays if its offset is above `latest_offset`, or if it is the last of
-    its key (`is_current`), and has a value or is a tombstone that does not go yet.
+    tombstones are dropped. A record stays if its offset is above `latest_offset`, or if it is the last of its key
+    (`is_current`), unless it is a tombstone to drop.
     """
-    unkeyed_records = 0
-    record = 0
+    unkeyed_records = record = 0
     for batch in range(counts.size):
         row = retained[batch]
         row["first_record"] = record
-        row["records"] = 0
-        row["tombstones"] = 0
+        row["records"] = row["tombstones"] = 0
         for index in range(record, record + counts[batch]):
             stays = stays_whole[batch] or offsets[index] > latest_offset
             if not stays:
@@ -271,7 +261,7 @@ def rewrite_records(
     position = 0
     for number in range(sections.size):
         source_position, end = sections[number]["start"], sections[number]["end"]
-        moved = sections[number]["base_offset"] - base_offsets[number]
+        shift = sections[number]["base_offset"] - base_offsets[number]
         base_timestamp = base_timestamps[number]
         first = first_records[number]
         for index in range(first, first + sections[number]["record_count"]):
@@ -281,7 +271,7 @@ def rewrite_records(
                 continue
             _, fields = read_number(data, body + 1, end, VARLONG, True)
             offset_delta, fields = read_number(data, fields, end, VARINT, True)
-            offset_delta += moved
+            offset_delta += shift
             delta = timestamps[index] - base_timestamp
             size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields
             position = write_varlong(target, position, size)

@@ -23,11 +23,12 @@ ABSENT, NULL, TEXT, ESCAPED, OTHER = range(5)
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _POINT, _PLUS = b'"\\,:-.+'
 _BEGIN_OBJECT, _END_OBJECT, _BEGIN_ARRAY, _END_ARRAY = b"{}[]"
 _ZERO, _NINE, _SPACE, _TAB, _RETURN, _NEWLINE = b"09 \t\r\n"
+_E, _F, _N, _T, _U = b"efntu"
 _ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)], np.bool_)
 _HEX = np.array([byte in b"0123456789abcdefABCDEF" for byte in range(256)], np.bool_)
 _LITERALS = np.frombuffer(b"truefalsenull", np.uint8)
 _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
-#: Deeper objects are for the slower reader: a bit of a word says for each level whether it is an object.
+#: Deeper objects are for the slower reader: one word has a bit for each level, set for an object.
 _DEEPEST = 60
 _FAILED = -1
 #: The tokens that may come next: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. `_scan_line`
@@ -52,7 +53,7 @@ def _after_space(data: np.ndarray, position: int, end: int) -> int:
 
 @called
 def _after_character(data: np.ndarray, position: int, end: int) -> int:
-    """The position after a character of UTF-8 beyond ASCII; _FAILED if there is none."""
+    """Return the position after a UTF-8 character that is not ASCII; _FAILED if there is none."""
     first = item_at(data, position)
     size, low, high = 2, 0x80, 0xBF
     if first < 0xC2 or first > 0xF4:
@@ -75,12 +76,12 @@ def _after_character(data: np.ndarray, position: int, end: int) -> int:
 
 @called
 def _after_escape(data: np.ndarray, position: int, end: int) -> int:
-    """The position after an escape, which begins with the backslash at `position`; _FAILED if there is none."""
+    """Return the position after an escape, which begins with the backslash at `position`; _FAILED if it is bad."""
     if position + 2 > end:
         return _FAILED
     if item_at(_ESCAPES, item_at(data, position + 1)):
         return position + 2
-    if item_at(data, position + 1) != 0x75 or position + 6 > end:
+    if item_at(data, position + 1) != _U or position + 6 > end:
         return _FAILED
     for index in range(position + 2, position + 6):
         if not item_at(_HEX, item_at(data, index)):
@@ -122,7 +123,7 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
 
 @called
 def _after_number(data: np.ndarray, position: int, end: int) -> int:
-    """The position after a number; _FAILED if there is none."""
+    """Return the position after a number; _FAILED if there is none."""
     if position < end and item_at(data, position) == _MINUS:
         position += 1
     if not _is_digit(data, position, end):
@@ -138,7 +139,7 @@ def _after_number(data: np.ndarray, position: int, end: int) -> int:
             return _FAILED
         while _is_digit(data, position, end):
             position += 1
-    if position < end and item_at(data, position) | 0x20 == 0x65:
+    if position < end and item_at(data, position) | 0x20 == _E:
         position += 1
         if position < end and (item_at(data, position) == _MINUS or item_at(data, position) == _PLUS):
             position += 1
@@ -150,24 +151,24 @@ def _after_number(data: np.ndarray, position: int, end: int) -> int:
 
 
 @inlined
-def _after_literal(data: np.ndarray, position: int, end: int, word: int, size: int) -> int:
+def _after_literal(data: np.ndarray, position: int, end: int, literal: int, size: int) -> int:
     if position + size > end:
         return _FAILED
     for index in range(size):
-        if item_at(data, position + index) != item_at(_LITERALS, word + index):
+        if item_at(data, position + index) != item_at(_LITERALS, literal + index):
             return _FAILED
     return position + size
 
 
 @called
 def _after_plain(data: np.ndarray, position: int, end: int) -> int:
-    """The position after a number, true, false or null; _FAILED if there is none."""
+    """Return the position after a number, true, false or null; _FAILED if there is none."""
     byte = item_at(data, position)
-    if byte == 0x74:
+    if byte == _T:
         return _after_literal(data, position, end, 0, 4)
-    if byte == 0x66:
+    if byte == _F:
         return _after_literal(data, position, end, 4, 5)
-    if byte == 0x6E:
+    if byte == _N:
         return _after_literal(data, position, end, 9, 4)
     return _after_number(data, position, end)
 
@@ -212,7 +213,7 @@ def _after_leaf(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     if byte == _QUOTE:
         after, has_escapes = _after_string(data, position + 1, end)
         return after, ESCAPED if has_escapes else TEXT
-    return _after_plain(data, position, end), NULL if byte == 0x6E else OTHER
+    return _after_plain(data, position, end), NULL if byte == _N else OTHER
 
 
 @inlined
@@ -237,14 +238,15 @@ def _scan_line(
     starts: np.ndarray,
     sizes: np.ndarray,
 ) -> int:
-    """The state of the line [position, end); field i of `names` is put into slot `first` + i."""
+    """Return the state of the line [position, end); puts field i of `names` into slot `first` + i."""
     position = _after_space(data, position, end)
     if position == end:
         return BLANK
     if item_at(data, position) != _BEGIN_OBJECT:
         return UNSURE
-    depth, objects, expected = 1, 1, _FIRST_NAME
-    field, outer, outer_start = -1, -1, 0
+    depth, object_bits, expected = 1, 1, _FIRST_NAME
+    # the field of the next value, and the field of the object or array that is open
+    field, open_field, open_start = -1, -1, 0
     position = _after_space(data, position + 1, end)
     while position < end:
         byte = item_at(data, position)
@@ -255,25 +257,25 @@ def _scan_line(
             expected = _VALUE
         elif byte == _COMMA and expected == _AFTER:
             position += 1
-            expected = _NAME if objects & 1 else _VALUE
-        elif byte == (_END_OBJECT if objects & 1 else _END_ARRAY) and _FIRST_NAME <= expected <= _FIRST_ITEM:
-            depth, position, objects = depth - 1, position + 1, objects >> 1
+            expected = _NAME if object_bits & 1 else _VALUE
+        elif byte == (_END_OBJECT if object_bits & 1 else _END_ARRAY) and _FIRST_NAME <= expected <= _FIRST_ITEM:
+            depth, position, object_bits = depth - 1, position + 1, object_bits >> 1
             expected = _AFTER
             if depth == 0:
                 return OBJECT if _after_space(data, position, end) == end else UNSURE
-            if depth == 1 and outer >= 0:
-                _put_field(kinds, starts, sizes, first + outer, OTHER, outer_start, position)
-                outer = -1
+            if depth == 1 and open_field >= 0:
+                _put_field(kinds, starts, sizes, first + open_field, OTHER, open_start, position)
+                open_field = -1
         elif expected < _FIRST_ITEM:
             return UNSURE
         elif byte | 0x20 == _BEGIN_OBJECT:
-            # or a bracket, which is 0x20 less
+            # a brace, or a bracket, which is 0x20 less
             if depth == _DEEPEST:
                 return UNSURE
             if field >= 0:
-                outer, outer_start, field = field, position, -1
+                open_field, open_start, field = field, position, -1
             is_object = byte == _BEGIN_OBJECT
-            objects = objects << 1 | (1 if is_object else 0)
+            object_bits = object_bits << 1 | (1 if is_object else 0)
             depth, position = depth + 1, position + 1
             expected = _FIRST_NAME if is_object else _FIRST_ITEM
         else:
@@ -302,8 +304,8 @@ def scan_objects(
     """Find fields in each line of `data`; returns how many lines there are.
 
     Name i is names[name_ends[i]:name_ends[i + 1]]. Fills in the position of each line, its size without a return, and
-    its state; for each line and name the kind of the field, and where its bytes are, for a text within the quotes. If
-    an object repeats a field, the last one applies. `kinds` must be zeros.
+    its state; for each line and name the kind of the field, and the position and size of its bytes, without quotes.
+    If an object repeats a field, the last one applies. `kinds` must be zeros.
     """
     position = row = 0
     fields = name_ends.size - 1

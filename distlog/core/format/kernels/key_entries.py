@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.format.kernels.batch_scan import NO_BYTES, crc32c_of
+from distlog.core.format.kernels.batch_scan import EMPTY_CRC, crc32c_of
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, item_at, put_at, put_int_at
 from distlog.core.format.kernels.siphash import siphash
 from distlog.core.integers import MAX_LONG
@@ -44,13 +44,12 @@ def collect_pairs(
     hashes: np.ndarray,
     positions: np.ndarray,
 ) -> int:
-    """Write the hash of each key, and the position of its batch, but few pairs twice; returns the number of pairs.
+    """Write a pair of each key, its hash and the position of its batch; returns the number of pairs.
 
-    `counts` has the number of records of each batch. `recent` has pairs that were written, by the last bits of the
-    hash.
+    `counts` has the number of records of each batch. `recent` has recent pairs by the last bits of their hash, so
+    that few pairs are written twice.
     """
-    written = 0
-    record = 0
+    written = record = 0
     for batch in range(counts.size):
         position = item_at(batch_positions, batch)
         for _ in range(item_at(counts, batch)):
@@ -117,8 +116,7 @@ def sort_pairs(
     for 2^more_bits, the other arrays for all pairs.
     """
     _scatter(hashes, positions, 0, hashes.size, 63 - bits, ends, other_hashes, other_positions)
-    start = 0
-    moves = 0
+    start = moves = 0
     for bucket in range(ends.size):
         end = item_at(ends, bucket)
         shift = 63 - bits - more_bits
@@ -143,7 +141,6 @@ def sort_pairs(
 
 @inlined
 def _entry_at(entry: int) -> int:
-    """The position of an entry in its table."""
     return entry // BLOCK_ENTRIES * BLOCK_BYTES + entry % BLOCK_ENTRIES * ENTRY_BYTES
 
 
@@ -160,9 +157,7 @@ def write_items(
 
     Both tables have room for as many items as there are pairs.
     """
-    entry = 0
-    posting = 0
-    start = 0
+    entry = posting = start = 0
     while start < hashes.size:
         end = start + 1
         while end < hashes.size and hashes[end] == hashes[start]:
@@ -191,27 +186,27 @@ def _write_crcs(table: np.ndarray, last_end: int, log_crc: int) -> None:
     """Write the checksums of a table whose last item ends at `last_end`."""
     for start in range(0, last_end, BLOCK_BYTES):
         end = min(start + BLOCK_BYTES - CRC_BYTES, last_end)
-        put_int_at(table, end, 4, crc32c_of(NO_BYTES, table, start, end) ^ log_crc)
+        put_int_at(table, end, 4, crc32c_of(EMPTY_CRC, table, start, end) ^ log_crc)
 
 
 @inlined
 def _bad_block(blocks: np.ndarray, start: int, end: int, log_crc: int) -> int:
     for block in range(start, end, BLOCK_BYTES):
         crc_at = min(block + BLOCK_BYTES, end) - CRC_BYTES
-        if crc32c_of(NO_BYTES, blocks, block, crc_at) ^ log_crc != int_at(blocks, crc_at, 4) & 0xFFFFFFFF:
+        if crc32c_of(EMPTY_CRC, blocks, block, crc_at) ^ log_crc != int_at(blocks, crc_at, 4) & 0xFFFFFFFF:
             return block
     return -1
 
 
 @fill_kernel
 def first_bad_block(blocks: np.ndarray, log_crc: int) -> int:
-    """The position of the first block with another checksum than its content has; -1 if there is none."""
+    """Return the position of the first block with a wrong checksum, or -1."""
     return _bad_block(blocks, 0, blocks.size, log_crc)
 
 
 @inlined
 def _find(blocks: np.ndarray, start: int, count: int, key_hash: int) -> int:
-    """The value of the hash's entry, or another result, by the `count` entries in the blocks from `start` on."""
+    """Return the value of the hash's entry, or another result, by the `count` entries in the blocks from `start`."""
     low = 0
     high = count
     while low < high:

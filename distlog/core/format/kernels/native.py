@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache as remember
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
@@ -39,27 +38,25 @@ COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 def _operation(
     in_python: Callable[..., Any] | None = None, *, prefer_literal: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """The decorated function as numba's intrinsic, or `in_python` where nothing is compiled."""
+    """Return a decorator that makes a function numba's intrinsic, or replaces it with `in_python` if not COMPILED."""
     return intrinsic(prefer_literal=prefer_literal) if COMPILED else lambda _: in_python
 
 
-# Without SSE 4.2 HAS_INSTRUCTION is False, and nothing may call `crc_of_word`.
-
-
 def _has_crc_instruction() -> bool:
-    # The features of numba's target, which is part of the key of cached code; not of this processor.
+    # the features of numba's target, not of this processor: cached code is for the target
     config: Any = numba.config
     host_features: Any = get_host_cpu_features
     features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
     return COMPILED and "+sse4.2" in features.split(",")
 
 
+#: Whether the target has SSE 4.2; if not, nothing may call `crc_of_word`.
 HAS_INSTRUCTION = _has_crc_instruction()
 
 
 @_operation()
 def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
-    """The register `crc` after the eight bytes of `word`, both int64."""
+    """Return the register `crc` after the eight bytes of `word`, both int64."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word_type = ir.IntType(64)
@@ -71,7 +68,7 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 
 _log = logging.getLogger("distlog")
-_warn_once = remember(_log.warning)
+_warn_once = cache(_log.warning)
 #: Longer compilations are logged.
 _LOGGED_FROM_S = 1.0
 
@@ -110,11 +107,12 @@ class _KernelCache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
-        config: Any = numba.config
+        config, new_index = cast(Any, numba.config), cast(Any, IndexDataCacheFile)
         name: str = self._impl.filename_base
-        folders = code_folders(config.CACHE_DIR)
         #: By folder: the index of its code of this kernel.
-        self.indexes: dict[Path, Any] = {folder: _index(folder, name) for folder in folders}
+        self.indexes: dict[Path, Any] = {
+            folder: new_index(str(folder), name, sources_digest()) for folder in code_folders(config.CACHE_DIR)
+        }
         self._started_s = 0.0
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -152,11 +150,6 @@ class _KernelCache(FunctionCache):
         )
 
 
-def _index(folder: Path, name: str) -> Any:
-    index: Any = IndexDataCacheFile(str(folder), name, sources_digest())  # type: ignore[no-untyped-call]
-    return index
-
-
 def _is_trusted(folder: Path) -> bool:
     reason = distrust(folder)
     if reason is not None:
@@ -174,8 +167,8 @@ _caches: list[_KernelCache] = []
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCode:
-    """The folder of compiled code and the number of kernels in it, or the `reasons` against each folder."""
+class CodeCache:
+    """The folder of compiled code, if one can be used, else the reason against each folder; the number of kernels."""
 
     folder: Path | None
     kernels: int
@@ -183,8 +176,7 @@ class KeptCode:
     reasons: tuple[str, ...] = ()
 
 
-def kept_code() -> KeptCode:
-    """Return the current state of the compiled code."""
+def code_cache() -> CodeCache:
     config: Any = numba.config
     reasons = []
     for folder in code_folders(config.CACHE_DIR):
@@ -192,27 +184,27 @@ def kept_code() -> KeptCode:
         compiled = sum(map(partial(_has_code, folder), _caches))
         reason = distrust(folder)
         if reason is None and (compiled or os.access(existing, os.W_OK)):
-            return KeptCode(folder, len(_caches), compiled)
+            return CodeCache(folder, len(_caches), compiled)
         reasons.append(reason or f"{existing} cannot be written")
-    return KeptCode(None, len(_caches), 0, tuple(reasons))
+    return CodeCache(None, len(_caches), 0, tuple(reasons))
 
 
-def _has_code(folder: Path, cache: _KernelCache) -> bool:
+def _has_code(folder: Path, kernel: _KernelCache) -> bool:
     with suppress(Exception):
-        return distrust(folder) is None and bool(cache.indexes[folder]._load_index())
+        return distrust(folder) is None and bool(kernel.indexes[folder]._load_index())
     return False
 
 
 #: `MADV_DONTNEED` of Linux.
 _DONT_NEED = 4
-#: The addresses of a read-only mapping of LLVM's library in /proc/self/smaps, if the process has changed none of its
-#: pages: those that the loader has changed would be lost.
+#: The addresses of a read-only mapping of LLVM's library in /proc/self/smaps without changed pages (`Anonymous`): the
+#: loader's changes would be lost.
 _LLVM_MAPPING = re.compile(r"^(\w+)-(\w+) r-.p .*/libllvmlite.*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.MULTILINE)
 
 
-@remember
+@cache
 def release_compiler() -> None:
-    """Return the memory of LLVM's library, about 60 MB, to the system, once. To load a kernel reads it again."""
+    """Return the memory of LLVM's library, about 60 MB, to the system, once; loading a kernel reads it again."""
     with suppress(OSError, AttributeError):  # another system than Linux
         mappings = _LLVM_MAPPING.findall(Path("/proc/self/smaps").read_text())
         advise = ctypes.CDLL(None).madvise
@@ -220,15 +212,15 @@ def release_compiler() -> None:
             advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
 
-def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
+def _compile_in_thread(compile_here: Callable[[Any], Any], signature: Any) -> Any:
     """Compile, or load code, in a thread that no signal interrupts: Ctrl-C would leave LLVM's lock held."""
-    # the holder of the lock may wait for this call: a user's function that is compiled with a kernel in it, or
-    # whose compilation a signal handler interrupts
+    # a thread would wait forever for the lock if this thread has it: it compiles a user's function that calls a
+    # kernel, or a signal handler has interrupted its compilation
     is_held: Any = global_compiler_lock.is_locked
     if threading.current_thread() is not threading.main_thread() or is_held():
         return compile_here(signature)
-    results, over = list[Any](), threading.Lock()
-    over.acquire()
+    results, is_running = list[Any](), threading.Lock()
+    is_running.acquire()
 
     def compile_there() -> None:
         try:
@@ -236,14 +228,14 @@ def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
         except BaseException as error:
             results.append((None, error))
         finally:
-            over.release()
+            is_running.release()
 
     try:
         threading.Thread(target=compile_there, name="distlog-compiler").start()
-    except RuntimeError:  # there can be no more threads, or the interpreter is ending
+    except RuntimeError:  # the process has too many threads, or the interpreter is ending
         return compile_here(signature)
-    # with a timeout: Ctrl-C cannot interrupt a plain wait where a library restarts waits, as polars does
-    while not over.acquire(timeout=threading.TIMEOUT_MAX):
+    # with a timeout: Ctrl-C cannot interrupt a plain wait if a library restarts waits, as polars does
+    while not is_running.acquire(timeout=threading.TIMEOUT_MAX):
         pass
     overload, error = results[0]
     if error is not None:
@@ -253,10 +245,10 @@ def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Without reference counts when a function passes arrays to another. Nothing calls a kernel from C.
-_UNCOUNTED: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
-#: Only kernels call parts, so their code needs no Python wrapper.
-_PART: Any = {**_UNCOUNTED, "no_cpython_wrapper": True}
+#: Without reference counts (`_nrt`) of the arrays that a function passes to another. Nothing calls a kernel from C.
+_KERNEL: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+#: Only kernels call subroutines, so their code needs no Python wrapper.
+_SUBROUTINE: Any = {**_KERNEL, "no_cpython_wrapper": True}
 
 # A fork waits until no thread loads or compiles a kernel. Otherwise numba's lock would stay locked in the child,
 # which lacks the thread that holds it.
@@ -272,19 +264,19 @@ def fill_kernel(function: F) -> F:
 
     The function fills arrays and creates none, so that numba counts no references.
     """
-    compiled: Any = numba.njit(**_UNCOUNTED)(function)
+    compiled: Any = numba.njit(**_KERNEL)(function)
     if COMPILED:
         compiled._cache = _KernelCache(function)
-        compiled.compile = partial(_compile_aside, compiled.compile)
+        compiled.compile = partial(_compile_in_thread, compiled.compile)
         _caches.append(compiled._cache)
     return cast(F, compiled)
 
 
-class _PartCode(JITCodeLibrary):
-    """The code of a part, which LLVM inlines into kernels: it is not optimized, and has no machine code."""
+class _SubroutineCode(JITCodeLibrary):
+    """The code of a subroutine, which LLVM inlines into kernels: it is not optimized, and has no machine code."""
 
     def _optimize_final_module(self) -> None:
-        """Leave the part unoptimized: LLVM optimizes the kernel later."""
+        """Do nothing: LLVM optimizes the kernel later."""
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
@@ -295,66 +287,58 @@ class _PartCode(JITCodeLibrary):
         return 0
 
     @property
-    def codegen(self) -> _PartCode:
-        """Return this object, by which numba sets an environment for machine code."""
+    def codegen(self) -> _SubroutineCode:
+        """Return this object, whose `set_env` numba calls."""
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
         """Do nothing: only code that calls Python needs an environment."""
 
 
-class _PartCompiler(Compiler):
-    """Numba's compiler, whose result is the code of a part."""
-
+class _SubroutineCompiler(Compiler):
     def define_pipelines(self) -> Any:
-        state: Any = self.state
-        new_code: Any = _PartCode
+        state, new_code = cast(Any, self.state), cast(Any, _SubroutineCode)
         state.library = new_code(state.targetctx.codegen(), state.func_id.func_qualname)
         return super().define_pipelines()  # type: ignore[no-untyped-call]
 
 
-class _Part:
+class _Subroutine:
     """A function that only kernels can call."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        self.compiled = numba.njit(pipeline_class=_PartCompiler, **_PART, **options)(function)
+        self.compiled = numba.njit(pipeline_class=_SubroutineCompiler, **_SUBROUTINE, **options)(function)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Raise NotImplementedError, since the code would crash: wrap the part in a kernel."""
+        """Raise NotImplementedError, since the code would crash."""
         raise NotImplementedError(f"only kernels can call {self.compiled.__name__}")
 
 
-class _PartType(types.Dispatcher):
-    """The type of a part: one compilation serves all literals, although numba gives each literal a type."""
+class _SubroutineType(types.Dispatcher):
+    """The type of a subroutine: one compilation serves all literals, although numba gives each literal a type."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        """Return the types of a call, with literals as variables."""
         plain: Any = types.unliteral
         return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
 
 # without a value, like numba's own dispatchers
-register_model(_PartType)(models.OpaqueModel)
-
-
-@typeof_impl.register(_Part)
-def _type_of_part(part: _Part, context: Any) -> Any:
-    return _PartType(part.compiled)
+register_model(_SubroutineType)(models.OpaqueModel)
+typeof_impl.register(_Subroutine)(lambda subroutine, context: _SubroutineType(subroutine.compiled))
 
 
 def inlined(function: F) -> F:
-    """Make a part of fill kernels that LLVM inlines into each; a part takes about 30 ms to compile, so prefer few."""
-    return cast(F, _Part(function, forceinline=True)) if COMPILED else function
+    """Make a subroutine that LLVM inlines into kernels; prefer few, since each takes about 30 ms to compile."""
+    return cast(F, _Subroutine(function, forceinline=True)) if COMPILED else function
 
 
 def called(function: F) -> F:
     """Same as `inlined`, but with one copy per kernel: for long code, or code that seldom runs."""
-    return cast(F, _Part(function)) if COMPILED else function
+    return cast(F, _Subroutine(function)) if COMPILED else function
 
 
 # Numba tests every index for a negative value, which took a seventh of a scan of records. These operations check
-# nothing: the calling kernel must compare its positions with the end of the data. Arrays must be contiguous; other
-# arrays fail to compile. With NUMBA_DISABLE_JIT=1 kernels run slowly as plain Python, which does check.
+# nothing: the calling kernel must compare its positions with the end of the data. Arrays must be contiguous, or the
+# kernel fails to compile. With NUMBA_DISABLE_JIT=1 kernels run slowly as plain Python, which does check.
 
 
 def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
@@ -364,7 +348,6 @@ def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
 
 
 def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
-    """Return the address of an item, for intrinsics."""
     if array_type.layout != "C":
         raise TypeError("kernels need contiguous arrays")
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
@@ -372,7 +355,7 @@ def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, pos
 
 @_operation(lambda array, index: int(array[_checked(index, array)]))
 def item_at(typing_context: Any, array: Any, index: Any) -> Any:
-    """An item of integers or booleans as an int64, since numba makes a float where signed meets unsigned."""
+    """Return an integer or boolean as an int64: numba makes a float of a signed and an unsigned operand."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         item = builder.load(pointer_to_item(context, builder, signature.args[0], *args))
@@ -401,7 +384,7 @@ def _bytes_at(data: np.ndarray, position: int, width: int) -> bytes:
 
 
 def _loader(bits: int, *, is_signed: bool, is_big_endian: bool) -> Callable[..., Any]:
-    """The code that loads an integer of bytes as an int64, with little-endian numba targets: x86-64 and AArch64."""
+    """Return the code that loads an integer as an int64; numba's targets, x86-64 and AArch64, are little-endian."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
@@ -420,13 +403,13 @@ def _swapped(builder: Any, value: Any) -> Any:
 
 @_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 8), "little", signed=True))
 def word_at(typing_context: Any, data: Any, position: Any) -> Any:
-    """The 8 bytes from `position` as a little-endian int64."""
+    """Return the 8 bytes from `position` as a little-endian int64."""
     return types.int64(data, types.int64), _loader(64, is_signed=True, is_big_endian=False)
 
 
 @_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 4), "little"))
 def half_word_at(typing_context: Any, data: Any, position: Any) -> Any:
-    """The 4 bytes from `position` as a little-endian number, not negative."""
+    """Return the 4 bytes from `position` as a little-endian unsigned number."""
     return types.int64(data, types.int64), _loader(32, is_signed=False, is_big_endian=False)
 
 
@@ -435,14 +418,14 @@ def half_word_at(typing_context: Any, data: Any, position: Any) -> Any:
     prefer_literal=True,
 )
 def int_at(typing_context: Any, data: Any, position: Any, width: Any) -> Any:
-    """The signed big-endian integer of `width` bytes, a literal: 1, 2, 4 or 8."""
+    """Return the signed big-endian integer of `width` bytes, a literal: 1, 2, 4 or 8."""
     load = _loader(8 * width.literal_value, is_signed=True, is_big_endian=True)
     return types.int64(data, types.int64, width), load
 
 
 def _put_int_in_python(target: np.ndarray, position: int, width: int, value: int) -> None:
-    written = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "big")
-    target[_checked(position, target, width) :][:width] = np.frombuffer(written, np.uint8)
+    low_bytes = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "big")
+    target[_checked(position, target, width) :][:width] = np.frombuffer(low_bytes, np.uint8)
 
 
 @_operation(_put_int_in_python, prefer_literal=True)
@@ -452,8 +435,8 @@ def put_int_at(typing_context: Any, target: Any, position: Any, width: Any, valu
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
-        cut = builder.trunc(args[3], kind) if kind.width < 64 else args[3]
-        builder.store(_swapped(builder, cut), builder.bitcast(pointer, kind.as_pointer()), align=1)
+        low_bytes = builder.trunc(args[3], kind) if kind.width < 64 else args[3]
+        builder.store(_swapped(builder, low_bytes), builder.bitcast(pointer, kind.as_pointer()), align=1)
         return context.get_dummy_value()
 
     return types.void(target, types.int64, width, types.int64), codegen
@@ -468,9 +451,9 @@ def copy_bytes(typing_context: Any, target: Any, to: Any, source: Any, start: An
     """Copy `count` bytes of `source` from `start` on into `target`, from `to` on; the slices must not overlap."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        written = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
-        read = pointer_to_item(context, builder, signature.args[2], args[2], args[3])
-        cgutils.raw_memcpy(builder, written, read, args[4], 1)  # type: ignore[no-untyped-call]
+        target_pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        source_pointer = pointer_to_item(context, builder, signature.args[2], args[2], args[3])
+        cgutils.raw_memcpy(builder, target_pointer, source_pointer, args[4], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), codegen
@@ -488,7 +471,7 @@ def low_zeros(typing_context: Any, word: Any) -> Any:
 
 @_operation(lambda data, index: None)
 def prefetch(typing_context: Any, data: Any, index: Any) -> Any:
-    """Prefetch an item; any index is safe."""
+    """Prefetch an item; an index out of bounds does nothing."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -511,14 +494,14 @@ def _int64(value: int) -> int:
 wrapped: Any = _int64 if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-#: `read_at(file, target, count, position)`: the bytes read to the pointer `target`, at most `count`; negative when it
-#: fails.
+#: `read_at(file, target, count, position)` reads up to `count` bytes to the pointer `target`; returns their number,
+#: negative after a failure.
 read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
 
 
 @_operation()
 def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
-    """The address of an item, for `read_at`."""
+    """Return the address of an item, for `read_at`."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return pointer_to_item(context, builder, signature.args[0], *args)
@@ -529,9 +512,9 @@ def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
 _LIBRARY = Path(__file__).parents[3]
 
 
-@remember
+@cache
 def sources_digest() -> str:
-    """Return the digest of all sources of kernels, since a kernel inlines code of other files, unnoticed by numba."""
+    """Return the digest of all sources of kernels: numba does not notice changes of inlined code in other files."""
     sources = [file for file in files("distlog.core.format.kernels").iterdir() if file.name.endswith(".py")]
     digest = hashlib.sha256()
     for source in sorted(sources, key=lambda file: file.name):
@@ -556,16 +539,16 @@ def code_folders(preferred: str) -> Iterator[Path]:
 def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
     """Return why users other than this one, root and the owner of `library` may write to `folder`, or None."""
     owners = {0, os.geteuid()}
-    above = () if library in folder.parents else (*folder.absolute().parents, *folder.resolve().parents)
+    parents = () if library in folder.parents else (*folder.absolute().parents, *folder.resolve().parents)
     try:
         if library.exists():
             owners.add(library.stat().st_uid)
-        for path in (*above, folder, folder.resolve(), *folder.glob("*.nb[ic]")):
+        for path in (*parents, folder, folder.resolve(), *folder.glob("*.nb[ic]")):
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 if status.st_uid not in owners:
                     return f"{path} belongs to user {status.st_uid}"
-                if _may_others_write(status, is_parent=path in above):
+                if _may_others_write(status, is_parent=path in parents):
                     return f"other users may write {path}"
     except OSError as error:
         return f"{folder} cannot be inspected: {error.strerror}"
@@ -574,7 +557,7 @@ def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
 
 def _may_others_write(status: os.stat_result, *, is_parent: bool) -> bool:
     if stat.S_ISLNK(status.st_mode) or (is_parent and status.st_mode & stat.S_ISVTX):
-        return False  # as in /tmp: users cannot rename or replace files of other users
+        return False  # in a sticky folder, as /tmp, users cannot rename or replace files of other users
     # a user's own group has the number of the user
     is_own_group = status.st_gid in (0, status.st_uid)
     return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_own_group))

@@ -9,10 +9,10 @@ import numpy as np
 from distlog.core.format.kernels.batch_scan import (
     CODEC_MASK,
     CRC_START,
+    EMPTY_CRC,
     HEADER_SIZE,
     LEGACY_ENTRY_SIZES,
     LOG_OVERHEAD,
-    NO_BYTES,
     SMALLEST_PREFIX,
     crc32c_of,
 )
@@ -101,12 +101,12 @@ class CheckedRecords(NamedTuple):
     refused: int
 
 
-# A reader returns `(value, next position)` and never reads a byte at or after `end`. A value that is cut off, or
-# longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position, and so do all later reads. A
-# kernel may thus read a chain of fields and compare once, at the end of the chain.
+# A reader returns `(value, next position)` and never uses a byte at or after `end`. If a value is cut off, or longer
+# than 5 (VARINT) or 10 (VARLONG) bytes, the next position is `end + 1`, also after later reads: a kernel compares
+# once, after several fields.
 #
-# A reader that is not careful reads only values of up to four bytes. It is for kernels that read again, carefully,
-# when it fails, and that ensure SLACK bytes after `end`: it always reads eight bytes.
+# A reader that is not careful reads only values of up to four bytes, and always loads eight bytes. Its kernel must
+# ensure SLACK bytes after `end`, and read again, carefully, when it fails.
 
 
 #: Up to eight reads in a row, from `end` or before, read fewer bytes than this after `end`.
@@ -192,11 +192,11 @@ _LIMIT = MAX_LONG // 1000
 @fill_kernel
 def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
     """Fill `microseconds` with the same times; returns whether all fit into 64 bits."""
-    fitting = True
+    all_fit = True
     for index in range(milliseconds.size):
-        fitting &= -_LIMIT <= milliseconds[index] <= _LIMIT
+        all_fit &= -_LIMIT <= milliseconds[index] <= _LIMIT
         microseconds[index] = milliseconds[index] * 1000
-    return fitting
+    return all_fit
 
 
 @inlined
@@ -216,9 +216,8 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
 # section that fails, they are read carefully, which finds the fault.
 
 
-SMALLEST_RECORD = 7
-NOT_APPEND_TIME = -(2**63)
-CHECKED = -1
+#: The bytes of a record of empty fields; an `append_time` and a `crc` of a section that do not apply.
+SMALLEST_RECORD, NOT_APPEND_TIME, CHECKED = 7, -(2**63), -1
 
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END, BAD_CRC = range(9)
 
@@ -245,7 +244,7 @@ SECTION = np.dtype(
 
 @called
 def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful: bool) -> int:
-    """The position after `count` headers, or `end` + 1 if they are malformed."""
+    """Return the position after `count` headers, or `end` + 1 if they are malformed."""
     for _ in range(count):
         key_size, position = read_number(data, position, end, VARINT, careful)
         if key_size < 0 or key_size > end - position:
@@ -260,24 +259,24 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
 @inlined
 def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, ScannedFields]:
     """Read the record at `position` in a section up to `end`; returns its status and fields."""
-    nothing = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    no_fields = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
     size, body = read_number(data, position, end, VARINT, careful)
     if size < 1 or size > end - body:
-        return BAD_LENGTH, nothing
+        return BAD_LENGTH, no_fields
     record_end = body + size
     timestamp_delta, next_field = read_number(data, body + 1, end, VARLONG, careful)
     offset_delta, next_field = read_number(data, next_field, end, VARINT, careful)
     key_size, key_at = read_number(data, next_field, end, VARINT, careful)
     if key_size > record_end - key_at:
-        return BAD_KEY, nothing
+        return BAD_KEY, no_fields
     value_size, value_at = read_number(data, key_at + max(key_size, 0), end, VARINT, careful)
     if value_size > record_end - value_at:
-        return BAD_VALUE, nothing
+        return BAD_VALUE, no_fields
     headers_at = value_at + max(value_size, 0)
     headers, next_field = read_number(data, headers_at, end, VARINT, careful)
     if headers:
         if headers < 0 or headers > record_end - next_field:
-            return BAD_HEADERS, nothing
+            return BAD_HEADERS, no_fields
         next_field = _skip_headers(data, next_field, record_end, headers, careful)
     record = ScannedFields(
         record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
@@ -301,7 +300,7 @@ def _scan_section(
     number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers = progress
     status = OK
     end, count = section["end"], section["record_count"]
-    # Locals: numba reads array items again after each write to any other array.
+    # in local variables: numba reads array items again after each write to any other array
     base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
@@ -354,7 +353,7 @@ def scan_records(
         section = sections[index]
         if section["crc"] != CHECKED:
             # batch by batch, so that the scan finds the bytes in the cache
-            crc = crc32c_of(NO_BYTES, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
+            crc = crc32c_of(EMPTY_CRC, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
             if crc != section["crc"]:
                 return BAD_CRC, index, 0
         first_record = progress.records
@@ -391,10 +390,7 @@ def locate_headers(
     value: Slices,
 ) -> None:
     """Find the headers of the first `count` records, by `header_positions`; `scan_records` has checked them."""
-    key_bytes = 0
-    value_bytes = 0
-    row = 0
-    first = 0
+    key_bytes = value_bytes = row = first = 0
     for record in range(count):
         header_offsets[record] = first
         if header_positions.records[row] != record:
@@ -485,7 +481,7 @@ HEADER_LOCATION = np.dtype(
 
 
 @inlined
-def _size_of(data: np.ndarray, position: int, end: int) -> int:
+def _batch_size(data: np.ndarray, position: int, end: int) -> int:
     """Return the size of the batch at `position`, or 0 without a complete batch of format 2 before `end`."""
     if end - position < HEADER_SIZE or int_at(data, position + 16, 1) != 2:
         return 0
@@ -495,35 +491,34 @@ def _size_of(data: np.ndarray, position: int, end: int) -> int:
 
 @fill_kernel
 def find_batch(
-    data: np.ndarray, position: int, end: int, following: int, dense: bool, end_offset: int, offset: int
+    data: np.ndarray, position: int, end: int, expected_offset: int, dense: bool, end_offset: int, offset: int
 ) -> int:
     """Return the position of the first batch from `position` that does not end before `offset`, or `end`.
 
-    All offsets are stored offsets. Returns UNSURE if the batches up to the next header do not follow each other as in
-    `first_misplaced`. They start at the offset `following`, or if that is -1, at most at `offset`, and the file ends
-    at `end_offset`.
+    All offsets are stored offsets. The batches start at `expected_offset`, or if that is -1, at most at `offset`, and
+    the file ends at `end_offset`. Returns UNSURE if a batch or the next header is misplaced (`first_misplaced`).
     """
     while position < end:
-        size = _size_of(data, position, end)
+        size = _batch_size(data, position, end)
         if size == 0:
             return UNSURE
         base_offset, delta = int_at(data, position, 8), int_at(data, position + 23, 4)
         if base_offset < 0 or delta < 0 or base_offset > MAX_LONG - delta:
             return UNSURE
-        if following < 0:
+        if expected_offset < 0:
             if base_offset > offset:
                 return UNSURE
-        elif base_offset < following or (dense and base_offset != following):
+        elif base_offset < expected_offset or (dense and base_offset != expected_offset):
             return UNSURE
         last = base_offset + delta
-        closes = position + size == end
-        if last >= end_offset or (last == end_offset - 1 and not closes):
+        is_last = position + size == end
+        if last >= end_offset or (last == end_offset - 1 and not is_last):
             return UNSURE
-        if closes:
+        if is_last:
             if dense and last != end_offset - 1:
                 return UNSURE
         elif last >= offset:
-            if _size_of(data, position + size, end) == 0:
+            if _batch_size(data, position + size, end) == 0:
                 return UNSURE
             next_offset = int_at(data, position + size, 8)
             if next_offset <= last or (dense and next_offset != last + 1):
@@ -531,7 +526,7 @@ def find_batch(
         if last >= offset:
             return position
         position += size
-        following = last + 1
+        expected_offset = last + 1
     return end
 
 
@@ -548,7 +543,7 @@ def find_records(
     oldest: int,
     locations: np.ndarray,
 ) -> int:
-    """Fill `locations` with the first of `count` records from `start_delta` and `oldest`; returns their number."""
+    """Locate the first records with a delta from `start_delta` and a time from `oldest` on; returns their number."""
     previous = -1
     records = 0
     for _ in range(count):
@@ -591,7 +586,7 @@ def find_headers(data: np.ndarray, position: int, locations: np.ndarray) -> None
 
 @inlined
 def _entry_end(data: np.ndarray, position: int, end: int) -> int:
-    """The end of the entry at `position`: 0 if it is malformed or compressed, -1 if `end` cuts it off."""
+    """Return the end of the entry at `position`: 0 if it is malformed or compressed, -1 if `end` cuts it off."""
     if end - position < SMALLEST_PREFIX:
         return -1
     size = LOG_OVERHEAD + int_at(data, position + 8, 4)
@@ -608,19 +603,18 @@ def count_entries(data: np.ndarray, start: int, end: int) -> tuple[int, int, int
     """Walk the uncompressed whole entries in [start, end): (status, how many, first and last offset as stored)."""
     position = start
     count = 0
-    first = -1
-    last = -1
+    first = last = -1
     while True:
-        following = _entry_end(data, position, end)
-        if following < 0:
+        entry_end = _entry_end(data, position, end)
+        if entry_end < 0:
             return OK, count, first, last
-        if following == 0:
+        if entry_end == 0:
             return BAD_LENGTH, count, first, last
         last = int_at(data, position, 8)
         if count == 0:
             first = last
         count += 1
-        position = following
+        position = entry_end
 
 
 @fill_kernel
@@ -628,9 +622,7 @@ def scan_entries(
     data: np.ndarray, sections: np.ndarray, offsets: np.ndarray, timestamps: np.ndarray, key: Slices, value: Slices
 ) -> tuple[int, int, int]:
     """Scan entries as `scan_records` does; a section's `base_offset` is added to each stored offset."""
-    emitted = 0
-    key_bytes = 0
-    value_bytes = 0
+    emitted = key_bytes = value_bytes = 0
     for index in range(sections.size):
         section = sections[index]
         position = section["start"]

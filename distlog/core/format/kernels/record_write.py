@@ -180,6 +180,7 @@ def _append_up_to(
     limits: BatchLimits,
     until: int,
 ) -> tuple[int, int, int, int, int]:
+    """Append `rows[first:stop]`, as `append_records`."""
     (timestamps, key, value, headers), (limit, largest, window) = columns, limits
     status, next_row, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
@@ -296,7 +297,7 @@ _SEED, _MULTIPLIER, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 @fill_kernel
 def first_out_of_range(partitions: np.ndarray, count: int) -> int:
-    """The first row whose partition is not between 0 and `count` - 1, or -1."""
+    """Return the first row whose partition is not between 0 and `count` - 1, or -1."""
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= count:
             return row
@@ -305,7 +306,7 @@ def first_out_of_range(partitions: np.ndarray, count: int) -> int:
 
 @inlined
 def murmur2(data: np.ndarray, start: int, end: int) -> int:
-    """Kafka's murmur2 of `data[start:end]` as an unsigned 32-bit number; the caller checks the bounds."""
+    """Return Kafka's murmur2 of `data[start:end]` as an unsigned number; the caller checks the bounds."""
     words_end = end - ((end - start) & 3)
     value = _SEED ^ (end - start)
     for index in range(start, words_end, 4):
@@ -355,10 +356,10 @@ def fill_partitions(
 
 
 @fill_kernel
-def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, following: np.ndarray) -> int:
+def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, next_positions: np.ndarray) -> int:
     """Write row numbers to `order`, by partition, and count them in `counts`; returns the first bad row, or -1.
 
-    `following`, with an item for each partition, is scratch space: where the partition's next row goes in `order`.
+    `next_positions` is scratch space: for each partition the position of its next row in `order`.
     """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):
@@ -366,9 +367,9 @@ def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, fo
         counts[partitions[row]] += 1
     total = 0
     for partition in range(len(counts)):
-        following[partition] = total
+        next_positions[partition] = total
         total += counts[partition]
     for row in range(len(partitions)):
-        order[following[partitions[row]]] = row
-        following[partitions[row]] += 1
+        order[next_positions[partitions[row]]] = row
+        next_positions[partitions[row]] += 1
     return -1

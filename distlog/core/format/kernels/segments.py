@@ -46,8 +46,8 @@ STATE_SIZE = 5
 #: The flags of PRODUCER_BITS: a batch is part of a transaction or ends it; a batch has a producer id.
 TRANSACTIONS, PRODUCERS = 1, 2
 
-#: The status of a fold: success; batches do not fill the bytes; a batch starts at too low an offset; the offsets, or
-#: the position, of a batch are too large for an index.
+#: The status of a fold: success; batches do not fill the bytes; a batch starts below the next offset; its offsets, or
+#: its position, are out of an index's range.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
 #: The bytes of an entry of the offset index, and of the time index.
@@ -118,9 +118,7 @@ def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, 
     has a producer id. `batches` must not be empty.
     """
     fault = NO_FAULT
-    position = 0
-    next_offset = 0
-    largest_bytes = 0
+    position = next_offset = largest_bytes = 0
     max_timestamp = batches[0]["max_timestamp"]
     has_producers = False
     for row in range(batches.size):
@@ -159,14 +157,14 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
 
 @inlined
 def read_int(data: Bytes, position: int, width: int) -> int:
-    """The signed big-endian integer of `width` bytes, 4 or 8, at `position`; the caller checks the bounds."""
+    """Return the signed big-endian integer of `width` bytes, 4 or 8; the caller checks the bounds."""
     value: int = int_at(data, position, 4) if width == 4 else int_at(data, position, 8)
     return value
 
 
 @fill_kernel
 def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, width: int) -> int:
-    """The last of the first `entries` slots whose key is not above `target`, or -1."""
+    """Return the last of the first `entries` slots whose key is not above `target`, or -1."""
     last = min(entries, data.size // stride) - 1
     if last < 0:
         return -1
@@ -198,7 +196,7 @@ def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int)
 
 @fill_kernel
 def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: int, start: int, width: int) -> int:
-    """The first slot whose value is negative, above `largest`, or less than `step` above the one before it; or -1."""
+    """Return the first slot with a value below 0 or the previous one + `step`, or above `largest`; or -1."""
     previous = -step
     for slot in range(min(entries, data.size // stride)):
         value = read_int(data, slot * stride + start, width)
@@ -210,7 +208,7 @@ def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: i
 
 @inlined
 def _status_of(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
-    # Return the status of `batches`, which must fill `size` bytes and may come next, and the row with that status.
+    """Check that `batches` fill `size` bytes and can follow; returns the status and the row with that status."""
     position = 0
     next_offset = numbers[NEXT_OFFSET]
     for row in range(batches.size):
@@ -271,12 +269,12 @@ def _add(
     time_entries: np.ndarray,
     time_count: int,
 ) -> tuple[int, int]:
-    # Add a batch and its index entries; returns the new numbers of offset and of time entries.
+    """Add a batch and its index entries; returns the new numbers of offset and of time entries."""
     if numbers[POSITION] == 0:
         _add_first(numbers, batch, oldest)
     elif oldest == numbers[FIRST_TIMESTAMP] and oldest < numbers[MIN_TIMESTAMP]:
-        # the first batch has no record as old as its base timestamp, which is FIRST_TIMESTAMP. If MIN_TIMESTAMP were
-        # equal to it, a lookup by time would return the segment's first record as its oldest
+        # if MIN_TIMESTAMP became FIRST_TIMESTAMP, a lookup by time would return the segment's first record as its
+        # oldest; but no record of the first batch is as old as that, its base timestamp
         oldest -= 1
     numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
@@ -288,14 +286,14 @@ def _add(
         put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
         offset_count += 1
     if gets_time_entry:
-        _put_time(numbers, time_entries, time_count)
+        _put_time_entry(numbers, time_entries, time_count)
         time_count += 1
     _add_header(numbers, data, batch)
     return offset_count, time_count
 
 
 @inlined
-def _put_time(numbers: np.ndarray, time_entries: np.ndarray, time_count: int) -> None:
+def _put_time_entry(numbers: np.ndarray, time_entries: np.ndarray, time_count: int) -> None:
     put_int_at(time_entries, TIME_ENTRY_SIZE * time_count, 8, numbers[MAX_TIMESTAMP])
     put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, numbers[MAX_OFFSET])
 
@@ -322,8 +320,7 @@ def fold_batches(
     status, row = _status_of(numbers, batches, data.size)
     if status != OK:
         return status, row, 0
-    offset_count = 0
-    time_count = 0
+    offset_count = time_count = 0
     for row in range(batches.size):
         batch = batches[row]
         has_one_time = batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0
@@ -369,10 +366,7 @@ def fold_segments(
     room for one per batch and segment; and `entry_counts`, the numbers of offset and time entries per segment.
     `state` is scratch memory, as large as `empty`.
     """
-    row = 0
-    position = 0
-    offset_count = 0
-    time_count = 0
+    row = position = offset_count = time_count = 0
     for segment in range(counts.size):
         for index in range(empty.size):
             state[index] = empty[index]
@@ -401,7 +395,7 @@ def fold_segments(
             position += batch["size"]
             row += 1
         if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
-            _put_time(state, time_entries, time_count)
+            _put_time_entry(state, time_entries, time_count)
             time_count += 1
         for index in range(empty.size):
             numbers[segment, index] = state[index]
@@ -421,8 +415,7 @@ def _add_groups(
     groups: np.ndarray,
     count: int,
 ) -> int:
-    # Append the groups in [start, stop) that are worth merging to the `count` groups; returns their new number.
-    # `untried` is a stack of ranges.
+    """Append the groups in [start, stop) that are worth merging; returns their new number. `untried` is a stack."""
     untried[0, 0] = start
     untried[0, 1] = stop
     untried_count = 1
@@ -470,15 +463,10 @@ def find_groups(
     """Fill `groups` with the first and end rows of each group worth merging; returns their number.
 
     `owners` has the partition of each segment, `log_starts` the log start offset of each partition, and `limits` the
-    numbers above. `untried` is scratch memory for as many ranges as there are rows, and one.
+    limits of a plan. `untried` is scratch memory for as many ranges as there are rows, and one.
     """
-    count = 0
     start = -1
-    base_offset = 0
-    first_ms = 0
-    size = 0
-    last_ms = 0
-    record_count = 0
+    count = base_offset = first_ms = size = last_ms = record_count = 0
     for row in range(owners.size):
         if start >= 0 and owners[row] != owners[row - 1]:
             count = _add_groups(sizes, start, row, True, limits, untried, groups, count)

@@ -46,8 +46,8 @@ def _finished(state: State) -> State:
 
 
 @inlined
-def _part_of_word(data: np.ndarray, position: int, size: int) -> int:
-    """The little-endian word of `size` bytes, 0 to 7."""
+def _partial_word(data: np.ndarray, position: int, size: int) -> int:
+    """Return the little-endian word of `size` bytes, 0 to 7."""
     if position + 8 <= data.size:
         word: int = word_at(data, position)
         return word & (1 << 8 * size) - 1
@@ -59,13 +59,12 @@ def _part_of_word(data: np.ndarray, position: int, size: int) -> int:
 
 @inlined
 def siphash(data: np.ndarray, position: int, size: int, first: int, second: int) -> tuple[int, int]:
-    """The two words of the hash of `size` bytes under the secret words `first` and `second`."""
+    """Return the two words of the hash of `size` bytes under the secret words `first` and `second`."""
     state = first ^ _START_0, second ^ _START_1 ^ _LONG, first ^ _START_2, second ^ _START_3
     tail = position + (size & -8)
     for index in range(position, tail, 8):
         state = _with_word(state, word_at(data, index))
-    state = _with_word(state, wrapped((size & 0xFF) << 56) | _part_of_word(data, tail, size & 7))
-    v0, v1, v2, v3 = state
+    v0, v1, v2, v3 = _with_word(state, wrapped((size & 0xFF) << 56) | _partial_word(data, tail, size & 7))
     v0, v1, v2, v3 = _finished((v0, v1, v2 ^ _FIRST_WORD, v3))
     result = v0 ^ v1 ^ v2 ^ v3
     v0, v1, v2, v3 = _finished((v0, v1 ^ _SECOND_WORD, v2, v3))
