@@ -17,11 +17,11 @@ from distlog.core import extra, optional
 from distlog.core.times import NO_TIMESTAMP, iso
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-#: The most characters of a cell of a table.
-LONGEST = 60
-#: The rows of a table in a notebook, and as text.
-HTML_ROWS, TEXT_ROWS = 20, 10
-#: Progress that was not asked for shows only for operations that take longer, in seconds.
+#: The most characters of a table's cell.
+_MAX_CELL_CHARACTERS = 60
+#: The most rows of a table in a notebook, and as text.
+_HTML_ROWS, _TEXT_ROWS = 20, 10
+#: Progress without `shown=True` appears only after this many seconds.
 PATIENCE_S = 1.0
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
@@ -57,7 +57,7 @@ def sums_of(rows: Sequence[dict[str, int]], *names: str) -> dict[str, int]:
 
 
 def text(value: object) -> str:
-    """Write a value as a line; a header is key=value. Control characters and bytes that are not UTF-8 are \\xNN."""
+    """Write a value as one line; a header is key=value. Control characters and bytes that are not UTF-8 are \\xNN."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace").translate(_ESCAPES)
     if isinstance(value, list):
@@ -67,62 +67,59 @@ def text(value: object) -> str:
     return "null" if value is None else str(value).translate(_ESCAPES)
 
 
-def cells(column: pa.ChunkedArray, name: str) -> list[str]:
+def _cells(column: pa.ChunkedArray, name: str) -> list[str]:
     """Write the values of a column for people: times in ISO 8601, sizes with units, empty for null."""
+    write: Callable[[Any], str] = short_text
     if pa.types.is_timestamp(column.type):
-        return _shown(column.cast(pa.timestamp("ms")).cast(pa.int64()), iso)
-    if is_number(column.type):
-        return _shown(column, size_text if name.endswith("bytes") else "{:,}".format)
-    return _shown(column, lambda value: short_text(value))
+        column, write = column.cast(pa.timestamp("ms")).cast(pa.int64()), iso
+    elif _is_number(column.type):
+        write = size_text if name.endswith("bytes") else "{:,}".format
+    return ["" if value is None else write(value) for value in column.to_pylist()]
 
 
-def is_number(kind: pa.DataType) -> bool:
+def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _shown(column: pa.ChunkedArray, show: Callable[[Any], str]) -> list[str]:
-    return ["" if value is None else show(value) for value in column.to_pylist()]
 
 
 def short_text(value: object) -> str:
     line = text(value)
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return line if len(line) <= _MAX_CELL_CHARACTERS else f"{line[: _MAX_CELL_CHARACTERS - 1]}…"
 
 
-def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML_ROWS) -> str:
-    """Write the table as HTML, some columns or all, at most `most` rows: both ends of a longer table."""
-    titles, rows, _ = _layout_of(table, columns, most)
+def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = _HTML_ROWS) -> str:
+    """Write `columns` of the table, default all, as HTML: at most `most` rows, the first and the last ones."""
+    titles, rows, _ = _table_cells(table, columns, most)
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<table class="dataframe"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = TEXT_ROWS) -> str:
-    titles, rows, right = _layout_of(table, columns, most)
+def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = _TEXT_ROWS) -> str:
+    titles, rows, are_numbers = _table_cells(table, columns, most)
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(row, widths, right, strict=True)
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, are_numbers, strict=True)
         ).rstrip()
         for row in (titles, *rows)
     )
 
 
-def _layout_of(
+def _table_cells(
     table: pa.Table, columns: Sequence[str] | None, most: int
 ) -> tuple[list[str], list[list[str]], list[bool]]:
     """Return the titles, the rows with a row of dots for omitted rows, and which columns are numbers."""
-    shown = table.select(list(columns)) if columns is not None else table
-    names = list(shown.schema.names)
-    rows = _rows(shown.slice(0, most - most // 2 if shown.num_rows > most else most))
-    if shown.num_rows > most:
-        rows += [["…"] * len(names), *_rows(shown.slice(shown.num_rows - most // 2))]
-    return names, rows, [is_number(field.type) for field in shown.schema]
+    table = table.select(list(columns)) if columns is not None else table
+    titles = list(table.schema.names)
+    rows = _rows(table.slice(0, most - most // 2 if table.num_rows > most else most))
+    if table.num_rows > most:
+        rows += [["…"] * len(titles), *_rows(table.slice(table.num_rows - most // 2))]
+    return titles, rows, [_is_number(field.type) for field in table.schema]
 
 
 def _rows(table: pa.Table) -> list[list[str]]:
-    columns = [cells(table.column(number), name) for number, name in enumerate(table.schema.names)]
+    columns = [_cells(table.column(number), name) for number, name in enumerate(table.schema.names)]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -274,13 +271,13 @@ class ShownSettings:
 
     def _repr_html_(self) -> str:
         overrides = self.overrides()
-        meanings = {field.name.replace("_", "."): field.metadata.get("doc") for field in fields(self)}
+        docs = {field.name.replace("_", "."): field.metadata.get("doc") for field in fields(self)}
         rows = [
             {
                 "setting": name,
                 "value": str(value),
                 "set": "yes" if name in overrides else "",
-                "meaning": meanings.get(name),
+                "meaning": docs.get(name),
             }
             for name, value in {**self.all(), **overrides}.items()
         ]
@@ -295,7 +292,7 @@ class Listing:
     """Rows of metadata, such as commits or segments; immutable.
 
     It is an Arrow stream (`pyarrow.table(listing)`, Polars, DuckDB), and `listing["column"]` is one of its columns.
-    `nouns` names the rows, and `shown` the columns that are shown.
+    Its text has the columns `shown`, and calls the rows `nouns`.
     """
 
     def __init__(self, table: pa.Table, nouns: str, shown: Sequence[str] | None = None) -> None:
@@ -382,23 +379,23 @@ _WIDTHS = (
     *((number * _HOUR, counted(number, "hour")) for number in (1, 2, 3, 6, 12)),
     *((number * _DAY, counted(number, "day")) for number in (1, 2, 7, 30, 90, 365, 3650, 36_500)),
 )
-#: The last time of a calendar, and so of an axis: the end of the year 9999.
+#: The last time of an axis: the end of the year 9999, Python's last.
 _LATEST_MS = 253_402_300_799_999
-#: Up to this many partitions, bars have gaps; and up to this many, each has its number.
-_GAPS, _ALL_NAMED = 60, 16
+#: The most partitions whose bars have gaps, and the most that all have their number on the axis.
+_MAX_GAPS, _MAX_NUMBERS = 60, 16
 _AGE_BINS = 40
 #: The limit of retention is drawn up to this many times the largest age.
-_NEAR = 3
+_MAX_LIMIT_FACTOR = 3
 _AGE_UNITS = (("days", _DAY), ("hours", _HOUR), ("minutes", _MINUTE), ("seconds", _SECOND))
 
 Longs = npt.NDArray[np.int64]
+#: The times of all records, to count them exactly.
 Times = Iterable[pa.RecordBatch]
-"""The times of all records, to count them exactly."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentColumns:
-    """Columns of the segments, with times in ms or -1; `partitions` are the partitions that are shown, ascending."""
+    """A row per segment, with times in ms or -1; `partitions` are the numbers of the shown partitions, ascending."""
 
     partitions: Longs
     partition: Longs
@@ -420,7 +417,7 @@ class SegmentColumns:
 
 @dataclass(frozen=True, slots=True)
 class TimeBins:
-    """Bins of equal width, whose label is the width as people write it."""
+    """Bins of equal width; `label` is the width as people write it."""
 
     start_ms: int
     width_ms: int
@@ -429,9 +426,9 @@ class TimeBins:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> TimeBins:
-        room = _MINUTE // 2 if first_ms == last_ms else 0
+        margin = _MINUTE // 2 if first_ms == last_ms else 0
         latest_ms = _LATEST_MS - _WIDTHS[-1][0]
-        first, last = (min(max(time_ms, 0), latest_ms) for time_ms in (first_ms - room, last_ms + room))
+        first, last = (min(max(time_ms, 0), latest_ms) for time_ms in (first_ms - margin, last_ms + margin))
         width, label = next(entry for entry in _WIDTHS if last // entry[0] - first // entry[0] < MOST_BINS)
         return cls(first - first % width, width, last // width - first // width + 1, label)
 
@@ -442,11 +439,11 @@ class TimeBins:
     def spread(self, columns: SegmentColumns) -> npt.NDArray[np.float64]:
         """Estimate the records in each bin, by spreading records evenly over the time of their segment."""
         width = (columns.last_ms - columns.first_ms + 1).astype(np.float64)
-        below = [
+        counts_up_to_edges = [
             float((columns.records * np.clip((edge - columns.first_ms) / width, 0.0, 1.0)).sum())
             for edge in self.edges_ms.tolist()
         ]
-        return np.diff(below)
+        return np.diff(counts_up_to_edges)
 
     def counted(self, batches: Times) -> npt.NDArray[np.float64]:
         """Count the records in each bin, by their times."""
@@ -465,30 +462,30 @@ def topic_figure(
     """Draw records over time, estimated without `times`, bytes by partition, and ages against `retention_ms`."""
     figure, axes = _figure(title, [["time", "time"], ["bytes", "ages"]], 7.0, columns, times)
     _draw_segment_ages(axes["ages"], columns.with_times(), now_ms, retention_ms)
-    return _without_second_display(figure)
+    return _closed_in_notebook(figure)
 
 
 def scan_figure(title: str, columns: SegmentColumns, times: Times | None = None) -> Any:
     """Draw records over time, estimated without `times`, and bytes by partition."""
     figure, _ = _figure(title, [["time"], ["bytes"]], 6.0, columns, times)
-    return _without_second_display(figure)
+    return _closed_in_notebook(figure)
 
 
 def _figure(
-    title: str, rooms: list[list[str]], height: float, columns: SegmentColumns, times: Times | None
+    title: str, panels: list[list[str]], height: float, columns: SegmentColumns, times: Times | None
 ) -> tuple[Any, dict[str, Any]]:
     pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     figure = pyplot.figure(figsize=(10, height), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(h_pad=0.12, w_pad=0.1)
     figure.suptitle(title, x=0.012, ha="left", fontsize=12, color=INK)
-    axes = figure.subplot_mosaic(rooms)
+    axes = figure.subplot_mosaic(panels)
     _draw_records_over_time(axes["time"], columns.with_times(), times)
     _draw_bytes_by_partition(axes["bytes"], columns)
     return figure, axes
 
 
-def _without_second_display(figure: Any) -> Any:
-    """Close the figure in a notebook, which shows the result of a cell and also each open figure."""
+def _closed_in_notebook(figure: Any) -> Any:
+    """Close the figure in a notebook, which would show it twice: the result of a cell, and each open figure."""
     pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     if "inline" in pyplot.get_backend().lower():
         pyplot.close(figure)
@@ -511,7 +508,6 @@ def _draw_labels(axes: Any, x: str, y: str) -> None:
 
 
 def _draw_reason(axes: Any, reason: str) -> None:
-    """Draw the reason why a panel is empty."""
     axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", fontsize=10, color=MUTED)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -562,14 +558,14 @@ def _draw_bytes_by_partition(axes: Any, columns: SegmentColumns) -> None:
     if not mean:
         _draw_reason(axes, "no bytes")
         return
-    width = 0.8 if len(sizes) <= _GAPS else 1.0
+    width = 0.8 if len(sizes) <= _MAX_GAPS else 1.0
     numbers = columns.partitions
     axes.bar(numbers, sizes, width, color=BLUE)
     if len(sizes) > 1:
         axes.axhline(mean, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-    room = 0.7 if len(sizes) > 1 else 2.0
-    axes.set_xlim(numbers[0] - room, numbers[-1] + room)
-    if len(sizes) <= _ALL_NAMED:
+    margin = 0.7 if len(sizes) > 1 else 2.0
+    axes.set_xlim(numbers[0] - margin, numbers[-1] + margin)
+    if len(sizes) <= _MAX_NUMBERS:
         axes.set_xticks(numbers)
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -586,9 +582,9 @@ def _draw_segment_ages(axes: Any, columns: SegmentColumns, now_ms: int, retentio
         return
     ages = np.maximum(now_ms - columns.last_ms, 0)
     oldest = max(int(ages.max()), 1)
-    is_near = 0 <= retention_ms <= _NEAR * oldest
+    shows_limit = 0 <= retention_ms <= _MAX_LIMIT_FACTOR * oldest
     unit, unit_ms = next(((name, size) for name, size in _AGE_UNITS if oldest >= 2 * size), _AGE_UNITS[-1])
-    end = 1.05 * max(oldest, retention_ms if is_near else 0)
+    end = 1.05 * max(oldest, retention_ms if shows_limit else 0)
     edges = np.linspace(0, end, _AGE_BINS + 1)
     expired = (ages > retention_ms) & (retention_ms >= 0)
     axes.hist(
@@ -599,7 +595,7 @@ def _draw_segment_ages(axes: Any, columns: SegmentColumns, now_ms: int, retentio
         color=[BLUE, RED],
         label=["kept", "the next retention deletes it"],
     )
-    if is_near:
+    if shows_limit:
         axes.axvline(retention_ms / unit_ms, color=RED, linewidth=1.2, linestyle=(0, (4, 3)))
     if expired.any():
         axes.set_ylim(top=1.18 * axes.get_ylim()[1])  # room for the legend
