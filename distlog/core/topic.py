@@ -1,4 +1,4 @@
-"""A topic: the object that users hold. It decides nothing itself; every method calls the layer that does."""
+"""The public `Topic` class, a thin facade over the layers below."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class Topic:
         return f"{type(self).__name__}({self.url!r}, version={self.version}, partitions={self.partitions})"
 
     def _repr_html_(self) -> str:
-        table = partitions(self.live_snapshot)
+        table = _partition_table(self.live_snapshot)
         records, size = (sum(table[name].to_pylist()) for name in ("records", "bytes"))
         return (
             f"<p><b>{escape(self.name)}</b> version {self.version} at {escape(self.url)}: "
@@ -492,14 +492,15 @@ class Topic:
             ['append', 'create']
         """
         commits = self.log.history(None if limit is None else count_of("limit", limit))
-        return Listing(table_of_rows([_history_row(commit) for commit in commits], _HISTORY), "commits", _COMMIT)
+        rows = [_history_row(commit) for commit in commits]
+        return Listing(table_of_rows(rows, _HISTORY_SCHEMA), "commits", _COMMIT_COLUMNS)
 
     def segments(self) -> Listing:
-        """List the live segments, a row each, by partition and base offset."""
-        return segments(self.live_snapshot)
+        """List the live segments, a row each, by partition and base offset; a time that a segment lacks is null."""
+        return Listing(_segment_table(self.live_snapshot), "segments", _SEGMENT_COLUMNS)
 
     def groups(self) -> Listing:
-        """List the consumer groups, a row for each partition: position, lag, and the consumer that has it."""
+        """List the consumer groups, a row for each partition: committed offset, lag, and its consumer."""
         return group_table(self.storage, self.live_snapshot)
 
     def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
@@ -518,10 +519,12 @@ class Topic:
             >>> figure = topic.plot()
         """
         snapshot, times = self.live_snapshot, self.scan().times(progress) if exact else None
-        columns = segment_columns(snapshot)
-        records, size = counted(int(columns.records.sum()), "record"), size_text(int(columns.bytes.sum()))
-        segments, partitions = counted(len(columns.bytes), "segment"), counted(len(columns.partitions), "partition")
-        title = f"{self.name}, version {snapshot.version}: {records}, {size}, {segments}, {partitions}"
+        columns = _segment_columns(snapshot)
+        title = (
+            f"{self.name}, version {snapshot.version}: {counted(int(columns.records.sum()), 'record')}, "
+            f"{size_text(int(columns.bytes.sum()))}, {counted(len(columns.bytes), 'segment')}, "
+            f"{counted(len(columns.partitions), 'partition')}"
+        )
         return topic_figure(title, columns, self.clock(), snapshot.config.retention_ms, times)
 
     def verify(self, *, executor: Executor | None = None) -> VerifyReport:
@@ -763,11 +766,11 @@ class Topic:
         return abort_transaction(self.handle, self.current, partition, whole_number("start_offset", start_offset))
 
     def engine(self) -> Engine:
-        """An engine, which takes batches of this topic: directly on a disk of this machine, else by commits."""
+        """Return the engine that appends batches: directly to active segments on a local disk, else by commits."""
         return engine_of(self.handle, self.current, self.live.invalidate)
 
     def appender(self, compression: str | None = None) -> Appender:
-        """An Appender, which writes rows of this topic as segments that wait for a commit."""
+        """Return an Appender, which writes rows as segments that are not committed yet."""
         return open_appender(self.handle, self.current, compression)
 
     def alter_config(self, settings: Mapping[str, object | None]) -> TopicConfig:
@@ -790,8 +793,7 @@ class Topic:
         with CommitRace(self.log, self.snapshot, "config") as race, ActiveSeals(self.handle, race) as seals:
             for head in race:
                 changed = SetConfig(head.config.changed(settings).overrides())
-                # the active segments are sealed, so that every process learns of the change
-                # None: the race must give the next head first
+                # an append to an active segment does not read the commits: seal them all, so that the next one does
                 if seals.seal(head, range(len(head.partitions))) is not None:
                     race.put([*seals.actions, changed])
         self.advance(race.snapshot)
@@ -826,15 +828,14 @@ class Topic:
     def assign_new_id(self) -> str:
         """Give the topic a new id, as a copy of a topic's folder needs, and return the id.
 
-        Kafka clients fetch by the id, streaming queries note it, and an append of another id is refused. So no two
-        topics of a root may have the same one. Records, offsets, settings and committed offsets stay. Open the topic
-        again afterwards: as after a drop, each object that has it open, this one too, raises TopicNotFoundError at
-        its next refresh.
+        No two topics of a root may have the same id: Kafka clients fetch by it, streaming queries store it, and
+        appends check it. Records, offsets, settings and committed offsets stay. Open the topic again afterwards: as
+        after a drop, objects that have it open, also this one, raise TopicNotFoundError at their next refresh.
         """
         self._check_writable()
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())
-        # before the commit, so that members find positions; and again after it, since vacuum may have deleted the
-        # copies while no topic had the id
+        # before the commit, so that members find their offsets, and after it, since vacuum may have deleted copies
+        # under an id that no topic had
         carry_over_groups(self.storage, snapshot.topic_id, topic_id)
         seal_all(self.handle, snapshot, "new-id", [SetTopicId(topic_id)])
         carry_over_groups(self.storage, snapshot.topic_id, topic_id)
@@ -921,9 +922,9 @@ class Topic:
             ()
         """
         self._check_writable()
-        deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
-        self.advance(after)
-        return RetentionReport(after.version, tuple(deleted), dry_run, after.config)
+        deleted, snapshot = retention(self.handle, self.snapshot, dry_run=dry_run)
+        self.advance(snapshot)
+        return RetentionReport(snapshot.version, tuple(deleted), dry_run, snapshot.config)
 
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
         """Bring back, in one commit, the records of a version that vacuum has not deleted; newer records stay.
@@ -950,11 +951,10 @@ class Topic:
         """
         self._check_writable()
         version = whole_number("version", version)
-        restored, after = restore(self.handle, self.snapshot, version, dry_run=dry_run)
-        self.advance(after)
-        expired_plans = plan_retention(after, self.handle.trusted_ms())
-        expired_count = sum(len(plan.segments) for plan in expired_plans)
-        return RestoreReport(after.version, version, tuple(restored), expired_count, dry_run)
+        restored, snapshot = restore(self.handle, self.snapshot, version, dry_run=dry_run)
+        self.advance(snapshot)
+        expired_count = sum(len(plan.segments) for plan in plan_retention(snapshot, self.handle.trusted_ms()))
+        return RestoreReport(snapshot.version, version, tuple(restored), expired_count, dry_run)
 
     def delete_records(self, offsets: Mapping[int, int]) -> DeleteRecordsReport:
         """Delete the records before an offset, by partition (Kafka's `deleteRecords`).
@@ -975,9 +975,9 @@ class Topic:
             {0: 1}
         """
         self._check_writable()
-        starts, after = delete_records(self.handle, self.snapshot, offsets)
-        self.advance(after)
-        return DeleteRecordsReport(after.version, starts)
+        starts, snapshot = delete_records(self.handle, self.snapshot, offsets)
+        self.advance(snapshot)
+        return DeleteRecordsReport(snapshot.version, starts)
 
     def compact(
         self,
@@ -1009,13 +1009,13 @@ class Topic:
         snapshot = self.log.refresh(self.snapshot)
         report: CompactionReport | MergeReport
         if "compact" in snapshot.config.cleanup_policy:
-            report, after = compact(
+            report, snapshot = compact(
                 self.handle, snapshot, executor.clean, dedupe_buffer_bytes=dedupe_buffer_bytes, dry_run=dry_run
             )
         else:
             job_bytes = job_bytes_of(executor.memory if memory is None else memory, executor.workers)
-            report, after = merge(self.handle, snapshot, executor, dry_run=dry_run, job_bytes=job_bytes)
-        self.advance(after)
+            report, snapshot = merge(self.handle, snapshot, executor, dry_run=dry_run, job_bytes=job_bytes)
+        self.advance(snapshot)
         return report
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
@@ -1033,7 +1033,7 @@ class Topic:
         """
         self._check_writable()
         report = vacuum(self.storage, self.log, dry_run=dry_run)
-        with suppress(TopicNotFoundError):  # it was dropped, and its files are deleted all the same
+        with suppress(TopicNotFoundError):  # the files of a dropped topic are deleted
             self.refresh()
         return report
 
@@ -1054,8 +1054,8 @@ class Topic:
             ()
         """
         self._check_writable()
-        report, after = repair(self.handle, self.snapshot, dry_run=dry_run)
-        self.advance(after)
+        report, snapshot = repair(self.handle, self.snapshot, dry_run=dry_run)
+        self.advance(snapshot)
         return report
 
     def rebuild_indexes(
@@ -1076,8 +1076,8 @@ class Topic:
             True
         """
         self._check_writable()
-        report, after = rebuild_indexes(self.handle, self.snapshot, executor, force=force, dry_run=dry_run)
-        self.advance(after)
+        report, snapshot = rebuild_indexes(self.handle, self.snapshot, executor, force=force, dry_run=dry_run)
+        self.advance(snapshot)
         return report
 
     def _check_writable(self) -> None:
@@ -1090,29 +1090,28 @@ class Topic:
 def check_grows(snapshot: Snapshot, count: int) -> None:
     if count <= len(snapshot.partitions):
         raise InvalidPartitionsError(
-            "a topic's partitions can only become more", partitions=len(snapshot.partitions), requested=count
+            "the number of partitions can only grow", partitions=len(snapshot.partitions), requested=count
         )
 
 
-_ADDED = ("segments_added", "segments_removed", "records_added", "bytes_added")
-_HISTORY = pa.schema(
-    [
-        *(("version", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC"))),
-        *(("operation", pa.string()), ("writer", pa.string())),
-        *((name, pa.int64()) for name in _ADDED),
-        *(("app_id", pa.string()), ("batch_id", pa.string())),
-    ]
+_TIME = pa.timestamp("ms", "UTC")
+_HISTORY_SCHEMA = pa.schema(
+    {
+        "version": pa.int64(),
+        "timestamp": _TIME,
+        **dict.fromkeys(("operation", "writer"), pa.string()),
+        **dict.fromkeys(("segments_added", "segments_removed", "records_added", "bytes_added"), pa.int64()),
+        **dict.fromkeys(("app_id", "batch_id"), pa.string()),
+    }
 )
-
-
-#: The columns of commits and segments that a listing shows; the tables have more.
-_COMMIT = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
-_SEGMENT = (
+#: The columns that a listing shows; its table has more.
+_COMMIT_COLUMNS = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
+_SEGMENT_COLUMNS = (
     *("partition", "base_offset", "next_offset", "record_count", "log_bytes"),
     *("first_timestamp", "max_timestamp", "compression", "is_active"),
 )
-#: The times of a segment, which a snapshot holds as ms.
-_TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
+#: The columns with times of a segment, which a snapshot has as ms.
+_TIME_COLUMNS = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
 
 
 def _history_row(commit: Commit) -> dict[str, object]:
@@ -1134,22 +1133,21 @@ def _history_row(commit: Commit) -> dict[str, object]:
     }
 
 
-def segments(snapshot: Snapshot) -> Listing:
-    """List the live segments, a row each; a time that a segment lacks is null."""
-    table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
-    for name in _TIMES:
-        table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
-    counts = np.array([len(state.segments) for state in snapshot.partitions])
-    is_active = np.zeros(len(table), np.bool_)
-    # only the last segment of a partition can be active
-    last_rows = (np.cumsum(counts) - 1)[counts > 0]
-    is_active[last_rows] = [state.segments[-1].is_active for state in snapshot.partitions if len(state.segments)]
-    return Listing(table.append_column("is_active", booleans(is_active)), "segments", _SEGMENT)
-
-
-def partitions(snapshot: Snapshot) -> pa.Table:
+def _segment_table(snapshot: Snapshot) -> pa.Table:
     states = snapshot.partitions
-    newest = [int(state.segments.max_timestamps.max(initial=-1)) for state in states]
+    table = pa.Table.from_batches([state.segments.columns() for state in states])
+    for name in _TIME_COLUMNS:
+        table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
+    is_active = np.zeros(len(table), np.bool_)
+    for end, state in zip(np.cumsum([len(state.segments) for state in states]), states, strict=True):
+        if len(state.segments):
+            # only the last segment of a partition can be active
+            is_active[end - 1] = state.segments[-1].is_active
+    return table.append_column("is_active", booleans(is_active))
+
+
+def _partition_table(snapshot: Snapshot) -> pa.Table:
+    states = snapshot.partitions
     columns = {
         "partition": range(len(states)),
         "log_start_offset": [state.log_start_offset for state in states],
@@ -1159,16 +1157,17 @@ def partitions(snapshot: Snapshot) -> pa.Table:
         "bytes": [int(state.segments.log_bytes.sum()) for state in states],
     }
     table = pa.table({name: integers(column) for name, column in columns.items()})
-    return table.append_column("newest_record", _times(integers(newest)))
+    max_timestamps = [int(state.segments.max_timestamps.max(initial=-1)) for state in states]
+    return table.append_column("newest_record", _times(integers(max_timestamps)))
 
 
 def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     values = numbers_of(column)
     valid = pc.if_else(booleans(values >= 0), integers(values), pa.nulls(len(values), pa.int64()))
-    return pa.chunked_array([valid.cast(pa.timestamp("ms", "UTC"))])
+    return pa.chunked_array([valid.cast(_TIME)])
 
 
-def segment_columns(snapshot: Snapshot) -> SegmentColumns:
+def _segment_columns(snapshot: Snapshot) -> SegmentColumns:
     tables = [state.segments for state in snapshot.partitions]
     names = ("record_count", "log_bytes", "min_timestamp", "first_timestamp", "max_timestamp")
     records, size, oldest, first, last = (np.concatenate([table.array(name) for table in tables]) for name in names)
