@@ -1,4 +1,4 @@
-"""JSON values as columns in DuckDB: fields, their types by a sample of the values, and the check of each value."""
+"""JSON values as columns in DuckDB: infers the fields' types from a sample of the values, and checks each value."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _TYPES = {
     "HUGEINT": "BIGINT",
     **{name: name for name in ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")},
 }
-#: The value without the header of a registry: a zero byte and the schema's id in four bytes.
+#: The value without the header of a schema registry: a zero byte and the schema's id in four bytes.
 _PAYLOAD = r"CASE WHEN value[:1] = '\x00'::BLOB THEN value[6:] ELSE value END"
-#: Parts of a text: a pair of surrogates, another escape, or characters without escapes.
-_PARTS = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]+|\\"
-#: The text with U+FFFD for each half of a pair: programs that cut text by UTF-16 write it, and DuckDB refuses it.
+#: Tokens of a text: a pair of surrogates, another escape, or characters without escapes.
+_TOKENS = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]+|\\"
+#: The text with U+FFFD for each lone surrogate: programs that cut text by UTF-16 write them, and DuckDB refuses them.
 _REPAIRED = (
-    f"array_to_string(list_transform(regexp_extract_all(text, '{_PARTS}'), lambda part: "
-    r"CASE WHEN regexp_full_match(part, '\\u[dD][89a-fA-F][0-9a-fA-F]{2}') THEN '\ufffd' ELSE part END), '')"
+    f"array_to_string(list_transform(regexp_extract_all(text, '{_TOKENS}'), lambda token: "
+    r"CASE WHEN regexp_full_match(token, '\\u[dD][89a-fA-F][0-9a-fA-F]{2}') THEN '\ufffd' ELSE token END), '')"
 )
 
 
 def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) -> Any:
-    """Return DuckDB's types of the fields by name, as `json_transform` takes them; without a schema by the sample."""
+    """Return DuckDB's types of the fields by name, for `json_transform`; without a schema from the sample."""
     if schema is None:
         texts = _with_texts(connection.from_arrow(sample))
         ((structure,),) = texts.aggregate("json_group_structure(text::JSON)").fetchall()
-        return _usual(json.loads(structure)) if structure else "JSON"
+        return _generalized(json.loads(structure)) if structure else "JSON"
     try:
         return json.loads(schema) if isinstance(schema, str) else schema
     except ValueError as error:
@@ -54,12 +54,12 @@ def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) 
         raise InvalidConfigError(text, reason=error) from None
 
 
-def _usual(structure: Any) -> Any:
+def _generalized(structure: Any) -> Any:
     """Return the structure with types that hold every value of a kind; items of lists are texts or JSON."""
     if isinstance(structure, dict):
-        # the columns of DuckDB have no empty name, and differ in more than upper and lower case
+        # DuckDB's column names cannot be empty, and ignore case: the first of equal names applies
         names = {name.lower(): name for name in reversed(structure) if name}
-        return {name: _usual(structure[name]) for name in reversed(names.values())} or "JSON"
+        return {name: _generalized(structure[name]) for name in reversed(names.values())} or "JSON"
     if isinstance(structure, list):
         return ["VARCHAR" if structure == ["VARCHAR"] else "JSON"]
     return _TYPES.get(structure, "JSON")
@@ -87,14 +87,14 @@ def with_fields(records: DuckDBPyRelation, topic: str, structure: Any, on_error:
 
 
 def _with_texts(records: DuckDBPyRelation) -> DuckDBPyRelation:
-    """Return the records with the column `text`: the value as JSON that DuckDB reads, or null."""
+    """Return the records with the column `text`: the value as JSON that DuckDB can parse, or null."""
     return records.project(f"*, TRY(decode({_PAYLOAD})) AS text").project(
         f"* REPLACE (CASE WHEN json_valid(text) THEN text WHEN json_valid({_REPAIRED}) THEN {_REPAIRED} END AS text)"
     )
 
 
 def _checks(structure: Any, path: str, column: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each field, as a JSON pointer, and the condition for its kind, `{}`, and its column."""
+    """Yield each field's path, a JSON pointer, and the condition for its kind, inserted at `{0}`, and its column."""
     kind = "OBJECT" if isinstance(structure, dict) else "ARRAY" if isinstance(structure, list) else structure
     accepted = f"{{0}} IN {_KINDS[kind.upper()]}" if kind.upper() in _KINDS else "true"
     yield path or "$", f"({{0}} IS NULL OR {{0}} = 'NULL' OR ({accepted} AND {column} IS NOT NULL))"

@@ -1,4 +1,4 @@
-"""Rows of Arrow columns as lines: tab-separated texts, JSON objects, CSV, or any form."""
+"""Rows of Arrow columns as lines: tab-separated texts, JSON objects, CSV, or a format with conversions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distlog.core.arrays import column_of, integers, java_text, numbers_of
 from distlog.core.display import text as display_text
 from distlog.core.times import iso
 
-#: The type of all texts here: CSV and formats with conversions have bytes as they are.
+#: The type of all texts here, which is not UTF-8: CSV and formats with conversions do not change bytes.
 TEXT = pa.large_binary()
 #: A text, or a column of texts.
 Texts: TypeAlias = str | pa.Array
@@ -54,7 +54,6 @@ def bytes_of(texts: pa.Array) -> memoryview:
 
 
 def numbers(column: pa.Array) -> pa.Array:
-    """Write integers in decimal, or other values as Arrow prints them."""
     return column.cast(pa.large_string()).view(TEXT)
 
 
@@ -112,19 +111,19 @@ def _replaced(texts: pa.Array, escapes: Mapping[str, str]) -> pa.Array:
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
-    """Put texts in quotes for CSV (RFC 4180)."""
+    """Quote texts for CSV (RFC 4180)."""
     return joined(['"', pc.replace_substring(raw(texts), pattern=b'"', replacement=b'""'), '"'], len(texts))
 
 
-#: The begin of the year 1, and the end of the year 9999, in ms since 1970.
-_FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_800_000
+#: The starts of the years 1 and 10,000, in ms since 1970: Python's first time, and the end of its times.
+_FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Write times in ms as ISO 8601 in UTC, as `times.iso`; out of the years 1 to 9999 as numbers."""
+    """Write times in ms as ISO 8601 in UTC, as `times.iso`; before the year 1 and after 9999 as numbers."""
     ms = column.cast(pa.int64())
     values = numbers_of(pc.fill_null(ms, integers([0])[0]))
-    if ((values == -1) | (values < _FIRST_YEAR) | (values >= _LAST_YEAR)).any():
+    if ((values == -1) | (values < _FIRST_MS) | (values >= _END_MS)).any():
         return column_of(
             [None if value is None else iso(value).encode() for value in ms.to_pylist()], pa.binary()
         ).cast(TEXT)
@@ -133,7 +132,7 @@ def iso_times(column: pa.Array) -> pa.Array:
 
 
 class Style(NamedTuple):
-    """The forms of null, bytes, times, and lists of headers."""
+    """The formats of null, bytes, times, and lists of headers."""
 
     null: str
     of_bytes: Callable[[pa.Array], pa.Array]
@@ -169,7 +168,7 @@ def json_objects(batch: pa.RecordBatch) -> memoryview:
 
 
 def csv_rows(batch: pa.RecordBatch, *, titles: bool) -> bytes | memoryview:
-    """Write rows as CSV: bytes unchanged, null as nothing, times in ISO 8601, headers as name=value."""
+    """Write rows as CSV: bytes unchanged, null as an empty field, times in ISO 8601, headers as name=value."""
     lines = _rows(batch, ["", *[","] * (batch.num_columns - 1)], "\n", _CSV)
     names = ",".join(f'"{name}"' for name in batch.schema.names)
     return f"{names}\n".encode() + lines if titles else lines
