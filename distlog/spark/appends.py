@@ -1,8 +1,8 @@
 """Appends of a DataFrame and of files to a topic, in Spark tasks.
 
-With a limit of bytes, Spark adds up a batch's bytes after each row, which takes longer than a small row itself. So
-appends limit batches by rows, and Spark leaves out the contents of large rows, which could exceed the JVM's memory. A
-task that gets a large row reports it, and the append is repeated with the limit of bytes.
+Spark can limit the bytes of the batches that it sends to Python, but this takes longer than a small row itself. So an
+append first limits the rows of a batch, and has Spark replace each large row by a mark, since a batch of large rows
+could exceed the JVM's memory. If a task gets a mark, the append is repeated with the limit of bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from distlog.spark.sink import (
     write_rows,
 )
 from distlog.spark.spark_session import ARROW_POOL, cores
-from distlog.spark.versions import by_id, map_in_arrow
+from distlog.spark.versions import map_in_arrow, repartition_by
 
 if TYPE_CHECKING:
     # a worker of Python does not need all that it imports
@@ -63,31 +63,28 @@ if TYPE_CHECKING:
 
 OrderBy = str | Column | Iterable[str | Column]
 """A column to sort by, or several: names or Columns."""
-#: The driver writes a DataFrame up to these rows and, by Spark's estimate, bytes: starting a worker of Python would
-#: take longer.
+#: The driver writes a DataFrame of up to FEW_ROWS and, by Spark's estimate, FEW_BYTES: a Python worker starts slowly.
 FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
-#: The column by which rows with equal keys stay in their order.
+#: A temporary column that keeps the order of rows with equal sort columns.
 _POSITION_COLUMN = "distlog position"
-#: The rows that a task returns: its number, and the pickled WrittenSegments.
+#: The row that a task returns: its number, and its pickled WrittenSegments, or None after a large row.
 _SCHEMA = "task int, written binary"
 #: The largest mean record of topics that are appended without the limit of bytes, whose cost is small for large rows.
 MAX_MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
-_with_large_rows = set[str]()
+_large_row_topics = set[str]()
 #: A batch has at most BATCH_ROWS rows of ROW_BYTES, which is half of Spark's own limit.
 BATCH_ROWS, ROW_BYTES = 4096, 8 << 10
 _ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
-#: The leaves of plans that run no function in Python, whose batches would have no limit of bytes either. The plan of
-#: an RDD or of cached rows may hide a function.
+#: The leaves of plans without Python functions, whose batches would have no limit of bytes either. Not an RDD or
+#: cached rows, whose plan may hide a function.
 _LEAVES_WITHOUT_PYTHON = {
-    "DataSourceV2Relation",
-    "DataSourceV2ScanRelation",
-    "HiveTableRelation",
-    "LocalRelation",
-} | {*("LogicalRelation", "OneRowRelation", "Range")}
+    *("DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation"),
+    *("LocalRelation", "LogicalRelation", "OneRowRelation", "Range"),
+}
 #: The driver reads inputs of up to this size itself: starting Python workers would take longer.
 SMALL_INPUT_BYTES = 4 << 20
 #: The bytes of a task: a smaller task is not worth its start, and a larger task repeats too much after a failure.
@@ -100,8 +97,8 @@ _SPLITS_PER_TASK, _MIN_SPLIT_BYTES = 4, 4 << 20
 HELD_BYTES, _HELD_BYTES_PER_PARTITION = 18 << 20, 1 << 20
 #: How long Arrow's pool keeps free memory in a task.
 _POOL_DECAY_MS = 100
-#: glibc's `M_MMAP_THRESHOLD`: a task returns freed blocks from _MAPPED_BYTES on at once. By itself glibc raises the
-#: limit to 32 MiB, and then keeps gaps between blocks.
+#: glibc's option `M_MMAP_THRESHOLD`, and its value: freed blocks of this size are returned to the system at once. By
+#: default glibc raises it to 32 MiB, and then keeps gaps between blocks.
 _MMAP_THRESHOLD, _MAPPED_BYTES = -3, 1 << 20
 
 
@@ -124,7 +121,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
         written = [write_rows(options, planned, [table])]
     elif shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
-        written = _write(by_id(rows, topic.partitions, "partition"), options, planned)
+        written = _write(repartition_by(rows, topic.partitions, "partition"), options, planned)
     else:
         segments = _write_by_row_limit(rows, options, planned, snapshot)
         written = _write(rows, options, planned) if segments is None else segments
@@ -132,7 +129,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
 
 
 def few_rows(rows: DataFrame) -> pa.Table | None:
-    """Return the rows if they are few by Spark's plan; else, and on Spark Connect, None."""
+    """Return the rows if they are few; else, and on Spark Connect, None."""
     try:
         execution = rows._jdf.queryExecution()
     except AttributeError:
@@ -143,7 +140,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     max_rows = plan.maxRows()
     if max_rows.isDefined():
         return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
-    # the plan is of a small file: its rows may still be many, and a limit would mix the rows of several partitions
+    # a small file may have many rows; a limit would mix the rows of several partitions
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()
@@ -171,10 +168,10 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 def _write_by_row_limit(
     rows: DataFrame, options: WriteOptions, planned: PlannedTopic, snapshot: Snapshot
 ) -> list[WrittenSegments] | None:
-    """Write the rows; return the segments, or None if rows are too large for batches without a limit of bytes."""
+    """Write the rows; return None if rows are too large for batches without a limit of bytes."""
     segments = snapshot.partitions.segments()
     records = max(numbers_of(segments["record_count"]).sum(), 1)
-    if snapshot.topic_id in _with_large_rows or numbers_of(segments["log_bytes"]).sum() // records > MAX_MEAN_BYTES:
+    if snapshot.topic_id in _large_row_topics or numbers_of(segments["log_bytes"]).sum() // records > MAX_MEAN_BYTES:
         return None
     limit = RowLimit.of(rows)
     if limit is None:
@@ -182,7 +179,7 @@ def _write_by_row_limit(
     try:
         return _write(limit.rows, options, planned, limit.large_row_mark)
     except _LargeRowError:
-        _with_large_rows.add(snapshot.topic_id)
+        _large_row_topics.add(snapshot.topic_id)
         return None
 
 
@@ -193,7 +190,7 @@ class _LargeRowError(Exception):
 def _write(
     rows: DataFrame, options: WriteOptions, planned: PlannedTopic, large_row_mark: str | None = None
 ) -> list[WrittenSegments]:
-    """Write the rows; return the segments in the order of partitions. Raises _LargeRowError for a marked row."""
+    """Write the rows; return the segments in the order of tasks. Raises _LargeRowError for a marked row."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer, written = TaskWriter(options, planned), None
@@ -307,16 +304,12 @@ def append_files(
     is_small = sum(map(_cost, files)) <= SMALL_INPUT_BYTES
     first_runs = _finished_runs([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
     finished_runs = _repeat_runs(spark, work, runs, first_runs)
-    reports = [finished_run.report for finished_run in finished_runs]
+    reports = [finished.report for finished in finished_runs]
     check_fields(reports)
-    written = [finished_run.written for finished_run in finished_runs]
+    written = [finished.written for finished in finished_runs]
     appended = commit_written(options, planned, written, topic.handle, snapshot)
-    without = [
-        name
-        for finished_run in finished_runs
-        for name in files_without_records(finished_run.run, finished_run.report)
-    ]
-    return FilesResult(appended, sum(report.skipped for report in reports), without)
+    names = [name for finished in finished_runs for name in files_without_records(finished.run, finished.report)]
+    return FilesResult(appended, sum(report.skipped for report in reports), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +328,7 @@ class RunWork:
     planned: PlannedTopic
 
     def __call__(self, run: Run) -> FinishedRun | InvalidRecordError:
-        """Return an error of the input, since a repeated task would fail too; it names the file and the line."""
+        """Run the task. An error of the input is returned: Spark would repeat a task that raises."""
         _spare_memory()
         storage, held_bytes = self.options.storage, HELD_BYTES
         if not storage.is_local:
@@ -348,7 +341,7 @@ class RunWork:
                     writer.append(part.records)
                 except InvalidRecordError as error:
                     raise part.located(error) from None
-                # after the first part all large kernels are loaded
+                # all large kernels were loaded for the first part
                 release_compiler()
         except InvalidRecordError as error:
             writer.abort()
@@ -357,7 +350,7 @@ class RunWork:
 
 
 def _spare_memory() -> None:
-    """Have Arrow and C's allocator return free memory in a Python worker: by default both keep much."""
+    """Make the allocators of Arrow and C return free memory in a Python worker; by default they keep much."""
     if TaskContext.get() is None:
         return
     if os.environ.get(ARROW_POOL, "jemalloc") == "jemalloc" and "jemalloc" in pa.supported_memory_backends():
@@ -376,7 +369,7 @@ def _finished_runs(results: Sequence[FinishedRun | InvalidRecordError]) -> list[
 
 
 def _plan_runs(reader: FileReader, files: Sequence[InputFile], core_count: int) -> list[Run]:
-    """Return runs of consecutive splits, one for each task, with about equal work."""
+    """Return a run of consecutive splits for each task, with about equal work."""
     total = max(sum(map(_cost, files)), 1)
     task_bytes = min(max(total // (core_count * _TASKS_PER_CORE), MIN_TASK_BYTES), MAX_TASK_BYTES)
     splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _MIN_SPLIT_BYTES))
@@ -390,7 +383,7 @@ def _cost(file: InputFile) -> int:
 def _repeat_runs(
     spark: SparkSession, work: RunWork, runs: Sequence[Run], finished: Sequence[FinishedRun]
 ) -> Sequence[FinishedRun]:
-    """Return the finished runs, with those that began within a quoted field of CSV replaced by a repeat."""
+    """Repeat the runs that began within a quoted field of CSV, and return all finished runs."""
     repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished])
     if not repeats:
         return finished

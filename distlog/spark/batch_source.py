@@ -72,9 +72,8 @@ _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
 }
 #: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
 _CORE_NAMES = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
-SPARK_NAMES = {stored: name for name, stored in _CORE_NAMES.items()}
-#: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to
-#: read. Splits of more than MAX_BYTES would leave cores idle at the end of a job.
+SPARK_NAMES = {core_name: name for name, core_name in _CORE_NAMES.items()}
+#: The usual sizes of splits: the start of a task takes 20 to 60 ms; large splits leave cores idle at the job's end.
 MIN_BYTES = 64 << 20
 MAX_BYTES = 128 << 20
 SPLITS_PER_CORE = 4
@@ -82,15 +81,14 @@ SPLITS_PER_CORE = 4
 _LONG_ROW_BYTES = 16
 #: The types whose values vary in size; a column of another type has 8 bytes in a row of Spark.
 _VARIABLE_SIZE_TYPES = (BinaryType, ArrayType)
-#: The assumed ratio of a record's size to its compressed size. It is high: a join that sorts without need is only
-#: slow, but a broadcast of too many rows fails.
+#: The assumed ratio of a record's size to its compressed size. It is high: an estimate that is too large makes a join
+#: slow, but one that is too small makes Spark broadcast too many rows, and fail.
 _ASSUMED_COMPRESSION_RATIO = 4
-#: The most rows that `DataFrame.limit` accepts. Spark never broadcasts their 34 GB, so a larger estimate
-#: would not change a plan.
+#: The most rows that `DataFrame.limit` accepts: 34 GB, so a larger estimate would not change a plan.
 _MAX_ROWS = 2**31 - 1
-#: A snapshot of a hundred thousand segments takes some 30 MB.
+#: The topics that KnownTopics keeps: a snapshot of 100,000 segments takes about 30 MB.
 MAX_TOPICS = 8
-#: The plan of a micro-batch may lack commits of this time; the commit of the batch reads them.
+#: The plan of a micro-batch may miss commits of the last RECENT_MS; the commit of the batch reads them.
 RECENT_MS = 1000
 T = TypeVar("T")
 
@@ -201,9 +199,9 @@ class SplitSize:
         split_bytes = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / split_bytes)
         if count > self.cores:
-            # the same number for each core; one fewer if splits were below MIN_BYTES: they are still below MAX_BYTES
+            # a multiple of the cores; rounded down if rounding up makes splits smaller than MIN_BYTES
             count = ceil(count / self.cores) * self.cores
-            count -= self.cores * (total_bytes < count * MIN_BYTES)
+            count = count - self.cores if total_bytes < count * MIN_BYTES else count
         return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
 
 
@@ -218,12 +216,8 @@ def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentS
     groups = split_by_bytes(cuts, target)
     if size.max_records is None:
         return groups
-    limited = (grouped(group, _offset_count, size.max_records) for group in groups)
+    limited = (grouped(group, lambda cut: cut.end_offset - cut.start_offset, size.max_records) for group in groups)
     return list(chain.from_iterable(limited))
-
-
-def _offset_count(part: SegmentSlice) -> int:
-    return part.end_offset - part.start_offset
 
 
 def grouped(items: Iterable[T], size_of: Callable[[T], int], max_size: int) -> Iterator[list[T]]:
@@ -242,13 +236,13 @@ def grouped(items: Iterable[T], size_of: Callable[[T], int], max_size: int) -> I
 def _cut_by_offsets(
     segment_slice: SegmentSlice, target_bytes: int, max_records: int | None
 ) -> Iterator[SegmentSlice]:
-    """Cut a slice by offsets where bytes don't suffice: for a limit of records, or a part of a segment."""
+    """Cut a slice into equal ranges of offsets, for a limit of records, or if it does not cover its segment."""
     start = max(segment_slice.start_offset, segment_slice.segment.base_offset)
     end = min(segment_slice.end_offset, segment_slice.segment.next_offset)
-    parts = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / target_bytes))
+    count = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / target_bytes))
     if max_records is not None:
-        parts = max(parts, -(-(end - start) // max_records))
-    edges = [start + (end - start) * part // parts for part in range(parts + 1)]
+        count = max(count, ceil((end - start) / max_records))
+    edges = [start + (end - start) * index // count for index in range(count + 1)]
     return (segment_slice._replace(start_offset=low, end_offset=high) for low, high in pairwise(edges))
 
 
@@ -263,23 +257,23 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
 
 
 class SplitReader:
-    """Reads splits of a topic in a task, as rows of a schema. It is small to pickle, and reads no commit."""
+    """Reads splits in a task, as rows of a schema. It is small to pickle, and reads no commit."""
 
     def __init__(self, storage: Storage, prefix: str, schema: StructType) -> None:
         self._storage, self._prefix, self._schema = storage, prefix, schema
 
-    def read(self, part: Split) -> Iterator[pa.RecordBatch]:
+    def read(self, task: Split) -> Iterator[pa.RecordBatch]:
         reader = SegmentReader(self._storage, self._prefix, IndexCache())
         columns = [_CORE_NAMES[name] for name in self._schema.names if name in _CORE_NAMES]
         # one thread, since Spark runs a task for each core already
-        batches = read_slices(reader, part.slices, columns, part.isolation, max_workers=1)
+        batches = read_slices(reader, task.slices, columns, task.isolation, max_workers=1)
         for batch in spark_batches(batches, self._storage.name, self._schema):
             yield batch
             exclude_from_gc()
 
 
 class DistlogReader(DataSourceReader):
-    """Plans one batch read in the driver, and reads its splits in tasks, without the planner's state."""
+    """Plans one batch read in the driver, and reads its splits in tasks, which get no options and no snapshot."""
 
     def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
         self._options: ReadOptions | None = options
@@ -312,7 +306,7 @@ class DistlogReader(DataSourceReader):
         return Conditions(partitions, keys=keys)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes a partition if none was planned
+        # without splits, Spark makes a partition itself
         return self._splits.read(partition) if isinstance(partition, Split) else iter(())
 
 
@@ -325,7 +319,7 @@ def read_splits(
     """
     reader = SplitReader(storage, prefix, schema)
     # each task gets all splits as bytes, and unpickles only the split that it reads
-    pickled = [pickle.dumps(item) for item in splits]
+    pickled = list(map(pickle.dumps, splits))
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -337,7 +331,7 @@ def read_splits(
 
 def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
     """Estimate the size of the rows of `splits` in Spark's memory from metadata."""
-    slices = [segment_slice for work in splits for segment_slice in work.slices]
+    slices = [segment_slice for task in splits for segment_slice in task.slices]
     size = sum(segment_slice.estimated_records for segment_slice in slices) * 8 * (1 + len(schema))
     if any(isinstance(field.dataType, _VARIABLE_SIZE_TYPES) for field in schema):
         for segment_slice in slices:
@@ -347,10 +341,10 @@ def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """Return the numbers 0 to `count` - 1 in the column `id`, each in a task; Spark estimates `size` bytes."""
+    """Return a frame of the numbers 0 to `count` - 1, each in a task, which Spark estimates at `size` bytes."""
     rows = max(size // _LONG_ROW_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
-        # this planner counts the rows of an explode, but not the rows that pass a filter
+        # the cost-based planner counts the rows of an explode, but not the rows that pass a filter
         is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
         all_rows = spark.range(0, max(rows, count) if count else 0, 1, max(count, 1))
         return all_rows.where(is_first_row).select(F.spark_partition_id().cast(LongType()).alias("id"))
@@ -399,7 +393,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _compared_value(attribute: tuple[str, ...], value: object) -> int | bytes | None:
-    """Return the value of a filter as `Conditions` compare it; None for a column or type that they lack."""
+    """Return the value of a filter in the form of `Conditions`; None for a column or type that they lack."""
     if attribute == ("key",):
         return bytes(value) if isinstance(value, bytes | bytearray) else None
     if attribute == ("partition",) or attribute == ("offset",):
@@ -422,9 +416,9 @@ class KnownTopics:
         self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """Load the topic in `storage` and its newest snapshot: 2 requests for a known topic with one new commit.
+        """Load the newest snapshot: 2 requests for a known topic with one new commit.
 
-        If the new commit is at most `recent_ms` old, 1 request, and later commits are missing.
+        If this commit is at most `recent_ms` old, 1 request, but later commits are missing.
         """
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
@@ -440,7 +434,7 @@ class KnownTopics:
         return handle, snapshot
 
     def load_planned(self, storage: Storage, topic_id: str, version: int) -> tuple[TopicHandle, Snapshot]:
-        """Load a snapshot from `version` on to commit from; no request if this process has committed last."""
+        """Load a snapshot of `version` or later; no request if this process has one."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         if log is None or newest is None or newest.topic_id != topic_id or newest.version < version:
             return self.load(storage)
@@ -460,7 +454,7 @@ def load_version(log: CommitLog, storage: Storage, **version_options: Any) -> Sn
     try:
         return log.load(**version_options)
     except TopicNotFoundError:
-        # each query of a stream waits for what its process imports
+        # imported here, since each stream would wait for the import
         from distlog.core.opening import naming_topics
 
         with naming_topics(storage):
@@ -468,7 +462,7 @@ def load_version(log: CommitLog, storage: Storage, **version_options: Any) -> Sn
 
 
 def _key(storage: Storage) -> bytes:
-    # as Spark sends it to tasks: options may have functions of a notebook
+    # not `pickle`: options may have functions of a notebook
     key: bytes = cloudpickle.dumps(storage)  # type: ignore[no-untyped-call]
     return key
 

@@ -1,7 +1,7 @@
 """The Spark data source `distlog`, for `format("distlog")` of `spark.read`, `df.write`, and streams in and out.
 
-Each step of planning, each stream and each commit has a process of Python of its own, which imports what it needs.
-A module that only one process needs is imported where it is used, which starts a stream sooner.
+Spark plans, streams and commits in separate Python processes. A module that only one process needs is imported
+where it is used, so that a stream starts sooner.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from distlog.core.commits.snapshot import Snapshot
     from distlog.spark.options import ReadOptions
 
-#: The options that Spark adds only for the columns of a new table of its catalog.
-OF_CATALOG = {"owner", "provider"}
+#: The options that Spark adds when it reads the columns for a new table in its catalog.
+CATALOG_OPTIONS = {"owner", "provider"}
 
 
 class DistlogDataSource(DataSource):
     """A topic as a table with the columns of Spark's Kafka source. A batch read has the snapshot of `load()`."""
 
-    #: Storage options of all reads and writes. Spark shows the options of its users, but not a class.
+    #: Storage options of all reads and writes: a field of the class, since Spark shows the options of a read.
     registered: ClassVar[Mapping[str, Any]] = {}
 
-    _loaded: tuple[ReadOptions, Snapshot] | None = None
+    _options_and_snapshot: tuple[ReadOptions, Snapshot] | None = None
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -52,7 +52,7 @@ class DistlogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a read. Spark calls this at `load()`, so it loads the snapshot."""
-        if self.options.keys() >= OF_CATALOG:
+        if self.options.keys() >= CATALOG_OPTIONS:
             raise InvalidConfigError(
                 "tables of Spark's catalog lose the options of a format, so none could be read: make a view, by "
                 "distlog.spark.register_tables(spark, root), or by CREATE TEMPORARY VIEW clicks USING distlog "
@@ -64,7 +64,7 @@ class DistlogDataSource(DataSource):
         exclude_from_gc()
         options = ReadOptions.parse(self._all_options)
         schema = schema_of(options.columns, options.include_headers)
-        self._loaded = options, load_snapshot(options)
+        self._options_and_snapshot = options, load_snapshot(options)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -73,15 +73,15 @@ class DistlogDataSource(DataSource):
         from distlog.spark.options import ReadOptions
 
         exclude_from_gc()
+        options, snapshot = self._options_and_snapshot or (None, None)
         # Spark sends this object to the tasks later, and the snapshot is large
-        loaded, self._loaded = self._loaded, None
+        self._options_and_snapshot = None
         # before the schema: a table of the catalog has any types, and no path
-        options = loaded[0] if loaded else ReadOptions.parse(self._all_options)
+        options = options or ReadOptions.parse(self._all_options)
         check_schema(schema)
-        snapshot = loaded[1] if loaded else load_snapshot(options)
+        snapshot = snapshot or load_snapshot(options)
         check_pyspark(HAS_FILTERS or not options.push_filters, "the option pushFilters", "4.1")
-        kind = FilteringReader if options.push_filters else DistlogReader
-        return kind(options, snapshot, schema)
+        return (FilteringReader if options.push_filters else DistlogReader)(options, snapshot, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream. Spark requests two: one plans, and one reads."""
@@ -94,8 +94,8 @@ class DistlogDataSource(DataSource):
         )
 
         exclude_from_gc()
-        # as in `reader`; a stream loads its own, since a query may start long after `load()`
-        self._loaded = None
+        # the stream loads its own snapshot, since a query may start long after `load()`
+        self._options_and_snapshot = None
         try:
             check_schema(schema)
             options = StreamOptions.parse(self._all_options)

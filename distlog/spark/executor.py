@@ -1,4 +1,4 @@
-"""Runs work in Spark tasks: an item a task, and compaction of large partitions that many tasks share."""
+"""Runs maintenance in Spark tasks. Several tasks compact one large partition together, in three stages."""
 
 from __future__ import annotations
 
@@ -29,27 +29,26 @@ from distlog.core.segments.segment_reader import TopicHandle
 from distlog.spark.batch_source import SplitSize, grouped
 from distlog.spark.options import exclude_from_gc
 from distlog.spark.spark_session import cores
-from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_pyspark
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_pyspark, repartition_by
 
 #: The memory of a task that merges.
 MERGE_MEMORY_BYTES = 192 << 20
-#: The cost of a segment in addition to its bytes, in bytes. On an object store a segment takes one to three requests
-#: of about 30 ms, in which one stream reads about 3 MB. A local file costs less, but a task of a thousand small files
-#: still takes longer than its start.
+#: The fixed cost of a segment, as the bytes that could be read in the same time: one to three requests of about 30 ms
+#: on an object store. A local file costs less.
 SEGMENT_BYTES = 4 << 20
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+#: The rows between stages: the target that gets a row, the kind of the row, and its content.
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
-#: Kinds of rows, in the order in which a task must get the rows: ITEM, the work, is first; DIRTY is before CLEAN,
-#: since a clean record is compared with all dirty keys. If a file of a partition is bad, a stage sends the reason as
-#: the RESULT, since a retry would fail too.
+#: Kinds of rows, in the order in which a target gets them: ITEM describes the work; a clean record is compared with
+#: all dirty keys. A stage sends a bad file as a RESULT, since Spark would only repeat a task that raises.
 ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
-_NONE = np.zeros(0, np.int64)
-#: One task cleans a partition of this size in some seconds. A smaller partition is not worth a job of three stages.
-ALONE_BYTES = 1 << 30
-#: The processor time of tasks that share a partition, relative to one task's, as measured.
-_COST_OF_SHARING = 2
+_NO_OFFSETS = np.zeros(0, np.int64)
+#: One task cleans a smaller partition in seconds, sooner than three stages would.
+MIN_SHARED_BYTES = 1 << 30
+#: The CPU time of the three stages, relative to one task that cleans the same partition, as measured.
+_SHARED_CPU_FACTOR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +75,16 @@ class SparkExecutor:
         return 1
 
     def map(self, work: Callable[[SizedItem], Result], items: Sequence[SizedItem], /) -> Iterable[Result]:
-        """Return the results when all tasks have ended. A task takes adjacent items; all have about equal work."""
+        """Return the results after all tasks. Each task gets adjacent items, of about equal total cost."""
         groups = list(pack(items, target_cost(items, cores(self.spark))))
         return chain.from_iterable(run_tasks(self.spark, partial(_map, work), groups))
 
     def clean(
         self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /
     ) -> Sequence[RewrittenPartition | RewriteFailure]:
-        """Run one round of compaction over all partitions that are due: a task each, and many for large ones."""
+        """Run one round of compaction over all partitions that are due. Large partitions get several tasks."""
         plans = [CleaningPlan.of(snapshot, partition) for partition in due]
-        large = too_large(plans, dedupe_buffer_bytes, cores(self.spark))
+        large = large_plans(plans, dedupe_buffer_bytes, cores(self.spark))
         shared = {plan.partition for plan in large}
         small = [plan for plan in plans if plan.partition not in shared]
         work = partial(clean_or_failure, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
@@ -97,8 +96,7 @@ def _map(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
 
 
 def cost(item: WorkItem) -> int:
-    """Return the cost of an item in bytes: its log's bytes, and SEGMENT_BYTES for each of its `segments`."""
-    # an item without the attribute is itself a segment
+    # an item without `segments` is itself a segment
     return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
 
 
@@ -108,7 +106,7 @@ def target_cost(items: Iterable[WorkItem], core_count: int) -> int:
 
 
 def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
-    """Yield the items, in order, in groups that cost at most `target`; a dearer item is a group."""
+    """Yield the items, in order, in groups that cost at most `target`; a more expensive item is a group."""
     return grouped(items, cost, target)
 
 
@@ -124,7 +122,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
     pickled = column_of([pickle.dumps(item) for item in items], pa.binary())
     table = pa.table({"number": integers(range(len(items)), pa.int32()), "item": pickled})
-    frame = by_id(spark.createDataFrame(table), len(items), "number")
+    frame = repartition_by(spark.createDataFrame(table), len(items), "number")
     # nondeterministic, since Spark may call a deterministic function twice
     result = F.udf(run, BinaryType(), useArrow=False).asNondeterministic()(F.col("item")).alias("result")
     result_rows = frame.select("number", result).collect()
@@ -132,7 +130,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
 
 class Stage(Protocol):
-    """The idempotent work on the rows of one target, which is the number of an item; rows come by kind."""
+    """The work on the rows of one target, the number of an item. Spark may repeat it."""
 
     def receive(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]: ...
 
@@ -147,7 +145,7 @@ def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordB
 
 
 def blob_rows(blobs: survivors.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
-    """Return part i of the blobs as a row to `targets[i]`, without a copy."""
+    """Return blob i as a row to `targets[i]`, without a copy."""
     ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
     data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), buffers)
@@ -156,12 +154,12 @@ def blob_rows(blobs: survivors.Blobs, targets: np.ndarray, kinds: np.ndarray) ->
 
 
 def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame:
-    """Return the rows of a first stage: item i of `data` goes to target i."""
+    """Return the input of a stage: item i of `data` goes to target i."""
     return spark.createDataFrame(pa.Table.from_batches([rows(range(len(data)), kind, data)]))
 
 
 def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> DataFrame:
-    """Return the rows that the stages send; `make` makes a stage for each target from 0 to `targets` - 1."""
+    """Run a stage for each target from 0 to `targets` - 1, made by `make`; return the rows that they send."""
 
     # Spark shows this name in plans
     class Distlog:
@@ -170,20 +168,20 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
 
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
             for target, kind, data in _unpacked(batch):
-                # Spark may run the work of two tasks in one task
+                # one Spark task may get several targets
                 stage = self._stages.get(target) or self._stages.setdefault(target, make())
-                yield from (pa.Table.from_batches([sent]) for sent in stage.receive(kind, data))
+                yield from (pa.Table.from_batches([output]) for output in stage.receive(kind, data))
 
         def terminate(self) -> Iterator[pa.Table]:
             for stage in self._stages.values():
-                yield from (pa.Table.from_batches([sent]) for sent in stage.finish())
+                yield from (pa.Table.from_batches([output]) for output in stage.finish())
             exclude_from_gc()
 
     check_pyspark(HAS_ARROW_FUNCTIONS, "work that tasks share by a shuffle", "4.1")
-    shuffled = by_id(frame, targets, "target").sortWithinPartitions("kind")
+    shuffled = repartition_by(frame, targets, "target").sortWithinPartitions("kind")
     function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)
-    sent: DataFrame = function(shuffled.asTable())
-    return sent
+    outputs: DataFrame = function(shuffled.asTable())
+    return outputs
 
 
 def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
@@ -210,40 +208,40 @@ class HashKeys:
         self._reader, self._secret = handle.reader, secret
 
     def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Read all segments, and send their keys whenever there are enough."""
+        """Read all segments, and send their keys whenever there are BLOBS_BYTES."""
         item: KeysItem = pickle.loads(data)
-        parts, size = list[survivors.KeyedRecords](), 0
-        keyed = (
-            part
+        unsent, size = list[survivors.KeyedRecords](), 0
+        reads = (
+            records
             for segment in item.segments
-            for part in survivors.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
+            for records in survivors.keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
         )
-        while part := result_or_failure(item.partition, partial(next, keyed, None)):
-            if isinstance(part, RewriteFailure):
-                # the generator has ended, so this is the last part
-                yield rows([item.first_bucket], RESULT, [pickle.dumps(part)])
+        while records := result_or_failure(item.partition, partial(next, reads, None)):
+            if isinstance(records, RewriteFailure):
+                # the generator has ended, so the loop ends too
+                yield rows([item.first_bucket], RESULT, [pickle.dumps(records)])
                 continue
-            parts.append(part)
-            size += survivors.exchanged_bytes(part)
+            unsent.append(records)
+            size += survivors.exchanged_bytes(records)
             if size >= survivors.BLOBS_BYTES:
-                yield _send_keys(item, parts)
-                parts, size = [], 0
-        yield _send_keys(item, parts)
+                yield _key_rows(item, unsent)
+                unsent, size = [], 0
+        yield _key_rows(item, unsent)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         yield from ()
 
 
-def _send_keys(item: KeysItem, parts: list[survivors.KeyedRecords]) -> pa.RecordBatch:
-    blobs = survivors.keys_by_bucket(parts, item.start_offset, item.buckets)
-    # clean records have the targets from `item.buckets` on
+def _key_rows(item: KeysItem, records: list[survivors.KeyedRecords]) -> pa.RecordBatch:
+    blobs = survivors.keys_by_bucket(records, item.start_offset, item.buckets)
+    # `keys_by_bucket` adds `item.buckets` to the buckets of clean records
     clean, bucket = np.divmod(blobs.targets, item.buckets)
     return blob_rows(blobs, item.first_bucket + bucket, np.where(clean, CLEAN, DIRTY))
 
 
 @dataclass(frozen=True, slots=True)
 class BucketItem:
-    """The slots that the keys of a bucket need, and the base offsets of the partition's groups."""
+    """The slots for the keys of a bucket; the number of the partition's first group, and its groups' base offsets."""
 
     slots: int
     first_group: int
@@ -272,7 +270,7 @@ class FindSuperseded:
                 yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        blobs = survivors.offsets_by_group(np.concatenate([*self._superseded, _NONE]), self._item.base_offsets)
+        blobs = survivors.offsets_by_group(np.concatenate([*self._superseded, _NO_OFFSETS]), self._item.base_offsets)
         yield blob_rows(blobs, self._item.first_group + blobs.targets, np.full(len(blobs.ends), SUPERSEDED))
         self._superseded, self._size = [], 0
 
@@ -286,11 +284,11 @@ class RewriteGroup:
 
     def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         if kind == ITEM:
-            due: GroupToClean = pickle.loads(data)
-            self._due, start = due, due.group.base_offset
+            item: GroupToClean = pickle.loads(data)
+            self._item, start = item, item.group.base_offset
             # segments without bytes may span any number of offsets
-            end = max((segment.next_offset for segment in due.group.segments if segment.log_bytes), default=start)
-            self._survivors = survivors.OffsetSurvivors(start, end, latest_offset=due.end_offset - 1)
+            end = max((segment.next_offset for segment in item.group.segments if segment.log_bytes), default=start)
+            self._survivors = survivors.OffsetSurvivors(start, end, latest_offset=item.end_offset - 1)
         elif kind == SUPERSEDED:
             self._survivors.supersede(survivors.blob_offsets(data))
         else:
@@ -299,18 +297,18 @@ class RewriteGroup:
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         if not self._has_failed:
-            work = partial(clean_group, self._handle, self._due, self._survivors)
-            result = result_or_failure(self._due.group.partition, work)
+            work = partial(clean_group, self._handle, self._item, self._survivors)
+            result = result_or_failure(self._item.group.partition, work)
             yield rows([0], RESULT, [pickle.dumps(result)])
 
 
-def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_count: int) -> list[CleaningPlan]:
-    """Return the partitions that tasks share: their keys or their work are too large for one task."""
-    most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // core_count)
+def large_plans(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_count: int) -> list[CleaningPlan]:
+    """Return the plans whose keys or work are too large for one task."""
+    max_bytes = max(MIN_SHARED_BYTES, _SHARED_CPU_FACTOR * sum(plan.log_bytes for plan in plans) // core_count)
     return [
         plan
         for plan in plans
-        if plan.log_bytes > most_bytes
+        if plan.log_bytes > max_bytes
         or survivors.map_slots(plan.dirty_records) * survivors.SLOT_BYTES > dedupe_buffer_bytes
     ]
 
@@ -318,17 +316,17 @@ def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_coun
 def clean_shared(
     spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int
 ) -> list[RewrittenPartition | RewriteFailure]:
-    """Run one round of cleaning over each partition, which tasks share. Commits nothing."""
+    """Clean each partition by tasks that share it. Commits nothing."""
     if not plans:
         return []
-    # all plans have one snapshot
+    # all plans are of one snapshot, and so have one time
     now_ms = plans[0].now_ms(handle)
     to_judge = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     verdicts = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), to_judge)
     verdicts_of = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))
     outcomes = [(plan, verdicts_of.get(plan.partition, survivors.Verdicts())) for plan in plans]
-    sound = [(plan, outcome) for plan, outcome in outcomes if isinstance(outcome, survivors.Verdicts)]
-    stages = _plan_stages(sound, dedupe_buffer_bytes, now_ms, cores(spark))
+    readable = [(plan, outcome) for plan, outcome in outcomes if isinstance(outcome, survivors.Verdicts)]
+    stages = _plan_stages(readable, dedupe_buffer_bytes, now_ms, cores(spark))
     failures = [failure for _, failure in outcomes if isinstance(failure, RewriteFailure)]
     results = [*failures, *stages.run(spark, handle)]
     return [_cleaned(plan, [result for result in results if result.partition == plan.partition]) for plan in plans]
@@ -341,7 +339,7 @@ def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> survivors.Ve
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """The items of the three stages, one for each task, of all shared partitions."""
+    """The items of the three stages, for all shared partitions."""
 
     keys: list[KeysItem] = field(default_factory=list)
     buckets: list[BucketItem] = field(default_factory=list)
@@ -351,7 +349,7 @@ class _Stages:
         """Run the stages as one Spark job. Returns the rewritten groups, and failures of partitions."""
         if not self.groups:
             return []
-        # the secret is sent with the code, like secrets of the storage: a shuffle would write a row to a disk
+        # the secret is a part of the function, as the storage's secrets are: a shuffle would write it to a disk
         secret = handle.random.randbytes(survivors.SECRET_BYTES)
         keys, buckets, groups = (
             frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
@@ -366,19 +364,19 @@ class _Stages:
 def _plan_stages(
     plans: Sequence[tuple[CleaningPlan, survivors.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, core_count: int
 ) -> _Stages:
-    """Plan the tasks: tasks of the first stage read equal amounts; buckets are in proportion to records."""
-    stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
+    """Plan the tasks. In the first stage each reads an equal amount; buckets are in proportion to records."""
+    stages, dirty_records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
     target = target_cost((segment for plan, _ in plans for segment in plan.segments_to_clean), core_count)
     for plan, verdicts in plans:
-        min_buckets = ceil(core_count * plan.dirty_records / max(records, 1))
+        min_buckets = ceil(core_count * plan.dirty_records / max(dirty_records, 1))
         buckets, slots = survivors.plan_buckets(plan.dirty_records, dedupe_buffer_bytes, min_buckets)
         groups = plan.groups(verdicts, now_ms, plan.end_offset)
-        for part in pack(plan.segments_to_clean, target):
-            part_verdicts = verdicts.within(part[0].base_offset, part[-1].next_offset)
+        for segments in pack(plan.segments_to_clean, target):
+            segment_verdicts = verdicts.within(segments[0].base_offset, segments[-1].next_offset)
             stages.keys.append(
-                KeysItem(plan.partition, part, part_verdicts, plan.start_offset, len(stages.buckets), buckets)
+                KeysItem(plan.partition, segments, segment_verdicts, plan.start_offset, len(stages.buckets), buckets)
             )
-        base_offsets = np.array([due.group.base_offset for due in groups])
+        base_offsets = np.array([group.group.base_offset for group in groups])
         stages.buckets.extend([BucketItem(slots, len(stages.groups), base_offsets)] * buckets)
         stages.groups.extend(groups)
     return stages

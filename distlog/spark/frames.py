@@ -1,4 +1,4 @@
-"""Functions that append and read: they do what `df.write` and `spark.read` do, with Python's types."""
+"""Functions that append and read, as `df.write` and `spark.read` do, but with Python's types."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def append(
     rows = _project(in_order(df, order), {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
     result = append_frame(topic, rows, options, shuffle=shuffle)
     if isinstance(url, Topic) and result.version is not None:
-        # the rows are committed, and an error would say that they are not
+        # the rows are committed: an error of the refresh must not look like a failed append
         with suppress(DistlogError):
             url.refresh()
     return result
@@ -203,9 +203,8 @@ def read(
     _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = _open(url, version, timestamp, storage_options)
-    times = time_bounds(start, end, start_time, end_time)
-    bounds = offset_bounds(topic.live_snapshot, partitions, start, end)
-    snapshot, key_values = topic.live_snapshot, None if keys is None else key_array(keys)
+    snapshot, times = topic.live_snapshot, time_bounds(start, end, start_time, end_time)
+    bounds, key_values = offset_bounds(snapshot, partitions, start, end), None if keys is None else key_array(keys)
     slices, plan_isolation = plan_slices(
         topic.reader, snapshot, bounds, isolation, out_of_range, times, keys=key_values
     )
@@ -214,9 +213,8 @@ def read(
     if limit is not None:
         slices, is_exact = first_offsets(slices, count_of("limit", limit))
         has_more_rows = not is_exact
-    groups = split(slices, SplitSize(cores(spark), min_partitions))
-    parts = [Split(group, plan_isolation) for group in groups]
-    rows = read_splits(spark, topic.storage, topic.handle.name, schema, parts)
+    splits = [Split(group, plan_isolation) for group in split(slices, SplitSize(cores(spark), min_partitions))]
+    rows = read_splits(spark, topic.storage, topic.handle.name, schema, splits)
     return rows.limit(limit) if limit is not None and has_more_rows else rows
 
 
@@ -301,7 +299,7 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
         storage_options: Options of the storage.
 
     Returns:
-        The names, quoted for SQL.
+        The names, topics_by_view for SQL.
 
     Raises:
         TopicNotFoundError: The folder has no topics.
@@ -314,20 +312,20 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
         3
     """
     _check_session(spark)
-    found_topics = topics(root, storage_options)
-    if not found_topics:
+    root_topics = topics(root, storage_options)
+    if not root_topics:
         raise TopicNotFoundError("this folder has no topics: use the folder that contains them", root=root)
     if spark.conf.get("spark.sql.caseSensitive") != "true":
         names_by_lower_case: dict[str, str] = {}
-        for topic in found_topics:
+        for topic in root_topics:
             earlier_name = names_by_lower_case.setdefault(topic.name.lower(), topic.name)
             if earlier_name != topic.name:
                 text = "Spark cannot distinguish two topics' names: set spark.sql.caseSensitive to true"
                 raise InvalidTopicError(text, first=earlier_name, second=topic.name)
-    quoted = {f"`{topic.name}`": topic for topic in found_topics}
-    for name, topic in quoted.items():
+    topics_by_view = {f"`{topic.name}`": topic for topic in root_topics}
+    for name, topic in topics_by_view.items():
         read(spark, topic).createOrReplaceTempView(name)
-    return list(quoted)
+    return list(topics_by_view)
 
 
 def _open(
@@ -368,9 +366,8 @@ def frame(spark: SparkSession, scan: Scan) -> DataFrame:
     """
     _check_session(spark)
     schema = schema_of([SPARK_NAMES.get(name, name) for name in scan.columns], include_headers=True)
-    groups = split(scan.slices, SplitSize(cores(spark)))
-    parts = [Split(group, scan.isolation) for group in groups]
-    return read_splits(spark, scan.reader.storage, scan.reader.topic, schema, parts)
+    splits = [Split(group, scan.isolation) for group in split(scan.slices, SplitSize(cores(spark)))]
+    return read_splits(spark, scan.reader.storage, scan.reader.topic, schema, splits)
 
 
 _LONGS = ("position", "end_offset", "lag", "lag_bytes")

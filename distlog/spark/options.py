@@ -1,4 +1,4 @@
-"""The options that Spark passes, strings under case-insensitive names: as in Spark's Kafka source, and more."""
+"""The options of reads: texts by case-insensitive names. Most have the names of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage, find_topic
 from distlog.core.times import to_ms
 
-# Spark starts the Python processes of its executors and its planner with its own modules: `python -m pyspark...`.
+# Spark starts the Python processes of its executors and its planner as `python -m pyspark...`.
 _main = sys.modules["__main__"]
 _main_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
 _is_started_by_spark = _main_name.startswith("pyspark.")
-_work_numbers = count(1)
+_work_units = count(1)
 STORAGE_PREFIX = "storage."
-#: An unknown name of at least this similarity (0 to 1) to a valid name is refused as misspelt.
+#: An unknown name with at least this similarity (0 to 1) to a valid name is refused as a typo.
 _LEAST_SIMILARITY = 0.75
-#: The same for options of Kafka clients: there are many, and names like kafka.compression.zstd.level are right.
+#: The same for options of Kafka clients: many are similar, such as kafka.compression.zstd.level.
 _KAFKA_PREFIX, _KAFKA_SIMILARITY = "kafka.", 0.9
 #: Spark itself hides the values of options that match (`spark.redaction.regex`), by name or by value.
 _HIDDEN_BY_SPARK = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
@@ -52,11 +52,7 @@ READ_NAMES = [
 
 
 class Options:
-    """Parses `options` by case-insensitive name.
-
-    Refuses a name that looks like a misspelt one of `valid_names`; ignores others, since jobs have options of Spark
-    and Kafka.
-    """
+    """Parses `options`. Refuses a likely typo of a valid name, but ignores other options of Spark and Kafka."""
 
     def __init__(self, options: Mapping[str, str], valid_names: list[str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -89,19 +85,19 @@ class Options:
 
 
 def exclude_from_gc() -> None:
-    """Exclude all current objects from garbage collection, at the first, second, fourth, eighth unit of work.
+    """Exclude all current objects from garbage collection, at calls 1, 2, 4, 8 and so on of a Spark process.
 
     Spark's daemons collect garbage after each unit of work. That takes 1 ms, but 50 ms with numba's objects, and 10
-    ms more with an S3 client's. An excluded object is never freed from a reference cycle, so few units exclude any.
+    ms more with an S3 client's. An excluded object is never freed from a reference cycle: so not at each call.
     """
-    if _is_started_by_spark and (number := next(_work_numbers)).bit_count() == 1:
+    # a power of two has one bit
+    if _is_started_by_spark and (number := next(_work_units)).bit_count() == 1:
         if number == 1:
             gc.collect()
         gc.freeze()
 
 
-def works_for(module: str) -> bool:
-    """Return whether Spark started this process to run `module`; each step of planning has a process."""
+def is_spark_worker_for(module: str) -> bool:
     return _is_started_by_spark and module in (_main_name, *sys.argv)
 
 
@@ -136,7 +132,7 @@ def url_and_settings(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the settings of a storage client as options, the reverse of `storage_of`."""
+    """Return the settings of a storage client as `storage.` options."""
     return {
         f"{STORAGE_PREFIX}{name}": (value if isinstance(value, str) else json.dumps(value))
         for name, value in (settings or {}).items()
@@ -147,7 +143,7 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
 class ReadOptions:
     """The parsed options of a read.
 
-    `start` and `end` bound the offsets, even if they are given as times: a record within them may be of any time.
+    `start` and `end` are offsets, or times that are resolved to offsets: records between them may have any timestamp.
     `times` selects the records by their timestamps.
     """
 
@@ -172,7 +168,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
-        # Spark's other sources read several files or topics by these options
+        # other sources read several files or topics by these options
         for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
             if name.lower() in map(str.lower, texts):
                 raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")
@@ -262,7 +258,7 @@ def _one_topic(text: str, option: str, expected: str) -> tuple[str, Any]:
 
 
 def is_entry(partition: str, number: object) -> bool:
-    """Return whether the texts and values of JSON are a partition and a number."""
+    """Return whether an entry of a JSON object is a partition and a number."""
     return partition.isascii() and partition.isdecimal() and type(number) is int
 
 
@@ -309,7 +305,7 @@ def _keys(text: str | None) -> frozenset[bytes] | None:
 
 
 def _bound(options: Options, side: str, default: int) -> Bound:
-    """Return the bound of one side, by options in Kafka's order: one time, times by partition, offsets."""
+    """Return a bound; as in Spark's Kafka source, one time precedes times by partition, and these precede offsets."""
     name = f"{side}Timestamp"
     if (text := options.text(name)) is not None:
         return Bound("time", _time(name, text), name)
@@ -378,7 +374,7 @@ def selected_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
 def first_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Collection[int], bound: Bound
 ) -> Mapping[int, OffsetAndTime | None]:
-    """Return by partition the first record at or after the bound's time, or {} for a bound of offsets."""
+    """Return the first record at or after the bound's time, by partition; {} for a bound of offsets."""
     if bound.kind == "offset":
         return {}
     return offsets_for_times(reader, snapshot.partitions, {number: bound.of(number) for number in partitions})
@@ -387,7 +383,7 @@ def first_records(
 def resolved_start(
     state: PartitionState, partition: int, options: ReadOptions, first_record: OffsetAndTime | None
 ) -> int:
-    """Return the start of a read of the partition; `first_record` is the first at or after a time of the options."""
+    """Return the start of a read of the partition; `first_record` is the first at or after the option's time."""
     bound = options.start
     value = bound.of(partition)
     if bound.kind == "offset":

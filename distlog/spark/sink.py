@@ -39,7 +39,7 @@ from distlog.core.write.append import (
 )
 from distlog.core.write.rows import Partitioner
 from distlog.spark.batch_source import KNOWN_TOPICS, RECENT_MS, check_writable
-from distlog.spark.options import Options, exclude_from_gc, storage_of, works_for
+from distlog.spark.options import Options, exclude_from_gc, is_spark_worker_for, storage_of
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, DataSourceStreamArrowWriter, check_pyspark
 
 WRITE_NAMES = [
@@ -53,7 +53,7 @@ COMMITTER_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """The topic of a write, as the planner read it at `version`; `is_replayed` if an earlier write has its batch."""
+    """The topic of a write, as planned at `version`; `is_replayed` if its batch was committed by an earlier write."""
 
     version: int
     topic_id: str
@@ -84,7 +84,7 @@ class PlannedTopic:
 def partition_column(rows: DataFrame, partitions: int) -> Column:
     """Return a row's `partition`, else the partition of its key; adjacent rows without keys share a partition."""
     check_pyspark(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
-    partitioner = Partitioner(partitions, 0)
+    partitioner = Partitioner(partitions, first=0)
 
     def route(keys: pa.Array, values: pa.Array) -> pa.Array:
         return integers(partitioner.assign(keys, values), pa.int32())
@@ -127,7 +127,7 @@ class WriteOptions:
         if not is_stream and (app_id is None) != (version is None):
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = parse_batch_id(version)
-        # a stream's batch ids come with its commits: 0 stands for them
+        # a stream gets its batch ids with its commits: check any id
         checked_batch_id(app_id, 0 if is_stream and app_id is not None else batch_id)
         codec = options.text("compression") or options.text("kafka.compression.type")
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
@@ -145,7 +145,7 @@ class WriteOptions:
 
 
 def parse_batch_id(batch_id: BatchId | None) -> BatchId | None:
-    """Make a text of digits a number: Spark's options are texts, but its batches have numbers."""
+    """Parse digits as a number: options are texts, but the batches of a stream have numbers."""
     if batch_id is None:
         return None
     text = str(batch_id)
@@ -162,10 +162,7 @@ class MicroBatch:
 
 
 def is_committed(storage: Storage, write_id: str, read_version: int, head_version: int) -> bool:
-    """Return whether a version after `read_version`, up to `head_version`, is the write; if so, sync the commit.
-
-    Raises CommitStateUnknownError.
-    """
+    """Return whether the write was committed after `read_version`; if so, sync it. Raises CommitStateUnknownError."""
     try:
         for commits in CommitFiles(storage).follow(
             read_version + 1, end=head_version + 1, known_version=head_version
@@ -208,7 +205,7 @@ class TaskWriter:
             topic.config,
             topic.partitions,
             read_version=topic.version,
-            # many small writes, each of one task, must not all begin at partition 0
+            # not 0: many writes of one task each would all begin at partition 0
             first_partition=topic.version + (self._context.partitionId() if self._context else 0),
             clock=now_ms,
             random=Random(),
@@ -249,7 +246,7 @@ def write_rows(
 
 
 def written_segments(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
-    """Collect the segments that each task has written; raises CommitConflictError if a task sent no report."""
+    """Return the reports of all tasks. Raises CommitConflictError if a task sent none."""
     written = [message for message in messages if isinstance(message, WrittenSegments)]
     if len(written) < len(messages):
         raise CommitConflictError("nothing was committed: a task did not report what it wrote; write again")
@@ -369,8 +366,8 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogStreamWriter:
-        """Load the topic, and check the write before any task runs; the process that commits does neither."""
-        if works_for(COMMITTER_MODULE):
+        """Load the topic and check the write before any task runs, but not in the process that commits."""
+        if is_spark_worker_for(COMMITTER_MODULE):
             return cls(options, None)
         _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)
         options.check(schema, snapshot.config)

@@ -65,13 +65,13 @@ from distlog.spark.versions import (
 _log = logging.getLogger("distlog")
 
 #: An offset of the stream, as Spark passes and stores it.
-Json = Mapping[str, Any]
+OffsetJson = Mapping[str, Any]
 
 _CONTINUE_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to read the records that exist"
 
 
 class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream: Spark keeps one object in the driver, which plans, and sends another to the tasks, which read."""
+    """One stream, as Spark's reader: the driver's object plans, and its pickled copies read in tasks."""
 
     def __init__(
         self, options: StreamOptions, schema: StructType, clock: Callable[[], float] = time.monotonic
@@ -84,11 +84,11 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_plan": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        # a constant: `latestOffset` resolves the start by the options, and its result stores the start
+        # a constant, since Spark asks again after a restart; `latestOffset` resolves and stores the start
         return dict(INITIAL_OFFSET)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one of the limits. Spark passes it to `latestOffset`, which applies all limits."""
+        """Return any of the limits: `latestOffset` applies all."""
         limits = self._limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -99,7 +99,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._planner.fix_end()
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the batch from `start` on, or `start` if there are no new records."""
         return dict(self._planner.next_batch_end(start, limited=not isinstance(limit, ReadAllAvailable)))
 
@@ -107,7 +107,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the newest offsets, for the lag in Spark's progress; sends no request."""
         return dict(self._planner.end_and_lag())
 
-    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         return list(self._planner.splits(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -149,7 +149,7 @@ class UnlimitedStreamReader(DistlogStreamReader):
         """Return the end of the log, where the next batch ends."""
         return dict(self._planner.log_end())
 
-    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         self._planner.report_recreated_topic(start, end)
         return super().partitions(start, end)
 
@@ -165,13 +165,13 @@ class StreamPlan:
         self._stable_ends: dict[int, tuple[PartitionState, int]] = {}
         self._start_offset: StreamOffset | None = None
         self._fixed_end: StreamOffset | None = None
-        self._last_batch_end: Json = INITIAL_OFFSET
+        self._last_batch_end: OffsetJson = INITIAL_OFFSET
 
     def fix_end(self) -> None:
         """Make the current end of the log the end of the stream."""
-        self._fixed_end = self._log_end(self._topic.refreshed())
+        self._fixed_end = self._log_end(self._topic.refresh())
 
-    def end_and_lag(self) -> Json:
+    def end_and_lag(self) -> OffsetJson:
         """Return the stream's end if it is fixed, else the log's end at the last refresh, with the unread amounts."""
         snapshot = self._topic.latest
         end, last_batch_end = self._fixed_end or self._log_end(snapshot), StreamOffset.parse(self._last_batch_end)
@@ -188,13 +188,13 @@ class StreamPlan:
         lags = {OFFSETS_BEHIND: counts, BYTES_BEHIND: sizes}
         return {**value, **{name: offsets_json(end.topic, by_partition) for name, by_partition in lags.items()}}
 
-    def next_batch_end(self, start: Json, *, limited: bool) -> Json:
+    def next_batch_end(self, start: OffsetJson, *, limited: bool) -> OffsetJson:
         """Return the end of the batch from `start` on, or `start` if there is nothing to read."""
         self._last_batch_end = end = self._plan_batch_end(start, limited=limited)
         return end
 
-    def _plan_batch_end(self, start: Json, *, limited: bool) -> Json:
-        snapshot = self._topic.refreshed()
+    def _plan_batch_end(self, start: OffsetJson, *, limited: bool) -> OffsetJson:
+        snapshot = self._topic.refresh()
         previous = parse_offset(start, self._name, snapshot)
         if previous and "version" not in start:
             # the checkpoint of Spark's Kafka source becomes one of this source, even without new records
@@ -218,9 +218,9 @@ class StreamPlan:
             return start
         return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
 
-    def log_end(self) -> Json:
+    def log_end(self) -> OffsetJson:
         """Return the end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
-        snapshot = self._topic.refreshed()
+        snapshot = self._topic.refresh()
         if snapshot.dropped:
             raise TopicNotFoundError(f"the stream's topic was dropped: {_CONTINUE_ADVICE}", topic=self._name)
         start = self._start_offset
@@ -231,7 +231,7 @@ class StreamPlan:
         first = start.offsets if start and start.topic_id == snapshot.topic_id else {}
         return dataclasses.replace(self._log_end(snapshot), first=first).to_json()
 
-    def report_recreated_topic(self, start: Json, end: Json) -> None:
+    def report_recreated_topic(self, start: OffsetJson, end: OffsetJson) -> None:
         """Report data loss if the topic was created again between the two offsets."""
         snapshot = self._topic.latest
         start_offset, end_offset = (parse_offset(value, self._name, snapshot) for value in (start, end))
@@ -240,9 +240,9 @@ class StreamPlan:
 
     def check_start(self) -> None:
         """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin at its start."""
-        self._resolve_start(self._topic.refreshed())
+        self._resolve_start(self._topic.refresh())
 
-    def splits(self, start: Json, end: Json) -> list[StreamSplit]:
+    def splits(self, start: OffsetJson, end: OffsetJson) -> list[StreamSplit]:
         """Return the splits of the batch from `start` to `end` (exclusive), with the same records each time."""
         snapshot = self._topic.latest
         start_offset, end_offset = (parse_offset(value, self._name, snapshot) for value in (start, end))
@@ -357,7 +357,7 @@ class StreamPlan:
 #: The version of an offset's JSON, which Spark keeps in the checkpoint and compares as text.
 FORMAT = 1
 #: The start of a stream. A constant, since Spark requests the start several times, also after a restart.
-INITIAL_OFFSET: Json = {"version": FORMAT, "initial": True}
+INITIAL_OFFSET: OffsetJson = {"version": FORMAT, "initial": True}
 _START_FIELDS = ("starts", "first")
 #: Names of the unread amounts by partition in Spark's progress, as in Spark's Kafka source.
 OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
@@ -388,7 +388,7 @@ class StreamOffset:
         return value | {name: offsets_json(self.topic, starts) for name, starts in starts_by_field if starts}
 
     @classmethod
-    def parse(cls, value: Json) -> StreamOffset | None:
+    def parse(cls, value: OffsetJson) -> StreamOffset | None:
         """Return the offset in a JSON object; None for INITIAL_OFFSET."""
         if value == INITIAL_OFFSET:
             return None
@@ -407,7 +407,7 @@ class StreamOffset:
         return cls(topic, topic_id, offsets, starts, first)
 
 
-def parse_offset(value: Json, name: str, snapshot: Snapshot) -> StreamOffset | None:
+def parse_offset(value: OffsetJson, name: str, snapshot: Snapshot) -> StreamOffset | None:
     """Return the offset in a JSON object; an offset of Spark's Kafka source gets the id of the current topic."""
     offset = StreamOffset.parse(value)
     if offset is None or offset.topic_id:
@@ -418,7 +418,7 @@ def parse_offset(value: Json, name: str, snapshot: Snapshot) -> StreamOffset | N
     return dataclasses.replace(offset, topic_id=snapshot.topic_id)
 
 
-def _check_one_topic(value: Json) -> None:
+def _check_one_topic(value: OffsetJson) -> None:
     """Raise InvalidConfigError for an offset of Spark's Kafka source that has several topics."""
     if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
         raise InvalidConfigError(
@@ -428,7 +428,7 @@ def _check_one_topic(value: Json) -> None:
         )
 
 
-def _topic_and_offsets(by_topic: Any, value: Json) -> tuple[str, dict[int, int]]:
+def _topic_and_offsets(by_topic: Any, value: OffsetJson) -> tuple[str, dict[int, int]]:
     """Return the topic and the offsets in a part of the offset `value`, which an error shows."""
     if not isinstance(by_topic, dict) or len(by_topic) != 1:
         raise _foreign_checkpoint_error(value)
@@ -438,7 +438,7 @@ def _topic_and_offsets(by_topic: Any, value: Json) -> tuple[str, dict[int, int]]
     return topic, {int(number): offset for number, offset in offsets.items()}
 
 
-def _foreign_checkpoint_error(value: Json) -> InvalidConfigError:
+def _foreign_checkpoint_error(value: OffsetJson) -> InvalidConfigError:
     return InvalidConfigError(
         "the checkpoint holds no offset of a distlog stream: choose another checkpointLocation",
         offset=str(value)[:200],
@@ -519,7 +519,7 @@ Ends = dict[int, int]
 
 
 class Admission:
-    """Applies `limits` to one stream; `clock` gives seconds."""
+    """Decides when the batches of a stream begin and end, within `limits`; `clock` gives seconds."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
@@ -717,9 +717,9 @@ class WatchedTopic:
 
     @property
     def latest(self) -> Snapshot:
-        return self._latest or self.refreshed()
+        return self._latest or self.refresh()
 
-    def refreshed(self) -> Snapshot:
+    def refresh(self) -> Snapshot:
         """Return the newest snapshot, with the current ends of active segments; the topic may be dropped."""
         now = self._clock()
         if self._latest is None or now >= self._next_refresh:

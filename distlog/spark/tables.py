@@ -61,7 +61,12 @@ _JSON_NAME = "distlog"
 #: A temporary column that marks a record that deletes its key.
 _DELETES_COLUMN = "__distlog_deletes"
 #: Errors of the JVM if a jar was built for another release of Spark.
-_MISFIT_ERRORS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
+_JAR_MISMATCH_ERRORS = (
+    "NoSuchMethodError",
+    "NoClassDefFoundError",
+    "IncompatibleClassChangeError",
+    "AbstractMethodError",
+)
 #: The number of newest commits to search before the whole history.
 _RECENT_COMMITS = 100
 
@@ -162,7 +167,7 @@ def to_table(
         if checkpoint is not None:
             raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its commits hold the offsets")
         keyed = "compact" in topic.config.cleanup_policy and not changes
-        with lake.explaining_misfits():
+        with lake.explain_jar_mismatch():
             rows, batches = TableUpdate(
                 lake, topic.refresh(), [*COLUMNS, "value"], to_table_rows, keyed, limits
             ).run()
@@ -218,8 +223,8 @@ def _to_parquet(
         query.stop()
         raise
     except Exception:
-        if writer.refused is not None:
-            raise writer.refused from None
+        if writer.error is not None:
+            raise writer.error from None
         raise
     return writer.rows, writer.batches
 
@@ -232,7 +237,7 @@ class _ParquetWriter:
     topic_id: str
     rows: int = 0
     batches: int = 0
-    refused: InvalidConfigError | None = None
+    error: InvalidConfigError | None = None
     _is_checked: bool = field(default=False)
 
     def write(self, frame: DataFrame, batch: int) -> None:
@@ -263,8 +268,8 @@ class _ParquetWriter:
         self._is_checked = True
 
     def _refuse(self, text: str) -> None:
-        self.refused = InvalidConfigError(text, table=self.table)
-        raise self.refused
+        self.error = InvalidConfigError(text, table=self.table)
+        raise self.error
 
 
 def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFrame | None:
@@ -306,10 +311,11 @@ class _CommitMark:
 
 @dataclass(slots=True)
 class LakeTable(ABC):
-    """A table of Delta or Iceberg by its name in SQL."""
+    """A table of Delta or Iceberg."""
 
     spark: SparkSession
     requested_name: str
+    #: The name in SQL.
     name: str = field(init=False)
 
     format: ClassVar[LakeFormat]
@@ -333,7 +339,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def marks(self) -> Iterator[tuple[_CommitMark, int]]:
-        """Yield the marks of the table's commits, newest first, with the number of added rows."""
+        """Yield the marks of the commits, newest first, with the number of rows that each commit added."""
 
     @abstractmethod
     def last_number(self) -> int:
@@ -361,12 +367,12 @@ class LakeTable(ABC):
         return f"use a PySpark that has one, {alternatives}, or start this one with a jar that fits it"
 
     @contextmanager
-    def explaining_misfits(self) -> Iterator[None]:
+    def explain_jar_mismatch(self) -> Iterator[None]:
         """Raise InvalidConfigError in place of the JVM's error if the jar does not fit this Spark."""
         try:
             yield
         except Py4JJavaError as error:
-            if not any(misfit in str(error) for misfit in _MISFIT_ERRORS):
+            if not any(name in str(error) for name in _JAR_MISMATCH_ERRORS):
                 raise
             text = f"the jar of {self.format.capitalize()} does not fit PySpark {pyspark.__version__}"
             raise InvalidConfigError(f"{text}: {self._remedy()}") from error
@@ -387,10 +393,8 @@ class LakeTable(ABC):
 
     def merge(self, rows: DataFrame) -> None:
         """Replace or delete the row of each key in `rows`, unless the table's row is as new."""
-        view, names = (
-            f"distlog_{uuid.uuid4().hex}",
-            [quoted(name) for name in rows.columns if name != _DELETES_COLUMN],
-        )
+        view = f"distlog_{uuid.uuid4().hex}"
+        names = [quoted(name) for name in rows.columns if name != _DELETES_COLUMN]
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
         changed = ", ".join(f"t.{name} = s.{name}" for name in names)
         rows.createOrReplaceTempView(view)
@@ -455,7 +459,7 @@ class DeltaTable(LakeTable):
         return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
 
     def options(self, mark: _CommitMark) -> dict[str, str]:
-        """As in `LakeTable`. Delta accepts one of two runs that continue from the same commit."""
+        """As in `LakeTable`; by `txnVersion`, Delta accepts one of two runs that have the same number."""
         return {"userMetadata": mark.to_json(), "txnAppId": f"distlog-{mark.topic}", "txnVersion": str(mark.number)}
 
 
@@ -523,7 +527,7 @@ def _next_offset(mark: _CommitMark, number: int, state: PartitionState) -> int:
 
 @dataclass(slots=True)
 class TableUpdate:
-    """Adds the records that a table lacks, in batches within `limits`; with `keyed` one row for each key."""
+    """Adds the records that a table lacks, in batches within `limits`; if `keyed`, one row for each key."""
 
     table: LakeTable
     topic: Topic
@@ -543,8 +547,7 @@ class TableUpdate:
             mark = self._newest_mark()
             starts = {number: _next_offset(mark, number, state) for number, state in enumerate(snapshot.partitions)}
             log_ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
-            available = {number: (start, log_ends[number]) for number, start in starts.items()}
-            available = {number: span for number, span in available.items() if span[0] < span[1]}
+            available = {n: (start, log_ends[n]) for n, start in starts.items() if start < log_ends[n]}
             if not available:
                 return rows, batches
             ends = admission.ends(self.topic.reader, snapshot, available)
@@ -555,7 +558,7 @@ class TableUpdate:
             batches += 1
 
     def _create_if_missing(self) -> None:
-        """Create a missing table. A property has the topic's id, which no commit names before the first mark."""
+        """Create a missing table, with the topic's id as a property, until a commit has a mark."""
         properties = self.table.properties()
         topic_id = self.topic.snapshot.topic_id
         if properties is None:

@@ -1,4 +1,4 @@
-"""Parts of PySpark that some versions from 4.0 on lack, and their stand-ins."""
+"""Features that some supported versions of PySpark lack, and their stand-ins."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ except ImportError:
 
     @dataclass(frozen=True)
     class ReadLimit:  # type: ignore[no-redef]
-        """Stands in for a limit of a micro-batch, which this version does not have."""
+        """Stands in for a limit of a micro-batch."""
 
         amount: int = 0
 
     ReadAllAvailable = ReadMaxBytes = ReadMaxRows = ReadMinRows = ReadLimit  # type: ignore[misc,assignment]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands in for a trait of sources; Spark itself ends the query where the topic ends."""
+        """Stands in for a trait of sources: this Spark itself ends the query at the end of the topic."""
 
 
 #: Whether DataFrames have `repartitionById`.
@@ -80,8 +80,8 @@ def arrow_schema(schema: StructType) -> Any:
     return to_arrow_schema(schema, **_UTC)
 
 
-def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
-    """Return the frame in `count` partitions: equal numbers in `column` share one, and most have their own."""
+def repartition_by(frame: DataFrame, count: int, column: str) -> DataFrame:
+    """Repartition the frame into `count` partitions by the numbers in `column`; few numbers share a partition."""
     if HAS_SHUFFLE_BY_ID:
         # Spark takes only an int; the work on the rows refuses a larger number
         return frame.repartitionById(count, F.col(column).try_cast("int"))

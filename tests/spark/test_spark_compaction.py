@@ -45,8 +45,8 @@ from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.topic import Topic
 from distlog.spark import SparkExecutor
 from distlog.spark.executor import (
-    ALONE_BYTES,
     ITEM,
+    MIN_SHARED_BYTES,
     RESULT,
     BucketItem,
     FindSuperseded,
@@ -55,9 +55,9 @@ from distlog.spark.executor import (
     RewriteGroup,
     clean_shared,
     frame_of,
+    large_plans,
     rows,
     run_stage,
-    too_large,
 )
 
 pytestmark = pytest.mark.spark
@@ -151,13 +151,13 @@ def plan_of(partition: int, log_bytes: int, records: int = 1) -> CleaningPlan:
 
 def test_a_partition_is_shared_for_its_keys_or_for_cores_that_would_wait() -> None:
     def shared_of(*plans: CleaningPlan, cores: int) -> list[int]:
-        return [plan.partition for plan in too_large(plans, 1000 * SLOT_BYTES, cores)]
+        return [plan.partition for plan in large_plans(plans, 1000 * SLOT_BYTES, cores)]
 
     assert shared_of(plan_of(0, 1, 899), plan_of(1, 1, 900), cores=9) == [1]
-    assert shared_of(plan_of(0, ALONE_BYTES), cores=9) == []
-    assert shared_of(plan_of(0, ALONE_BYTES + 1), plan_of(1, 5), cores=9) == [0]
-    assert shared_of(plan_of(0, 9 * ALONE_BYTES), cores=2) == []
-    assert shared_of(*(plan_of(number, 9 * ALONE_BYTES) for number in range(9)), cores=9) == []
+    assert shared_of(plan_of(0, MIN_SHARED_BYTES), cores=9) == []
+    assert shared_of(plan_of(0, MIN_SHARED_BYTES + 1), plan_of(1, 5), cores=9) == [0]
+    assert shared_of(plan_of(0, 9 * MIN_SHARED_BYTES), cores=2) == []
+    assert shared_of(*(plan_of(number, 9 * MIN_SHARED_BYTES) for number in range(9)), cores=9) == []
 
 
 class Silent:

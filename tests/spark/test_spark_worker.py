@@ -56,9 +56,9 @@ from importlib.machinery import ModuleSpec
 
 sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv.pop(1), None)
 from distlog.spark.sink import COMMITTER_MODULE
-from distlog.spark.options import works_for
+from distlog.spark.options import is_spark_worker_for
 
-print(works_for(COMMITTER_MODULE))
+print(is_spark_worker_for(COMMITTER_MODULE))
 """
 
 RUNNER = "pyspark.sql.worker.python_streaming_sink_runner"
