@@ -18,11 +18,11 @@ def main() -> None:
 
 
 def load_to_stay() -> Callable[[], None]:
-    """As `load`, in a process that runs nothing else: what it imports is never collected."""
+    """As `load`, in a process that runs nothing else: imported objects are excluded from garbage collection."""
     gc.disable()
     run = load()
     gc.freeze()
-    # a gateway has more to load, and then does the same
+    # a gateway has more to load, and enables it later
     if sys.argv[1:2] != ["serve"]:
         gc.enable()
     return run
@@ -55,7 +55,7 @@ def _run(app: Callable[..., Any]) -> None:
 
 
 def _status_after(error: Exception | KeyboardInterrupt) -> int:
-    """Print why the command failed; returns the exit status. Raises an error that only a fault of the code makes."""
+    """Print the error, and return the exit status. Raises an unexpected error again."""
     # it needs pyarrow, and `--help` does not
     from distlog.console.output import INTERRUPTED, print_failure
 
@@ -65,17 +65,16 @@ def _status_after(error: Exception | KeyboardInterrupt) -> int:
         return print_failure("distlog", error, as_json="--json" in sys.argv)
     # typer's own, most of whose classes are private
     if hasattr(error, "format_message"):
-        return _refuse(error)
+        return _print_usage_error(error)
     if type(error).__name__ != "Abort":
         raise error
-    # it asked a question, and got no answer
+    # a question was not answered
     is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
     return INTERRUPTED if is_interrupted else print_failure("distlog", error, "aborted")
 
 
-def _refuse(error: Any) -> int:
-    """Print the fault of the command line on one line; returns the exit status."""
-    # the error of an option without its value has no context; the command is the first word, before all options
+def _print_usage_error(error: Any) -> int:
+    # an option without its value has no context; the command is the first word, before all options
     command = " ".join(["distlog", *(word for word in sys.argv[1:2] if not word.startswith("-"))])
     about = error.ctx.command_path if getattr(error, "ctx", None) else command
     if not sys.argv[1:]:

@@ -76,11 +76,11 @@ def blocks(
 ) -> Iterator[bytes | None]:
     """Yield whole lines in blocks of about `size` bytes at most, and None after `wait` seconds without input."""
     fragments: list[bytes] = []
-    while (data := _read(file, size, wait())) != b"":
-        if data is None:
+    while (chunk := _read(file, size, wait())) != b"":
+        if chunk is None:
             yield None
             continue
-        lines, newline, fragment = data.rpartition(b"\n")
+        lines, newline, fragment = chunk.rpartition(b"\n")
         if newline:
             yield b"".join([*fragments, lines])
             fragments.clear()
@@ -107,7 +107,7 @@ def _read_available(file: BinaryIO, size: int) -> bytes:
 def _is_ready(file: BinaryIO, seconds: float | None) -> bool:
     try:
         return is_readable(file.fileno(), seconds)
-    except io.UnsupportedOperation:  # memory
+    except io.UnsupportedOperation:  # a file in memory has no descriptor
         return True
 
 
@@ -139,11 +139,11 @@ class StreamReading:
     def __init__(
         self, reader: FileReader, path: str, seen_fields: SeenFields, wait: Callable[[], float | None]
     ) -> None:
-        form = reader.options.format or TEXT
-        if form == PARQUET:
+        input_format = reader.options.format or TEXT
+        if input_format == PARQUET:
             raise InvalidConfigError("--format parquet cannot read a stream: use a file")
         self._path, self._wait = path, wait
-        self._lines = LineReading(reader, form, seen_fields)
+        self._lines = LineReading(reader, input_format, seen_fields)
 
     def __iter__(self) -> Iterator[Part | None]:
         """Raises OSError, and InvalidRecordError for a bad line."""
@@ -164,11 +164,11 @@ class StreamReading:
 
 
 class Source:
-    """The inputs of a command in their order. All files are listed before the first is read."""
+    """The inputs of a command, in order. All files are listed before the first is read."""
 
     def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
         self._reader, self.seen_fields = reader, SeenFields(reader.options.fields)
-        # paths of streams, and between them the splits of files
+        # the path of each stream, and the splits of the files between two streams
         self._items = list[str | list[FileSplit]]()
         for are_streams, group in itertools.groupby(inputs, is_stream):
             paths = list(group)
@@ -212,14 +212,14 @@ class Source:
         return warning_of_no_records(names) if names else None
 
 
-#: A stream is committed at this size before its time, which makes segments of a good size.
+#: From this size on, a stream is committed before its time: larger segments gain nothing.
 COMMIT_BYTES = 256 << 20
 
 
 class Appending:
-    """Commits records: of a stream every `seconds` and at its end, also after a bad line; of files once.
+    """Appends and commits records: of a stream every `seconds` and at its end, also at a bad line; of files once.
 
-    `seconds` is None if the input is files; then nothing is committed after an error.
+    `seconds` is None for files, of which nothing is committed after an error.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -46,12 +46,12 @@ _DEVELOPER_EXTRA = re.compile(r"""extra *== *["'](test|docs|bench)["']""")
 _DEFAULT_OPEN_FILES = 1024
 #: PySpark 4 runs on no older Java.
 _OLDEST_JAVA = 17
-_OPTIONS_OF_JAVA = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+_JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
 #: The time limit for a program to print its version.
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
-#: Lists the formats as Spark does. The two arguments are the Python and the distlog of this process, which has
-#: imported its own format.
+#: A program that lists data source formats as Spark does. Its arguments are this process's Python and distlog, whose
+#: format is not imported again.
 _LIST_FORMATS = """
 import sys
 
@@ -82,7 +82,7 @@ def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: J
 
     Vacuum deletes the files later.
     """
-    _end(distlog.open(url, storage_options=dict(storage)).retention(dry_run=dry_run), as_json)
+    _print_and_exit(distlog.open(url, storage_options=dict(storage)).retention(dry_run=dry_run), as_json)
 
 
 def delete_records(
@@ -112,7 +112,7 @@ def delete_records(
         if number in starts:
             raise typer.BadParameter(f"partition {number} is set twice: set it once", param_hint="--before")
         starts[number] = offset
-    _end(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
+    _print_and_exit(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
 
 
 def compact(
@@ -137,7 +137,7 @@ def compact(
     If the topic's cleanup.policy contains compact, the last record of each key stays. Otherwise small segments are
     merged. The exit status is 1 if a partition or a merge fails.
     """
-    _end(distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run, memory=memory), as_json)
+    _print_and_exit(distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run, memory=memory), as_json)
 
 
 def rebuild_index(
@@ -160,7 +160,7 @@ def rebuild_index(
         report, _ = rebuild_indexes(
             topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=progress.add
         )
-    _end(report, as_json)
+    _print_and_exit(report, as_json)
 
 
 def repair(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
@@ -200,10 +200,10 @@ def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json
     folder = Folder(url, dict(storage))
     with naming_topics(folder):
         report = vacuum_files(folder, topic_log(folder), dry_run=dry_run)
-    _end(report, as_json)
+    _print_and_exit(report, as_json)
 
 
-def _end(report: Report, as_json: bool) -> None:
+def _print_and_exit(report: Report, as_json: bool) -> NoReturn:
     print_report(report, as_json=as_json)
     raise typer.Exit(status_of(report))
 
@@ -218,7 +218,7 @@ def check_store(
 
     It tests conditional writes, ranges, listings, deletes and the clock, and deletes what it writes.
     """
-    _end(store_report(Folder(url, dict(storage)), now_ms, time.monotonic), as_json)
+    _print_and_exit(store_report(Folder(url, dict(storage)), now_ms, time.monotonic), as_json)
 
 
 def doctor(
@@ -239,7 +239,7 @@ def doctor(
     problems = [counted(count, status) for status, count in counts.items() if count]
     rows = [finding.row() for finding in findings]
     report = Summary(", ".join(problems) or "all checks passed", {"ok": not counts[ERROR], "checks": rows}, rows)
-    _end(report, as_json)
+    _print_and_exit(report, as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _machine_findings() -> Iterator[Finding]:
 
 
 def _packages() -> Finding:
-    """The versions of the installed packages that distlog uses; whether they fit together is for `pip check`."""
+    """List the versions of the packages that distlog uses; `pip check` checks whether they fit together."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -318,19 +318,19 @@ def _java(*, is_needed: bool) -> Finding:
     where = f"JAVA_HOME={home}" if home else "PATH"
     if not is_needed and not (java and os.access(java, os.X_OK)):
         return Finding("Java", OK, f"none in {where}; only Spark needs it")
-    fault = ERROR if is_needed else OK
+    status = ERROR if is_needed else OK
     if java is None or not os.access(java, os.X_OK):
-        return Finding("Java", fault, f"none in {where}", _JAVA_ADVICE)
+        return Finding("Java", status, f"none in {where}", _JAVA_ADVICE)
     # Java prints these variables, which may hold passwords, next to its version
-    environment = {name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_JAVA}
+    environment = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTION_VARIABLES}
     outcome = _output_of([java, "-version"], environment)
     printed = outcome if isinstance(outcome, str) else f"{outcome.stdout}{outcome.stderr}"
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', printed)
     if version is None:
-        return Finding("Java", fault, f"{java} does not print its version: {_one_line(printed)[:200]}", _JAVA_ADVICE)
+        return Finding("Java", status, f"{java} does not print its version: {_one_line(printed)[:200]}", _JAVA_ADVICE)
     result = f"{version[1]} at {java}, by {'JAVA_HOME' if home else 'PATH'}"
     if int(version[2]) < _OLDEST_JAVA:
-        return Finding("Java", fault, result, _JAVA_ADVICE if is_needed else "")
+        return Finding("Java", status, result, _JAVA_ADVICE if is_needed else "")
     return Finding("Java", OK, result)
 
 
@@ -365,15 +365,15 @@ def _pyspark(pyspark: Path) -> Finding:
     except Exception as error:
         result = f"distlog.spark cannot be imported with {pyspark}: {type(error).__name__}: {error}"
         return Finding("PySpark", ERROR, result, f"pip install {extra('spark')}")
-    del data_source  # it could be imported
+    del data_source  # only the import is a check
     if (home := os.environ.get("SPARK_HOME")) is not None:
         jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
         if not jars:
             return Finding("PySpark", ERROR, f"SPARK_HOME={home} has no Spark", "unset SPARK_HOME, or correct it")
-        other = jars[0].stem.rpartition("-")[2]
-        if other.split(".")[:2] != version.split(".")[:2]:
-            result = f"{version} would start Spark {other} of SPARK_HOME={home}"
-            return Finding("PySpark", ERROR, result, f"unset SPARK_HOME, or pip install pyspark=={other}")
+        home_version = jars[0].stem.rpartition("-")[2]
+        if home_version.split(".")[:2] != version.split(".")[:2]:
+            result = f"{version} would start Spark {home_version} of SPARK_HOME={home}"
+            return Finding("PySpark", ERROR, result, f"unset SPARK_HOME, or pip install pyspark=={home_version}")
     return Finding("PySpark", OK, f"{version} at {pyspark}")
 
 
@@ -411,7 +411,7 @@ def _store_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
     try:
         storage = Folder(url, options)
         if storage.is_local:
-            yield from _space(storage.local_path(""))
+            yield from _disk_space(storage.local_path(""))
         report = store_report(storage, now_ms, time.monotonic, is_measured=False)
     except (DistlogError, OSError, ModuleNotFoundError) as error:
         yield Finding("store", ERROR, str(error))
@@ -419,10 +419,10 @@ def _store_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
     for result in report.checks:
         if result.ok is not None:
             yield Finding(f"store: {result.name}", OK if result.ok else ERROR, result.about)
-    yield from _topics(url, options)
+    yield from _topic_findings(url, options)
 
 
-def _topics(url: str, options: dict[str, Any]) -> Iterator[Finding]:
+def _topic_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
     """Check the topics in the folder: whether they open, and whether copies share an id."""
     errors: dict[str, DistlogError] = {}
     try:
@@ -433,17 +433,15 @@ def _topics(url: str, options: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("topics", ERROR, str(error))
         return
     yield Finding("topics", OK, f"{counted(len(opened_topics), 'topic')} can be opened")
-    for name, fault in errors.items():
-        yield Finding(f"topics: {name}", ERROR, str(fault), f"distlog verify {url.rstrip('/')}/{name}")
+    for name, topic_error in errors.items():
+        yield Finding(f"topics: {name}", ERROR, str(topic_error), f"distlog verify {url.rstrip('/')}/{name}")
     for name, text in copies_in(opened_topics).items():
         yield Finding(f"topics: {name}", WARNING, text, f"distlog alter {url.rstrip('/')}/{name} --new-id")
 
 
-def _space(folder: str) -> Iterator[Finding]:
-    """Check free space and inodes of the disk of the folder, which may not exist yet."""
-    path = Path(folder)
-    while not path.exists():
-        path = path.parent
+def _disk_space(folder: str) -> Iterator[Finding]:
+    """Check the free space and inodes of the disk of a folder, which may not exist yet."""
+    path = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
     disk = os.statvfs(path)
     # some file systems, as btrfs, count no inodes
     for name, free, total, free_text in (

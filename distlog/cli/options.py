@@ -242,9 +242,9 @@ def listener_arguments(
         # slow to import
         from asyncio import sslproto
 
-        # the buffer of a connection for its lifetime; a TLS record has at most 16 KiB
+        # by default each connection keeps a buffer of 256 KiB; a TLS record has at most 16 KiB
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # of Python 3.11, as the gateway
-        # an error in these files is reported before one in the users file
+        # raises for these files before the users file is read
         tls.context()
     authentication = None if users is None else Authentication(UsersFile(users), names)
     return {"host": host, "port": port, "tls": tls, "authentication": authentication}

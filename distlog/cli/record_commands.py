@@ -139,7 +139,7 @@ def append(
 
 
 def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt) -> None:
-    """Append the records of the source until its end or a signal, which drops records of files."""
+    """Append the records of the source until its end or a signal, which discards files, but not a stream."""
     is_reported = False
     with Progress("appending", total_bytes=source.shown_size) as progress:
         for reading in source.readings(appending.wait):
@@ -149,20 +149,20 @@ def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt
                     progress.add(part.records.num_rows, part.size)
                 appending.commit_if_due()
                 # a stream may have no end
-                if appending.records and not is_reported and (wrong_name := source.seen_fields.error()):
-                    print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
+                if appending.records and not is_reported and (field_error := source.seen_fields.error()):
+                    print(f"distlog: so far {field_error}", file=sys.stderr, flush=True)
                     is_reported = True
             if interrupt.signal and not source.has_stream:
                 appending.abort()
                 return
-            # a stream that a signal ends may end within a row
+            # a signal may have ended the stream within a row
             for part in reading.remaining() if isinstance(reading, StreamReading) else ():
                 appending.append(part)
             if interrupt.signal:
                 return
-    if wrong_name := source.seen_fields.error():
+    if field_error := source.seen_fields.error():
         appending.abort()
-        raise wrong_name
+        raise field_error
 
 
 def _report(appending: Appending, signal_number: int, *, as_json: bool) -> None:
@@ -228,7 +228,7 @@ def read(
         print_records(batch, number == 0)
         if follows:
             sys.stdout.flush()
-    # so that an error of the last write is reported like any other
+    # here, so that an error of the last write is reported
     sys.stdout.flush()
 
 
@@ -438,9 +438,9 @@ def batch_printer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Which records to read: from `offset` on, of the last `tail` offsets, or of the times [`since`, `until`) in ms.
+    """The records to read: from `offset` on, or of the last `tail` offsets, or of the times [`since`, `until`) in ms.
 
-    `keys` selects records by key; if it is empty, records of all keys are read.
+    `keys` selects records by key; without keys, all records are read.
     """
 
     offset: int | None = None
@@ -525,12 +525,12 @@ def _closing_at_sigterm(consumer: Consumer) -> Iterator[list[int]]:
     """Close the consumer at SIGTERM, so that its group doesn't wait for its lease; yields the received signals."""
     signals: list[int] = []
 
-    def end(number: int, _: object) -> None:
+    def close(number: int, _: object) -> None:
         signals.append(number)
         consumer.close()
 
-    previous = signal.signal(signal.SIGTERM, end)
+    previous_handler = signal.signal(signal.SIGTERM, close)
     try:
         yield signals
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGTERM, previous_handler)

@@ -42,7 +42,7 @@ from distlog.gateway.security.users_file import check_name, new_secrets, read_us
 if TYPE_CHECKING:
     from prometheus_client import Metric as PrometheusMetric
 
-    # an extra, which takes as long to import as the library; commands other than `serve` do without
+    # slow to import, and only `serve` needs them
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
 
@@ -66,10 +66,9 @@ Processes = Annotated[
     typer.Option(min=1, max=1000, metavar="N", help="Run N processes on consecutive ports; all stop when one exits."),
 ]
 Address = tuple[str, int] | None
-#: The address that only this machine reaches.
 LOOPBACK = "127.0.0.1"
 _REDRAW_S = 1.0
-#: Makes the tasks that maintain the root; its argument is called with their runs.
+#: Makes the tasks that maintain the root; its argument is called after each run of a task.
 MakeTasks = Callable[[Callable[[TaskRun], None]], "Maintenance"]
 #: How long a thread may compute before another thread runs; Python's default is 5 ms.
 _SWITCH_INTERVAL_S = 0.0005
@@ -259,7 +258,7 @@ def warmup(*, as_json: Json = False) -> None:
 
 
 class Service:
-    """A LogManager of `roots`, and its output: text for people, or JSON lines. Raises as LogManager does."""
+    """Runs a LogManager of `roots`, and prints its events: text for people, or JSON lines."""
 
     def __init__(
         self, roots: Sequence[str], settings: Mapping[str, object], storage: Mapping[str, Any], *, as_json: bool
@@ -283,9 +282,9 @@ class Service:
         print_report(Summary(text, fields), as_json=self._as_json)
         return SUCCESS if ok else FAILED
 
-    def run(self, metrics_at: Address) -> int:
+    def run(self, metrics_address: Address) -> int:
         """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status."""
-        server, roots = metrics_server(metrics_at, self._manager.metrics), self._manager.roots
+        server, roots = metrics_server(metrics_address, self._manager.metrics), self._manager.roots
         with self._line, server as port, ending_signals() as signal_file:
             self._line.event("started", f"running: {', '.join(roots)}", roots=roots, metrics_port=port)
             self._manager.start()
@@ -310,7 +309,7 @@ class Service:
 def serve_until_signal(
     gateway: GatewayServer,
     make_tasks: MakeTasks | None,
-    metrics_at: Address,
+    metrics_address: Address,
     *,
     as_json: bool,
     process: int | None,
@@ -325,7 +324,7 @@ def serve_until_signal(
     tasks = make_tasks(partial(_print_run, line)) if make_tasks else None
     all_metrics = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
     identity = {} if process is None else {"process": process, "pid": os.getpid()}
-    with line, metrics_server(metrics_at, all_metrics) as port, ending_signals() as signal_file:
+    with line, metrics_server(metrics_address, all_metrics) as port, ending_signals() as signal_file:
         # a thread that computes must not delay each step of another thread by 5 ms
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         # the start waits for the storage most of the time
@@ -338,7 +337,7 @@ def serve_until_signal(
             line.event("started", f"serving {gateway.root} at {gateway.address}", **fields)
 
         gateway.start(on_started, lambda: is_readable(signal_file, 0))
-        # its tasks print lines, so after this: the first line is the address
+        # after the start, so that the first line is the address: tasks print lines
         if tasks:
             tasks.start()
         _draw_until(line, signal_file)
@@ -362,7 +361,7 @@ def _check_ports(processes: int, *addresses: Address) -> None:
 def _check_root(root: Folder, *, is_first: bool) -> None:
     """Report a new root, which may be a typo. Raises TopicNotFoundError for a topic."""
     check_root(root)
-    # the gateway reports a file at this path better
+    # not for a file at this path, which the gateway reports
     if is_first and root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
         print(f"distlog: {output.text(root.url)} does not exist: creating it as a new root", file=sys.stderr)
 
@@ -504,7 +503,7 @@ def fork_processes(count: int) -> int:
 
 
 def _wait(pids: list[int]) -> int:
-    """Wait for a signal, or for a process to end, which leaves `pids`; returns the exit status."""
+    """Wait for a signal, or for a process to end, whose pid is removed; return the exit status."""
     while signal.sigwait(_SIGNALS) == signal.SIGCHLD:
         pid, wait_status = os.waitpid(-1, os.WNOHANG)
         # 0 if a process was only stopped

@@ -341,7 +341,7 @@ def groups(
 
 
 def _commit_for_kafka(topic: distlog.Topic, kafka: str, positions: Mapping[int, int | None]) -> None:
-    # it needs kio, and the other commands here do not
+    # slow to import, and needs kio
     from distlog.gateway.groups.committed_offsets import commit_positions
 
     committed = {number: offset for number, offset in positions.items() if offset is not None}

@@ -27,7 +27,7 @@ from distlog.jobs.job import add_settings, argument, job_parser, run_job
 from distlog.spark.appends import FilesResult, append_files
 from distlog.spark.sink import WriteOptions, parse_batch_id
 
-#: The arguments of argparse for options that do not take any text.
+#: Further arguments of `add_argument` for options that do not take any text.
 _OPTION_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "--format": {"choices": FORMATS},
     "--timestamp-unit": {"choices": TIME_UNITS, "default": "ms"},
@@ -83,7 +83,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     return _summary(options.topic, result, time.monotonic() - started)
 
 
-# Names of Hadoop's settings of its S3 client begin so.
+#: The prefix of Hadoop's settings for its S3 client.
 _S3A_SETTINGS = "spark.hadoop.fs.s3a."
 _S3A_SCHEMES = ("s3a://", "s3n://")
 

@@ -1,4 +1,4 @@
-"""The parts that all jobs share: the common arguments, the session, the printed summary and the exit status."""
+"""The common parts of all jobs: arguments, the session, the printed summary and the exit status."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
 
 
-class _JvmErrors(io.TextIOBase):
-    """The standard error of the JVM: spark-submit sends a Python program's own to standard output."""
+class _JvmStderr(io.TextIOBase):
+    """The standard error of the JVM, since spark-submit sends Python's own to standard output."""
 
     def __init__(self, stderr: TextIO) -> None:
         self._stderr = stderr
@@ -36,7 +36,7 @@ class _JvmErrors(io.TextIOBase):
             SparkContext._ensure_initialized()
             jvm: Any = SparkContext._jvm
             jvm.java.lang.System.err.print(text)
-        except Exception:  # each way in which a JVM can end raises another error
+        except Exception:  # a JVM can end in many ways, each with its own error
             self._stderr.write(text)
         return len(text)
 
@@ -50,7 +50,7 @@ _USER_ERROR = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$",
 
 
 class JobParser(argparse.ArgumentParser):
-    """The parser of a program: for wrong arguments it prints the usage, and raises InvalidConfigError."""
+    """Raises InvalidConfigError for wrong arguments, after printing the usage."""
 
     def __init__(self, program: str, description: str | None) -> None:
         super().__init__(program, description=description, allow_abbrev=False)
@@ -123,7 +123,7 @@ def run_program(
 ) -> int:
     """Parse the arguments and call `run`; print any error. Returns the exit status."""
     if argv is None:
-        # a program, not a call: the scan of all imported objects at exit would take a third of the CPU
+        # this process ends soon: the collection of all imported objects at exit would take a third of its CPU time
         gc.freeze()
         argv = sys.argv[1:]
     open_closed_streams()
@@ -133,7 +133,7 @@ def run_program(
     # py4j logs a traceback at an interrupt and at a lost JVM, and raises both anyway
     logging.getLogger().addFilter(_should_log)
     try:
-        with redirect_stderr(_JvmErrors(sys.stderr) if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr):
+        with redirect_stderr(_JvmStderr(sys.stderr) if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr):
             try:
                 return run(parser.parse_args(argv))
             except Exception as error:
@@ -147,7 +147,7 @@ def run_program(
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:
-    """Return whether an interrupt caused the error, as py4j's error for a connection that it was still opening."""
+    """Return whether an interrupt caused the error, as when py4j was opening a connection."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -158,7 +158,7 @@ def _should_log(record: logging.LogRecord) -> bool:
 
 
 def _is_output_closed() -> bool:
-    """Return whether standard output is closed, and replace it, since Python flushes it at exit."""
+    """Return whether standard output is closed; replace it then, since Python flushes it at exit."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     is_closed = any(event & select.POLLERR for _, event in output.poll(0))
