@@ -152,7 +152,7 @@ class _Produce:
     def count(self, quota: str, size: int) -> None:
         """Ignore the count: there is no quota."""
 
-    def let_next(self) -> None:
+    def allow_pipelining(self) -> None:
         """Do nothing: no request follows."""
 
     def hang_up(self, reason: str) -> None:

@@ -58,7 +58,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         delayed.visible_ends = {
             read.partition: read.data.visible_end for read in reads if read.partition and read.data
         }
-        broker.fetch_memory.give_back(sum(read.size for read in reads))
+        broker.fetch_memory.release(sum(read.size for read in reads))
         if broker.fetches.wait(delayed):
             return None
     return _response(request, broker, reads)
@@ -89,7 +89,7 @@ def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_
         is_first = remaining == reserved
         reads.append(_read(request, broker, topic, partition, remaining, committed, is_first=is_first))
         remaining -= reads[-1].size
-    broker.fetch_memory.give_back(remaining)
+    broker.fetch_memory.release(remaining)
     return reads
 
 
@@ -120,7 +120,7 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
     size = sum(read.size for read in reads)
     request.count(CONSUMER_BYTE_RATE, size)
     if size:
-        request.on_sent.append(partial(broker.fetch_memory.give_back, size))
+        request.on_sent.append(partial(broker.fetch_memory.release, size))
     committed = request.body.isolation_level == _READ_COMMITTED
     return {"responses": by_topic(((read.topic, _fetched_fields(read, committed)) for read in reads), name="topic")}
 
@@ -147,7 +147,7 @@ def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
 def _record_bytes(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
     if isinstance(batches, StoredBatches):
         return batches
-    # the commit gave the batches other offsets than their bytes have: write these into a copy
+    # `moved`: the offsets of the commit must be written into a copy of the bytes
     return bytes(batches) if batches.moved else batches.data
 
 
@@ -158,7 +158,7 @@ _EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
 def list_offsets(request: Request, broker: Broker) -> Fields:
     committed = request.get("isolation_level", 0) == _READ_COMMITTED
     topics = [
-        {"name": name, "partitions": _topic_offsets(request, broker, name, [part for _, part in items], committed)}
+        {"name": name, "partitions": _topic_offsets(request, broker, name, [item[1] for item in items], committed)}
         for name, items in grouped(_by_partition(request).items(), lambda item: item[0][0]).items()
     ]
     return {"topics": topics}
@@ -184,12 +184,13 @@ def _topic_offsets(
             hosted.refresh()
     except Exception as error:
         code = error_code(error)
-        return [{"partition_index": part.partition_index, "error_code": code} for part in requested]
+        return [{"partition_index": partition.partition_index, "error_code": code} for partition in requested]
 
-    def listed(part: Any) -> Fields:
-        return fields_or_error(_list_offset, hosted, part, committed, partition_index=part.partition_index)
+    def offset_fields(partition: Any) -> Fields:
+        index = partition.partition_index
+        return fields_or_error(_list_offset, hosted, partition, committed, partition_index=index)
 
-    return [listed(part) for part in requested] if hosted.is_local else in_parallel(listed, requested)
+    return [*map(offset_fields, requested)] if hosted.is_local else in_parallel(offset_fields, requested)
 
 
 def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields:
@@ -215,10 +216,10 @@ def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields
 
 # An imported log has its broker's leader epochs: each ends where the next one begins, and the latest at the log end.
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
-    requested = {(topic.topic, part.partition): part for topic in request.body.topics for part in topic.partitions}
+    requested = {(topic.topic, item.partition): item for topic in request.body.topics for item in topic.partitions}
     ends = (
-        (name, fields_or_error(_epoch_end, request, broker, name, part, partition=number))
-        for (name, number), part in requested.items()
+        (name, fields_or_error(_epoch_end, request, broker, name, item, partition=number))
+        for (name, number), item in requested.items()
     )
     return {"topics": by_topic(ends, name="topic")}
 
@@ -238,8 +239,8 @@ def delete_records(request: Request, broker: Broker) -> Fields:
         return {"low_watermark": report.log_start_offsets[number]}
 
     topics = by_topic(
-        (name, fields_or_error(delete, name, number, part.offset, partition_index=number, low_watermark=-1))
-        for (name, number), part in _by_partition(request).items()
+        (name, fields_or_error(delete, name, number, item.offset, partition_index=number, low_watermark=-1))
+        for (name, number), item in _by_partition(request).items()
     )
     return {"topics": topics}
 

@@ -63,8 +63,8 @@ _MAX_RECORD_ERRORS = 10_000
 _MIN_WAIT_S = 1.0
 
 
-class PartState(Enum):
-    """The progress of one partition's batch. DURABLE and FAILED are final."""
+class BatchState(Enum):
+    """The progress of a batch."""
 
     WAITING = auto()
     #: Another process holds the partition's lock: the batch is appended when the lock is free.
@@ -78,18 +78,18 @@ class PartState(Enum):
     FAILED = auto()
 
 
-_FINAL = (PartState.DURABLE, PartState.FAILED)
+_FINAL = (BatchState.DURABLE, BatchState.FAILED)
 _TOPIC = attrgetter("topic")
 
 
 @dataclass(slots=True, eq=False)
-class ProducedPart:
+class ProducedBatch:
     """The batch of one partition; `topic` is a name or an id."""
 
     topic: str | uuid.UUID
     number: int
     records: bytes | None
-    state: PartState = PartState.WAITING
+    state: BatchState = BatchState.WAITING
     partition: Partition | None = None
     info: AppendInfo | None = None
     error: BaseException | None = None
@@ -97,115 +97,112 @@ class ProducedPart:
 
 
 class ProduceRequest(DelayedAppend):
-    """A Produce request: Kafka's DelayedProduce.
-
-    Until the request is answered, threads call `step`: first the network's thread or a handler's thread, then a
-    handler's thread after each wait for locks.
-    """
+    """A Produce request: Kafka's DelayedProduce. After each wait for locks, another thread calls `step` again."""
 
     def __init__(self, request: Request, broker: Broker) -> None:
         body = request.body
         wait_s = min(max(body.timeout / 1000, _MIN_WAIT_S), TIMEOUT_S)
         # a client that wants no response may disconnect before the append
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
-        self._broker, self._parts = broker, list(_parts(body))
-        # how many commits the request waits for
+        self._broker, self._batches = broker, list(_produced_batches(body))
         self._pending_commits, self._lock = 0, threading.Lock()
-        request.count(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in self._parts))
-        self._fail([part for part in self._parts if part.error is not None])
-        self._fail_refused_parts()
+        request.count(PRODUCER_BYTE_RATE, sum(len(batch.records or b"") for batch in self._batches))
+        self._fail([batch for batch in self._batches if batch.error is not None])
+        self._fail_refused_batches()
 
     def step(self) -> None:
-        """Advance all parts. Raises WouldWaitError if the request must wait, but may not."""
+        """Advance all batches. Raises WouldWaitError as `produce` does."""
         if self.is_dropped:
-            self._fail(self._in_states(PartState.LOCKED))
+            self._fail(self._in_states(BatchState.LOCKED))
         commits = self._append()
-        if not self.request.may_wait and any(part.state not in _FINAL for part in self._parts):
+        if not self.request.may_wait and any(batch.state not in _FINAL for batch in self._batches):
             raise WouldWaitError
-        if not self._in_states(PartState.LOCKED) and self._in_states(PartState.APPENDED, PartState.COMMITTING):
+        if not self._in_states(BatchState.LOCKED) and self._in_states(BatchState.APPENDED, BatchState.COMMITTING):
             # the client's next batches can share a sync or a commit with this request
-            self.request.let_next()
+            self.request.allow_pipelining()
         self._flush()
         if commits:
-            for part, result in commits:
-                result.add_done_callback(partial(self._on_committed, part))
+            for batch, result in commits:
+                result.add_done_callback(partial(self._on_committed, batch))
         else:
             self._wait_or_respond()
 
-    def _in_states(self, *states: PartState) -> list[ProducedPart]:
-        return [part for part in self._parts if part.state in states]
+    def _in_states(self, *states: BatchState) -> list[ProducedBatch]:
+        return [batch for batch in self._batches if batch.state in states]
 
-    def _fail_refused_parts(self) -> None:
+    def _fail_refused_batches(self) -> None:
         request, id_ = self.request, self.request.body.transactional_id
-        for topic, parts in grouped(self._in_states(PartState.WAITING), _TOPIC).items():
+        for topic, batches in grouped(self._in_states(BatchState.WAITING), _TOPIC).items():
             try:
                 if id_ is not None:
                     request.rights.check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
                 request.rights.check_topic(Operation.WRITE, topic, self._broker.metadata)
             except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
-                self._fail(parts, error)
+                self._fail(batches, error)
         if request.body.acks not in _ACKS:
             code = ErrorCode.invalid_required_acks
-            self._fail(self._parts, RefusedError("acks must be 0, 1 or -1 (all)", code=code, acks=request.body.acks))
+            self._fail(
+                self._batches, RefusedError("acks must be 0, 1 or -1 (all)", code=code, acks=request.body.acks)
+            )
 
-    def _append(self) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
-        commits = list[tuple[ProducedPart, Future[AppendInfo]]]()
-        for topic, parts in grouped(self._in_states(PartState.WAITING, PartState.LOCKED), _TOPIC).items():
+    def _append(self) -> list[tuple[ProducedBatch, Future[AppendInfo]]]:
+        commits = list[tuple[ProducedBatch, Future[AppendInfo]]]()
+        for topic, batches in grouped(self._in_states(BatchState.WAITING, BatchState.LOCKED), _TOPIC).items():
             try:
                 hosted = self._broker.metadata.client_topic(topic)
             except Exception as error:
-                self._fail(parts, error)
+                self._fail(batches, error)
                 continue
             if hosted.is_local:
-                for part in parts:
-                    self._append_locally(hosted, part)
+                for batch in batches:
+                    self._append_locally(hosted, batch)
             else:
-                commits += self._append_later(hosted, parts)
+                commits += self._append_later(hosted, batches)
         self._pending_commits = len(commits)
         return commits
 
-    def _append_locally(self, hosted: HostedTopic, part: ProducedPart) -> None:
+    def _append_locally(self, hosted: HostedTopic, batch: ProducedBatch) -> None:
         try:
-            records, fence = self._records_and_fence(hosted, part)
-            part.partition = hosted.partition(part.number)
-            wait_s = self._broker.appends.max_wait_s(part.partition)
-            part.info = part.partition.append(records, fence, timeout_s=wait_s, may_wait=self.request.may_wait)
+            records, fence = self._records_and_fence(hosted, batch)
+            batch.partition = hosted.partition(batch.number)
+            wait_s = self._broker.appends.max_wait_s(batch.partition)
+            batch.info = batch.partition.append(records, fence, timeout_s=wait_s, may_wait=self.request.may_wait)
         except WouldWaitError:
-            part.state = PartState.WAITING
+            batch.state = BatchState.WAITING
         except LockHeldError as error:
-            part.state, part.error = PartState.LOCKED, error
+            batch.state, batch.error = BatchState.LOCKED, error
         except Exception as error:
-            self._fail([part], error)
+            self._fail([batch], error)
         else:
-            part.state = PartState.APPENDED
-            if part.info.appended.flush_due:
+            batch.state = BatchState.APPENDED
+            if batch.info.appended.flush_due:
                 # a failed sync may cut the batch off the log: noted until the sync succeeds
-                self._broker.metadata.failed_batches.add(part.topic, part.number, records)
+                self._broker.metadata.failed_batches.add(batch.topic, batch.number, records)
             else:
-                self._succeed(part)
+                self._succeed(batch)
 
     def _append_later(
-        self, hosted: HostedTopic, parts: Sequence[ProducedPart]
-    ) -> list[tuple[ProducedPart, Future[AppendInfo]]]:
+        self, hosted: HostedTopic, batches: Sequence[ProducedBatch]
+    ) -> list[tuple[ProducedBatch, Future[AppendInfo]]]:
         requested = dict[int, tuple[bytes, Fence | None]]()
-        for part in parts:
+        for batch in batches:
             try:
-                part.partition = hosted.partition(part.number)
-                requested[part.number] = self._records_and_fence(hosted, part)
-            except Exception as error:  # noqa: PERF203 - the other parts are appended
-                self._fail([part], error)
-        committing = [part for part in parts if part.number in requested]
+                batch.partition = hosted.partition(batch.number)
+                requested[batch.number] = self._records_and_fence(hosted, batch)
+            except Exception as error:  # noqa: PERF203 - append the other batches
+                self._fail([batch], error)
+        committing = [batch for batch in batches if batch.number in requested]
         try:
             results = hosted.append_later(requested, self.request.client)
         except Exception as error:
             self._fail(committing, error)
             return []
-        for part in committing:
-            part.state = PartState.COMMITTING
-        return [(part, results[part.number]) for part in committing]
+        for batch in committing:
+            batch.state = BatchState.COMMITTING
+        return [(batch, results[batch.number]) for batch in committing]
 
-    def _records_and_fence(self, hosted: HostedTopic, part: ProducedPart) -> tuple[bytes, Fence | None]:
-        records, id_ = part.records, self.request.body.transactional_id
+    def _records_and_fence(self, hosted: HostedTopic, batch: ProducedBatch) -> tuple[bytes, Fence | None]:
+        records, id_ = batch.records, self.request.body.transactional_id
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
         if not attributes_of(records) & TRANSACTIONAL:
@@ -215,15 +212,15 @@ class ProduceRequest(DelayedAppend):
             raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
         producer_id, epoch, _ = producer_of(records)
         producer = ProducerId(producer_id, epoch)
-        return records, self._broker.transactions.fence(id_, producer, (hosted.name, part.number))
+        return records, self._broker.transactions.fence(id_, producer, (hosted.name, batch.number))
 
-    def _on_committed(self, part: ProducedPart, result: Future[AppendInfo]) -> None:
-        """End a part; after the last one, wait for locks or respond."""
+    def _on_committed(self, batch: ProducedBatch, result: Future[AppendInfo]) -> None:
+        """Set the outcome of a batch; after the last one, wait for locks or respond."""
         if (error := result.exception()) is not None:
-            self._fail([part], error)
+            self._fail([batch], error)
         else:
-            part.info = result.result()
-            self._succeed(part)
+            batch.info = result.result()
+            self._succeed(batch)
         with self._lock:
             self._pending_commits -= 1
             is_last = not self._pending_commits
@@ -235,68 +232,68 @@ class ProduceRequest(DelayedAppend):
                 self.request.hang_up("the request failed")
 
     def _flush(self) -> None:
-        parts = self._in_states(PartState.APPENDED, PartState.FLUSH_LOCKED)
-        # a thread flushes several parts: to start a thread costs as much as a part, without its sync
-        threads = min(len(parts), PARALLEL_REQUESTS)
+        batches = self._in_states(BatchState.APPENDED, BatchState.FLUSH_LOCKED)
+        # starting a thread costs as much as a flush without its sync: so a thread flushes several batches
+        threads = min(len(batches), PARALLEL_REQUESTS)
         if threads > 1:
-            in_parallel(self._flush_parts, [parts[first::threads] for first in range(threads)])
+            in_parallel(self._flush_batches, [batches[first::threads] for first in range(threads)])
         else:
-            self._flush_parts(parts)
+            self._flush_batches(batches)
 
-    def _flush_parts(self, parts: Sequence[ProducedPart]) -> None:
-        for part in parts:
-            assert part.partition is not None
-            assert part.info is not None
+    def _flush_batches(self, batches: Sequence[ProducedBatch]) -> None:
+        for batch in batches:
+            assert batch.partition is not None
+            assert batch.info is not None
             try:
-                part.partition.sync(part.info.appended, timeout_s=self._broker.appends.max_wait_s(part.partition))
+                batch.partition.sync(batch.info.appended, timeout_s=self._broker.appends.max_wait_s(batch.partition))
             except LockHeldError as error:
-                part.state, part.error = PartState.FLUSH_LOCKED, error
+                batch.state, batch.error = BatchState.FLUSH_LOCKED, error
             except Exception as error:
-                self._fail([part], error)
+                self._fail([batch], error)
             else:
-                self._succeed(part)
+                self._succeed(batch)
 
     def _wait_or_respond(self) -> None:
-        """Wait for locks that other processes hold. Respond if there are none, or the time is over."""
-        locked = self._in_states(PartState.LOCKED, PartState.FLUSH_LOCKED)
+        """Wait for locks that other processes hold; respond without any, or when the time is over."""
+        locked = self._in_states(BatchState.LOCKED, BatchState.FLUSH_LOCKED)
         # by partition: True for the flush lock, False for the append lock
-        locks = {part.partition: part.state is PartState.FLUSH_LOCKED for part in locked if part.partition}
+        locks = {batch.partition: batch.state is BatchState.FLUSH_LOCKED for batch in locked if batch.partition}
         if locks and self._broker.appends.wait(self, locks):
             return
         self._fail(locked)
         self._respond()
 
-    def _succeed(self, part: ProducedPart) -> None:
-        part.state, part.error = PartState.DURABLE, None
-        assert part.partition is not None
-        if part.records:
-            self._broker.metadata.failed_batches.remove(part.topic, part.number, part.records)
-        self._broker.fetches.appended(part.partition)
-        _warn_of_early_times(part, part.partition)
+    def _succeed(self, batch: ProducedBatch) -> None:
+        batch.state, batch.error = BatchState.DURABLE, None
+        assert batch.partition is not None
+        if batch.records:
+            self._broker.metadata.failed_batches.remove(batch.topic, batch.number, batch.records)
+        self._broker.fetches.appended(batch.partition)
+        _warn_of_early_times(batch, batch.partition)
 
-    def _fail(self, parts: Iterable[ProducedPart], error: BaseException | None = None) -> None:
-        """Fail these parts with the error, or with their own errors; note batches that clients will send again."""
-        for part in parts:
-            part.state, part.error = PartState.FAILED, error or part.error
-            assert part.error is not None
-            part.code = _error_code(part.error, part.topic)
-            _drop_tracebacks(part.error)
-            if part.code.retriable and part.records:
+    def _fail(self, batches: Iterable[ProducedBatch], error: BaseException | None = None) -> None:
+        """Fail these batches with the error, or with their own errors; note batches that clients will send again."""
+        for batch in batches:
+            batch.state, batch.error = BatchState.FAILED, error or batch.error
+            assert batch.error is not None
+            batch.code = _error_code(batch.error, batch.topic)
+            _drop_tracebacks(batch.error)
+            if batch.code.retriable and batch.records:
                 # noted by the requested name or id, since the topic may be missing; the log checks both
-                self._broker.metadata.failed_batches.add(part.topic, part.number, part.records)
+                self._broker.metadata.failed_batches.add(batch.topic, batch.number, batch.records)
 
     def _respond(self) -> None:
-        request, parts = self.request, self._parts
+        request, batches = self.request, self._batches
         if request.body.acks == 0:
             # as in Kafka: a client that gets no responses learns of an error by the end of the connection
-            if any(part.state is PartState.FAILED for part in parts):
+            if any(batch.state is BatchState.FAILED for batch in batches):
                 request.hang_up("a produce request with acks=0 failed")
             else:
                 request.respond(None)
             return
         results, remaining_errors = list[tuple[str | uuid.UUID, Fields]](), _MAX_RECORD_ERRORS
-        for part in parts:
-            results.append((part.topic, _part_fields(part, remaining_errors)))
+        for batch in batches:
+            results.append((batch.topic, _batch_fields(batch, remaining_errors)))
             remaining_errors -= len(results[-1][1].get("record_errors", ()))
         request.respond({"responses": by_topic(results, "partition_responses")})
 
@@ -316,23 +313,25 @@ def _needs_only_writes(request: Request, broker: Broker) -> bool:
         hosted = broker.metadata.cached_topic(topic_key(topic, "name"))
         if hosted is None or not hosted.is_local or hosted.snapshot.config.flush_messages <= 1:
             return False
-        if any(part.records and attributes_of(part.records) & CODEC_MASK for part in topic.partition_data):
+        if any(batch.records and attributes_of(batch.records) & CODEC_MASK for batch in topic.partition_data):
             return False
     return True
 
 
-def _parts(body: Any) -> Iterator[ProducedPart]:
+def _produced_batches(body: Any) -> Iterator[ProducedBatch]:
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
-    for (topic, number), same_part in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
-        error = RefusedError("the request has a partition twice", partition=number) if len(same_part) > 1 else None
-        yield ProducedPart(topic, number, same_part[0][1].records, error=error)
+    for (topic, number), equal_batches in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
+        error = (
+            RefusedError("the request has a partition twice", partition=number) if len(equal_batches) > 1 else None
+        )
+        yield ProducedBatch(topic, number, equal_batches[0][1].records, error=error)
 
 
-def _warn_of_early_times(part: ProducedPart, partition: Partition) -> None:
+def _warn_of_early_times(batch: ProducedBatch, partition: Partition) -> None:
     """Warn of appended records with times before 1990, which are most often seconds in place of milliseconds."""
-    if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
+    if batch.info is None or not batch.records or batch.info.appended.append_time_ms != NO_TIMESTAMP:
         return
-    times_ms = _TIMESTAMPS_FORMAT.unpack_from(part.records, _TIMESTAMPS_POSITION)
+    times_ms = _TIMESTAMPS_FORMAT.unpack_from(batch.records, _TIMESTAMPS_POSITION)
     if min(times_ms) < EARLIEST_USUAL_MS and (early_ms := next(filter(is_early, times_ms), None)) is not None:
         warn_of_early(partition.hosted.name, partition.hosted.snapshot.topic_id, early_ms)
 
@@ -349,12 +348,12 @@ def _drop_tracebacks(error: BaseException) -> None:
             causes += filter(None, (cause.__cause__, cause.__context__))
 
 
-def _part_fields(part: ProducedPart, max_record_errors: int) -> Fields:
-    fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
-    if part.state is PartState.FAILED:
-        errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
+def _batch_fields(batch: ProducedBatch, max_record_errors: int) -> Fields:
+    fields: dict[str, Any] = {"index": batch.number, "error_code": batch.code}
+    if batch.state is BatchState.FAILED:
+        errors = batch.error.record_errors if isinstance(batch.error, RecordValidationError) else ()
         # as in Kafka: clients have their own texts for the codes of transactions
-        error = None if isinstance(part.error, CoordinatorError) else part.error
+        error = None if isinstance(batch.error, CoordinatorError) else batch.error
         return {
             **fields,
             "base_offset": _NO_OFFSET,
@@ -364,12 +363,12 @@ def _part_fields(part: ProducedPart, max_record_errors: int) -> Fields:
             ],
             "error_message": None if error is None else client_text(error),
         }
-    assert part.info is not None
+    assert batch.info is not None
     return {
         **fields,
-        "base_offset": part.info.appended.first_offset,
-        "log_append_time": part.info.appended.append_time_ms,
-        "log_start_offset": part.info.log_start_offset,
+        "base_offset": batch.info.appended.first_offset,
+        "log_append_time": batch.info.appended.append_time_ms,
+        "log_start_offset": batch.info.log_start_offset,
     }
 
 

@@ -21,7 +21,7 @@ from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import Partition, VisibleEnd
 
 #: A fetch gets at most a quarter of the free memory, or the minimum: a few slow clients cannot use all memory.
-_FREE_MEMORY_PART = 4
+_FREE_MEMORY_DIVISOR = 4
 _MIN_BYTES = 64 << 10
 
 
@@ -33,11 +33,11 @@ class FetchMemory:
         """Reserve up to `size` bytes before records are read; returns 0 if no memory is free."""
         with self._lock:
             free = max(self._limit - self.used, 0)
-            size = min(size, max(free // _FREE_MEMORY_PART, min(free, _MIN_BYTES)))
+            size = min(size, max(free // _FREE_MEMORY_DIVISOR, min(free, _MIN_BYTES)))
             self.used += size
             return size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release bytes that were not read, or were sent. A negative `size` adds what a large batch used on top."""
         with self._lock:
             self.used -= size
@@ -51,7 +51,7 @@ Delayed = TypeVar("Delayed", bound="DelayedOperation")
 
 
 class _Purgatory(ABC, Generic[Delayed]):
-    """Requests that wait for one kind of event; a thread checks them, with pauses of `shortest_s` to `longest_s`."""
+    """Requests that wait for an event, which a thread checks with pauses of `shortest_s` to `longest_s`."""
 
     def __init__(
         self, name: str, handle_again: Callable[[Request], None], shortest_s: float, longest_s: float
@@ -179,7 +179,7 @@ class DelayedFetch(DelayedOperation):
         return max(current.log_bytes - previous.log_bytes, 1) if current.offset > previous.offset else 0
 
 
-#: Returns the visible end of a partition, for readers of committed records if True; None if it cannot be read.
+#: Returns the visible end of a partition, for readers of committed records if the bool is True; None on an error.
 _VisibleEnds = Callable[[Partition, bool], VisibleEnd | None]
 
 
@@ -258,7 +258,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
 
 def _owner(delayed: DelayedFetch) -> CpuUse:
     share = delayed.request.share
-    return share.part_of or share
+    return share.parent or share
 
 
 # A waiting append occupies no handler: a lock that is held for long delays only the producers of its partition.
@@ -269,7 +269,7 @@ _APPEND_CHECK_S, _MAX_APPEND_PAUSE_S = 0.005, 0.1
 
 @dataclass(slots=True, eq=False)
 class DelayedAppend(DelayedOperation):
-    """A produce request that waits for locks of partitions, True for a flush lock."""
+    """A produce request that waits for a lock of each partition: the flush lock if True, else the append lock."""
 
     #: True if the request is appended even after its client has disconnected.
     is_needed: bool
@@ -295,7 +295,7 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         return 0 if partition in self._wait_counts else SHORT_WAIT_S
 
     def wait(self, delayed: DelayedAppend, locks: Mapping[Partition, bool]) -> bool:
-        """Let a request wait for locks (True: a flush lock); returns False if its time is over."""
+        """Let a request wait for locks; returns False if its time is over."""
         delayed.locks = dict(locks)
         return self._add(delayed)
 

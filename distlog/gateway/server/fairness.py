@@ -13,46 +13,46 @@ from typing import Generic, NamedTuple, TypeVar
 
 #: A client without a user is identified by its address; with IPv6 by its network, with a prefix of this length.
 _IPV6_PREFIX = 64
-#: The half-life of a use; and how many CPUs a client keeps busy whose use stays at one second.
 _HALF_LIFE_S = 1.0
-_RATE_OF_USE = 0.6931 / _HALF_LIFE_S
+#: The number of CPUs that a client keeps busy if its use stays at one second (ln 2 / half-life).
+_CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
 #: How long a client counts as active after a request: in this time, other clients must leave room for it.
 _ACTIVE_S = 0.5
 #: The largest use: even a client that used all the time for long waits at most a second.
-_MOST_S = 0.8 / _RATE_OF_USE
+_MAX_USE_S = 0.8 / _CPUS_PER_USE
 #: A share with less use is idle.
 _NO_USE_S = 1e-6
 #: Idle shares are forgotten when this many exist, or twice as many as the active ones.
-_MANY = 1000
-#: Client ids with this many equal leading characters have one share: each may have 32 KiB without a login.
-_MOST_NAME = 512
+_MANY_SHARES = 1000
+#: Longer client ids are cut: without a login, a client may send ids of 32 KiB.
+_MAX_CLIENT_ID = 512
 
 
 @dataclass(slots=True, eq=False)
 class CpuUse:
-    """The use of a user or an address; or of one of its client ids, whose use also counts for `part_of`."""
+    """The use of an owner (a user or an address), or of one of its client ids, which also counts for the owner."""
 
     name: Hashable
-    part_of: CpuUse | None
+    parent: CpuUse | None
+    #: The use at `active_s`, the time of the last request or of its end; and when a handler last began a request.
     use_s: float = 0
-    noted_s: float = 0
     active_s: float = float("-inf")
     served_s: float = float("-inf")
-    #: The parts by name; and the active parts, the least recently active first.
-    parts: dict[Hashable, CpuUse] = field(default_factory=dict)
+    children: dict[Hashable, CpuUse] = field(default_factory=dict)
+    #: The active children, the least recently active first.
     active: OrderedDict[CpuUse, None] = field(default_factory=OrderedDict)
 
     def use(self, now_s: float) -> float:
-        return self.use_s * 0.5 ** ((now_s - self.noted_s) / _HALF_LIFE_S) if self.use_s else 0
+        return self.use_s * 0.5 ** ((now_s - self.active_s) / _HALF_LIFE_S) if self.use_s else 0
 
     def note(self, used_s: float, now_s: float) -> None:
-        self.use_s, self.noted_s, self.active_s = min(self.use(now_s) + used_s, _MOST_S), now_s, now_s
-        if self.part_of is not None:
-            self.part_of.active[self] = None
-            self.part_of.active.move_to_end(self)
-            self.part_of.note(used_s, now_s)
+        self.use_s, self.active_s = min(self.use(now_s) + used_s, _MAX_USE_S), now_s
+        if self.parent is not None:
+            self.parent.active[self] = None
+            self.parent.active.move_to_end(self)
+            self.parent.note(used_s, now_s)
 
-    def active_parts(self, now_s: float) -> int:
+    def active_children(self, now_s: float) -> int:
         active = self.active
         while active:
             oldest = next(iter(active))
@@ -63,7 +63,7 @@ class CpuUse:
 
 
 def share_name(principal: str | None, address: str) -> str:
-    """The name of a client's share: its user, or its address (a network with IPv6) while `principal` is None."""
+    """The name of a client's share: its user, or without one its address (with IPv6, its network)."""
     if principal is not None:
         return f"user {principal}"
     try:
@@ -82,30 +82,29 @@ class CpuUses:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.clock_s, self.lock = clock_s, threading.Lock()
         self.all = CpuUse("all", None)
-        self._count, self._forget_at = 0, _MANY
+        self._count, self._forget_at = 0, _MANY_SHARES
 
     def share(self, owner: str, client_id: str) -> CpuUse:
         if self._count >= self._forget_at:
             self._forget_idle()
-        of_owner = self._part(self.all, owner)
-        return self._part(of_owner, client_id[:_MOST_NAME])
+        return self._child(self._child(self.all, owner), client_id[:_MAX_CLIENT_ID])
 
     def leaves_room(self, share: CpuUse) -> bool:
-        """True if a client has used less than its part of the time: other active clients have theirs."""
-        now_s, part = self.clock_s(), 2 * _HEAVY_PART
+        """True if a client has used less than its fraction of the time, so that other active clients have theirs."""
+        now_s, fraction = self.clock_s(), 2 * _HEAVY_FRACTION
         with self.lock:
-            for level in (share.part_of, share):
+            for level in (share.parent, share):
                 assert level is not None
-                assert level.part_of is not None
-                part /= max(level.part_of.active_parts(now_s) + (level not in level.part_of.active), 1)
-                if level.use(now_s) * _RATE_OF_USE > part:
+                assert level.parent is not None
+                fraction /= max(level.parent.active_children(now_s) + (level not in level.parent.active), 1)
+                if level.use(now_s) * _CPUS_PER_USE > fraction:
                     return False
         return True
 
-    def _part(self, parent: CpuUse, name: Hashable) -> CpuUse:
-        share = parent.parts.get(name)
+    def _child(self, parent: CpuUse, name: Hashable) -> CpuUse:
+        share = parent.children.get(name)
         if share is None:
-            share = parent.parts[name] = CpuUse(name, parent)
+            share = parent.children[name] = CpuUse(name, parent)
             self._count += 1
         return share
 
@@ -113,25 +112,25 @@ class CpuUses:
         """Forget idle shares; a client that sends again later starts with no use."""
         now_s = self.clock_s()
         # lists, since the thread of authentication may add a share concurrently
-        owners = list(self.all.parts.values())
+        owners = list(self.all.children.values())
         for parent in (*owners, self.all):
-            parent.parts = {
-                part.name: part
-                for part in list(parent.parts.values())
-                if part.parts or part.use(now_s) > _NO_USE_S or now_s - part.active_s <= _ACTIVE_S
+            parent.children = {
+                child.name: child
+                for child in list(parent.children.values())
+                if child.children or child.use(now_s) > _NO_USE_S or now_s - child.active_s <= _ACTIVE_S
             }
-        self._count = len(self.all.parts) + sum(len(owner.parts) for owner in owners)
-        self._forget_at = max(_MANY, 2 * self._count)
+        self._count = len(self.all.children) + sum(len(owner.children) for owner in owners)
+        self._forget_at = max(_MANY_SHARES, 2 * self._count)
 
 
 # The user or address with the least use is next, then its client id with the least use, then the oldest request.
 # Threads share one interpreter, so a client that computes all the time slows down the other clients. While several
-# clients are active, the clients above their part have less than half of the time together, and one handler each.
+# clients are active, heavy clients, which use more than their fraction of the time, have one handler each.
 
-#: The part of the time that all clients above their part have together.
-_HEAVY_PART = 0.4
+#: The fraction of the time that all heavy clients have together.
+_HEAVY_FRACTION = 0.4
 #: A client with at most this many waiting requests limits itself: it sends the next one after a response.
-_FEW = 4
+_FEW_WAITING = 4
 
 
 Waiting = TypeVar("Waiting")
@@ -151,16 +150,16 @@ class FairQueue(Generic[Waiting]):
 
     def put(self, share: CpuUse, item: Waiting) -> None:
         share.note(0, self._shares.clock_s())
-        assert share.part_of is not None
-        self._waiting.setdefault(share.part_of, {}).setdefault(share, deque()).append(item)
+        assert share.parent is not None
+        self._waiting.setdefault(share.parent, {}).setdefault(share, deque()).append(item)
         self._count += 1
 
     def next(self, *, limited: bool = True) -> Waiting | None:
         """Remove and return the next item to run; None if no item may run now. If not `limited`, any item may run."""
         now_s, root = self._shares.clock_s(), self._shares.all
-        part = 1 / max(root.active_parts(now_s), len(self._waiting), 1)
-        for owner in self._in_turn(root, self._waiting, 1.0, now_s, limited):
-            for share in self._in_turn(owner, self._waiting[owner], part, now_s, limited):
+        fraction = 1 / max(root.active_children(now_s), len(self._waiting), 1)
+        for owner in self._runnable(root, self._waiting, 1.0, now_s, limited):
+            for share in self._runnable(owner, self._waiting[owner], fraction, now_s, limited):
                 self._running[owner] += 1
                 self._running[share] += 1
                 owner.served_s = share.served_s = now_s
@@ -176,45 +175,43 @@ class FairQueue(Generic[Waiting]):
 
     def end(self, share: CpuUse, used_s: float) -> None:
         share.note(used_s, self._shares.clock_s())
-        assert share.part_of is not None
-        for level in (share, share.part_of):
+        assert share.parent is not None
+        for level in (share, share.parent):
             self._running[level] -= 1
             if not self._running[level]:
                 del self._running[level]
 
-    def _in_turn(
-        self, parent: CpuUse, waiting: Mapping[CpuUse, object], part: float, now_s: float, limited: bool
+    def _runnable(
+        self, parent: CpuUse, waiting: Mapping[CpuUse, object], fraction: float, now_s: float, limited: bool
     ) -> list[CpuUse]:
-        """The shares that may run another item, the least use first. The parent's part of the time is `part`."""
+        """The shares that may run another item, the least use first. The parent has this fraction of the time."""
         ordered = list(waiting)
         if len(ordered) > 1:
             ordered.sort(key=lambda share: (share.use(now_s), share.served_s))
         if not limited or not ordered:
             return ordered
-        active = parent.active_parts(now_s) + sum(share not in parent.active for share in waiting)
+        active = parent.active_children(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
             # leaves a handler to a new client of another owner, and one to a new client id of this owner
-            reserved = 1 if parent.part_of is None else 2
+            reserved = 1 if parent.parent is None else 2
             return [share for share in ordered if self._running[share] < max(self._size - reserved, 1)]
-        allowance, most = 2 * _HEAVY_PART * part / active, max(self._size // active, 1)
-        heavy = {
-            share for share in ordered if share.use(now_s) * _RATE_OF_USE > allowance and self._waits_of(share) > _FEW
-        }
-        has_time = sum(share.use(now_s) for share in heavy) * _RATE_OF_USE < _HEAVY_PART * part
-        able = ordered if has_time else [share for share in ordered if share not in heavy]
-        # a share near its part gets one handler at a time
+        allowance, max_handlers = 2 * _HEAVY_FRACTION * fraction / active, max(self._size // active, 1)
+        cpus = {share: share.use(now_s) * _CPUS_PER_USE for share in ordered}
+        heavy = {share for share in ordered if cpus[share] > allowance and self._waiting_items(share) > _FEW_WAITING}
+        has_time = sum(cpus[share] for share in heavy) < _HEAVY_FRACTION * fraction
+        # a share near its allowance gets one handler at a time
         return [
             share
-            for share in able
-            if self._running[share] < (1 if share.use(now_s) * _RATE_OF_USE > allowance / 2 else most)
+            for share in ordered
+            if (has_time or share not in heavy)
+            and self._running[share] < (1 if cpus[share] > allowance / 2 else max_handlers)
         ]
 
-    def _waits_of(self, share: CpuUse) -> int:
-        parts = self._waiting.get(share)
-        if parts is not None:
-            return sum(map(len, parts.values()))
-        assert share.part_of is not None
-        return len(self._waiting[share.part_of][share])
+    def _waiting_items(self, share: CpuUse) -> int:
+        if share in self._waiting:
+            return sum(map(len, self._waiting[share].values()))
+        assert share.parent is not None
+        return len(self._waiting[share.parent][share])
 
 
 class Quotas:
@@ -320,48 +317,48 @@ class _Debt:
         return max(self.seconds - (now_s - self.noted_s), 0)
 
 
-#: The bytes that each request may always use, even while large requests that never arrive hold the memory.
-_ALWAYS_TAKEN = 64 << 10
+#: Each request may use this much, even while large requests that never arrive hold the memory.
+_ALWAYS_ADMITTED_BYTES = 64 << 10
 
 
 class RequestMemory:
     """`limit` bytes for requests and responses, at most three quarters for one owner; for one thread."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._most, self.used = limit, limit * 3 // 4, 0
-        # by owner: the bytes above _ALWAYS_TAKEN, and the shares that will release memory without getting more
+        self._limit, self._owner_limit, self.used = limit, limit * 3 // 4, 0
+        # by owner: the bytes above _ALWAYS_ADMITTED_BYTES, and the shares that will release memory without more
         self._used_by, self._releasing = Counter[str](), Counter[str]()
         #: By the waiting share: the bytes that it waits for, and the callback for their grant.
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
-    def next(self) -> MemoryShare | None:
-        able = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
-        return min(able, key=lambda share: self._used_by[share.owner], default=None)
+    def next_admitted(self) -> MemoryShare | None:
+        fitting = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
+        return min(fitting, key=lambda share: self._used_by[share.owner], default=None)
 
-    def has(self, share: MemoryShare, size: int) -> bool:
+    def admits(self, share: MemoryShare, size: int) -> bool:
         """True if a request may use `size` more bytes. A small request may until its owner has the maximum."""
-        is_small = share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
+        is_small = share.size + size <= _ALWAYS_ADMITTED_BYTES and self._used_by[share.owner] <= self._owner_limit
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
         # the share may be counted as one that will release memory, but it releases nothing while it waits
-        counts_itself = share.will_release and not share.passed
-        if self._used_by[share.owner] + size > self._most and self._releasing[share.owner] > counts_itself:
+        counts_itself = share.will_release and not share.releasable
+        if self._used_by[share.owner] + size > self._owner_limit and self._releasing[share.owner] > counts_itself:
             return False
         return self.used + size <= self._limit or self._releasing.total() <= counts_itself
 
     def resize(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.size
-        if change := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
+        if change := max(size - _ALWAYS_ADMITTED_BYTES, 0) - max(share.size - _ALWAYS_ADMITTED_BYTES, 0):
             self._used_by[share.owner] += change
             if not self._used_by[share.owner]:
                 del self._used_by[share.owner]
         share.size = size
-        self.count(share)
+        self.update_releasing(share)
 
-    def count(self, share: MemoryShare) -> None:
+    def update_releasing(self, share: MemoryShare) -> None:
         """Note whether a share will release its memory without getting more."""
-        will_release = share.size > 0 and (share not in self.waiting or share.passed > 0)
+        will_release = share.size > 0 and (share not in self.waiting or share.releasable > 0)
         if will_release == share.will_release:
             return
         share.will_release = will_release
@@ -371,40 +368,39 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """The memory of a connection; `passed` bytes are released while its next request waits for more."""
+    """The memory of a connection, of which `releasable` bytes need no more memory before their release."""
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
-        self._memory, self.owner, self.size, self.passed = memory, owner, 0, 0
+        self._memory, self.owner, self.size, self.releasable = memory, owner, 0, 0
         self.will_release = False
 
     def reserve(self, size: int, on_granted: Callable[[], None]) -> bool:
         """Reserve memory for a request. Returns False if the request must wait until `on_granted` is called."""
-        if self._memory.has(self, size):
-            self.give(size)
+        if self._memory.admits(self, size):
+            self.charge(size)
             return True
         self._memory.waiting[self] = size, on_granted
-        self._memory.count(self)
+        self._memory.update_releasing(self)
         return False
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         if not size:
             return
         self._memory.resize(self, self.size - size)
-        while first := self._memory.next():
-            size, on_granted = self._memory.waiting.pop(first)
-            first.give(size)
+        while share := self._memory.next_admitted():
+            size, on_granted = self._memory.waiting.pop(share)
+            share.charge(size)
             on_granted()
 
-    def give_up(self) -> None:
+    def cancel_wait(self) -> None:
         self._memory.waiting.pop(self, None)
-        self._memory.count(self)
+        self._memory.update_releasing(self)
 
-    def give(self, size: int) -> None:
-        """Count bytes that are used already, whether they fit or not."""
+    def charge(self, size: int) -> None:
+        """Count bytes that are used already, even above the limit."""
         if size:
             self._memory.resize(self, self.size + size)
 
-    def let_pass(self, size: int) -> None:
-        """Change the bytes that are released without more memory."""
-        self.passed += size
-        self._memory.count(self)
+    def add_releasable(self, size: int) -> None:
+        self.releasable += size
+        self._memory.update_releasing(self)

@@ -1,4 +1,4 @@
-"""Requests, their rights, and the threads that handle them (Kafka's RequestChannel, KafkaRequestHandlerPool)."""
+"""Requests, the rights of their clients, and their frames on a connection (Kafka's RequestChannel.Request)."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Request:
     granted: Rights | None = None
     #: False in the network's thread: there, a handler that would wait raises WouldWaitError.
     may_wait: bool = True
-    #: For the connection: unsent chunks of the response, the request's memory, whether the next one may be handled.
+    #: For the connection: unsent chunks of the response, reserved bytes, and whether the next request may be handled.
     unsent: list[ResponseChunk] | None = None
     memory: int = 0
-    has_passed: bool = False
+    is_pipelined: bool = False
 
     @property
     def api_version(self) -> int:
@@ -95,7 +95,7 @@ class Request:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         chunks = () if fields is None else self._chunks_of(fields)
         if chunks is not None:
-            # without the circle of request, state and connection, no garbage collection is needed
+            # breaks the cycle of request, state and connection, which only garbage collection would free
             self.handler_state = None
             self.client.send(self, chunks)
 
@@ -107,9 +107,8 @@ class Request:
     def hang_up(self, reason: str) -> None:
         self.client.fail(self, reason)
 
-    def let_next(self) -> None:
-        """Let the client's next request be handled before this request is answered, if its API allows that."""
-        self.client.let_next(self)
+    def allow_pipelining(self) -> None:
+        self.client.allow_pipelining(self)
 
     def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
         # a request of an unknown version, which has no body, is answered in version 0
@@ -135,7 +134,7 @@ class ClientConnection(Protocol):
     def fail(self, request: Request, reason: str) -> None:
         """Close the connection without a response."""
 
-    def let_next(self, request: Request) -> None:
+    def allow_pipelining(self, request: Request) -> None:
         """Let the next request be handled before this request is answered, if its API allows that."""
 
 
@@ -259,7 +258,7 @@ class TokenRequest(Request):
 
 #: The bytes of a frame's length.
 _LENGTH_BYTES = 4
-#: A frame's first memory; then its memory is doubled while it arrives.
+#: The first memory of a frame, which doubles while the frame arrives.
 _FIRST_MEMORY = 64 << 10
 #: Other protocols, by the bytes with which they begin: usual mistakes in a client's settings.
 _OTHER_PROTOCOLS = {
@@ -325,15 +324,15 @@ class FrameReader:
             hint = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2], "")
             text = f"a request has an impossible length{hint}" if hint or length <= 0 else _TOO_LARGE
             raise InvalidRequestError(text, length=length, largest=self.largest)
-        part, self._position = self._unread[start : start + length], start + length
+        payload, self._position = self._unread[start : start + length], start + length
         if self.unframed < _LENGTH_BYTES:
             self._unread, self._position = self._unread[self._position :], 0
-        self._filled, self._granted = len(part), 0
+        self._filled, self._granted = len(payload), 0
         if self._filled == length:
-            self._frame = memoryview(part)
+            self._frame = memoryview(payload)
         else:
             self._frame = np.empty(length, np.uint8).data
-            self._frame[: self._filled] = part
+            self._frame[: self._filled] = payload
         return length
 
     def next(self) -> memoryview | None:
@@ -352,11 +351,11 @@ def topic_key(topic: Any, field: str) -> str | uuid.UUID:
     return name if name is not None else topic.topic_id or uuid.UUID(int=0)
 
 
-def by_topic(parts: Iterable[tuple[Topic, Any]], field: str = "partitions", name: str = "name") -> list[Fields]:
-    """The topics of a response, by name or id, each with its parts in `field`."""
+def by_topic(items: Iterable[tuple[Topic, Any]], field: str = "partitions", name: str = "name") -> list[Fields]:
+    """The topics of a response, by name or id, each with its items in `field`."""
     topics: dict[Topic, list[Any]] = {}
-    for topic, part in parts:
-        topics.setdefault(topic, []).append(part)
+    for topic, item in items:
+        topics.setdefault(topic, []).append(item)
     return [
         {name if isinstance(topic, str) else "topic_id": topic, field: fields} for topic, fields in topics.items()
     ]

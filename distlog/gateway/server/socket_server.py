@@ -56,9 +56,9 @@ _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class SocketServer:
     """The listening sockets and their connections, in the event loop `loop`. Methods run in the loop's thread.
 
-    `offer` gets each request, and a function that returns whether this turn of the loop has time for it; `offer`
-    returns True if it handled the request. `supports` returns whether a request's body can be read, and raises
-    InvalidRequestError for a request that this client may not send now.
+    `offer(request, has_time)` returns True if it handled the request; `has_time` returns True while this turn of the
+    loop may handle requests. `supports` returns whether a request's body can be read, and raises InvalidRequestError
+    for a request that this client may not send now.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class SocketServer:
         except OSError as error:
             # load balancers probe by connecting only
             if not isinstance(error, ConnectionResetError):
-                words = (getattr(error, name, None) for name in ("verify_message", "reason"))
-                reason = next(filter(None, words), str(error) or type(error).__name__)
+                texts = (getattr(error, name, None) for name in ("verify_message", "reason"))
+                reason = next(filter(None, texts), str(error) or type(error).__name__)
                 self.failures.note(f"a client at {session.address[0]}", f"TLS: {reason}")
             self.tls_failed += 1
         finally:
@@ -214,7 +214,7 @@ class SocketServer:
         for _ in range(len(self._queued_work)):
             try:
                 self._queued_work.popleft()()
-            except Exception:  # noqa: PERF203 - other connections have work, too
+            except Exception:  # noqa: PERF203 - do the work of other connections
                 _log.exception("the work of a connection failed")
 
     def admit(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
@@ -243,7 +243,7 @@ class SocketServer:
 #: The connections that the system holds until they are accepted.
 _BACKLOG = 512
 #: The errors of an address that this machine does not have.
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
@@ -252,7 +252,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     Addresses that this machine lacks are skipped if it has another one: `localhost` may be ::1 without IPv6.
     """
     sockets: list[socket.socket] = []
-    not_here: OSError | None = None
+    address_error: OSError | None = None
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, *_, address in dict.fromkeys(addresses):
@@ -262,11 +262,11 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
                 # an IPv6 socket of create_server takes no IPv4 by default
                 sockets.append(socket.create_server(bind_address, family=family, backlog=_BACKLOG))
             except OSError as error:
-                if error.errno not in _NOT_HERE:
+                if error.errno not in _NO_SUCH_ADDRESS:
                     raise
-                not_here = error
-        if not_here is not None and not sockets:
-            raise not_here
+                address_error = error
+        if address_error is not None and not sockets:
+            raise address_error
         for listening in sockets:
             listening.setblocking(False)
     except OSError as error:
@@ -283,25 +283,25 @@ def _address(name: Any) -> tuple[str, int]:
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
 
 
-#: The most unsent bytes before the rest of a response waits.
+#: The most bytes in the transport's buffer before the connection stops writing.
 _WRITE_BUFFER_BYTES = 64 << 10
-#: The most bytes that the transport is given at once.
-_WRITTEN_BYTES = 256 << 10
+#: The most bytes of one write.
+_MAX_WRITE_BYTES = 256 << 10
 #: The most responses in one write. Each write wakes the client, which costs more than a request.
-_MOST_TOGETHER = 4
+_MAX_JOINED_RESPONSES = 4
 #: The most bytes that are received from a client while its earlier requests wait.
 _UNFRAMED_BYTES = 64 << 10
 #: How long a client may take to receive the last bytes, and to close TLS.
-_GOODBYE_S = 3.0
-#: The most requests of a connection that wait for commits, and the memory of each besides its bytes.
-_MOST_UNDER_WAY = 256
-_WAITING_BYTES = 4 << 10
+_CLOSE_TIMEOUT_S = 3.0
+#: The most requests in flight of a connection, and the memory of each besides its bytes.
+_MAX_IN_FLIGHT = 256
+_IN_FLIGHT_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
     """One client's connection.
 
-    Methods run in the event loop's thread, except `send`, `send_last`, `fail` and `let_next`, which run in any.
+    Methods run in the event loop's thread, but any thread may call the methods of ClientConnection.
 
     A request is handled when the request before it was answered, as in Kafka. Produce requests may follow each other
     while they wait for a sync or a commit that they share. Responses keep the order of requests.
@@ -310,17 +310,17 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
         self._cached_owner: tuple[str | None, str] | None = None
-        # requests without a response; the newest may wait for its turn or memory, or let the next one be handled, too
-        self._under_way = deque[Request]()
-        self._newest_waits = self._lets_next = False
-        # True if the client has closed its side, but requests after a Produce request are still read and handled
-        self._drains_rest = False
+        # requests without a response; the newest may wait for its turn or for memory, or let the next one be handled
+        self._in_flight = deque[Request]()
+        self._newest_waits = self._allows_pipelining = False
+        # True if the client has closed its side, but its requests after a Produce request are still handled
+        self._is_draining = False
         self._memory, self._frame_bytes = MemoryShare(server.memory, self._owner), 0
         self._waits_for_memory = False
         self._transport: Any = None
         self._is_paused = self._is_stopping = False
-        self._is_lost, self._reads, self._throttles = False, True, 0
-        # responses that wait for the next one, to be written together; and whether the next one is already made
+        self._is_lost, self._is_reading, self._throttles = False, True, 0
+        # responses that wait to be written with the next one; and whether the next request was handled at once
         self._ready_chunks, self._is_next_handled = list[ResponseChunk](), False
         self._frames = FrameReader(server.shared_buffer, self._largest())
         self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
@@ -343,8 +343,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def check_client(self, users: Users | None) -> None:
         """Close the connection of a client that takes too long, or whose user was removed from `users`."""
-        is_idle = not self._under_way and not self._frames.is_started
-        reason = self._timeouts.expiry(is_idle=is_idle, is_known=self.session.principal is not None)
+        is_idle = not self._in_flight and not self._frames.is_started
+        reason = self._timeouts.expiry(is_idle=is_idle, is_authenticated=self.session.principal is not None)
         if reason is not None:
             self.hang_up(reason, is_routine=reason is _IDLE)
         elif users is not None and self.session.sasl is not None and self.session.sasl.is_revoked(users):
@@ -363,31 +363,31 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._timeouts.touched()
+        self._timeouts.note_activity()
         self._frames.received(nbytes)
         if self._can_read_next:
             self._server.in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
             # up to here the socket is read while requests wait, which detects that the client disconnects
-            self._read_on(False)
+            self._set_reading(False)
 
     def eof_received(self) -> bool:
-        """The client sends no more; requests received after a Produce request are still read and handled."""
+        """Handle the requests after a Produce request, although the client sends no more."""
         # asyncio cannot keep a TLS connection that the client has closed: `connection_lost` comes next
         can_stay = self._transport.get_extra_info("ssl_object") is None
-        self._drains_rest = can_stay and self._has_rest
-        return self._drains_rest
+        self._is_draining = can_stay and self._has_more_requests
+        return self._is_draining
 
     @property
-    def _has_rest(self) -> bool:
-        waits_for_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
+    def _has_more_requests(self) -> bool:
+        waits_for_records = bool(self._in_flight) and self._in_flight[-1].head.api_key == PRODUCE_KEY
         return waits_for_records and (self._newest_waits or self._frames.is_started)
 
     @property
     def _can_read_next(self) -> bool:
         if self._is_stopping or self.is_throttled or self._waits_for_memory or self._newest_waits:
             return False
-        return not self._under_way or (self._lets_next and len(self._under_way) < _MOST_UNDER_WAY)
+        return not self._in_flight or (self._allows_pipelining and len(self._in_flight) < _MAX_IN_FLIGHT)
 
     def _read_next(self) -> None:
         """Take the next frame if it is complete; close the connection if it cannot be a request."""
@@ -399,51 +399,51 @@ class Connection(asyncio.BufferedProtocol):
     def _start_next(self) -> None:
         size = self._frames.begin()
         if self._frames.is_started:
-            self._timeouts.receives(size)
+            self._timeouts.begin_receiving(size)
         if size := self._frames.wanted_bytes:
-            if not self._memory.reserve(size, partial(self._has_memory, size)):
-                self._timeouts.has_received()
+            if not self._memory.reserve(size, partial(self._on_memory_granted, size)):
+                self._timeouts.end_receiving()
                 self._waits_for_memory = True
-                self._read_on(False)
+                self._set_reading(False)
                 return
             self._grant(size)
         frame = self._frames.next()
         if frame is None:
-            self._read_on(True)
-            if self._drains_rest and not self._under_way:
+            self._set_reading(True)
+            if self._is_draining and not self._in_flight:
                 self._close()
         else:
-            self._timeouts.has_received()
+            self._timeouts.end_receiving()
             request = self._new_request(frame)
             request.memory, self._frame_bytes = self._frame_bytes, 0
             # records are still taken, but a fetch waits for none
             request.is_gone = self._is_lost and request.head.api_key != PRODUCE_KEY
-            self._under_way.append(request)
-            self._newest_waits, self._lets_next = True, False
-            self._begin()
+            self._in_flight.append(request)
+            self._newest_waits, self._allows_pipelining = True, False
+            self._handle_newest()
 
     def _grant(self, size: int) -> None:
         self._frames.grant(size)
         self._frame_bytes += size
 
-    def _has_memory(self, size: int) -> None:
+    def _on_memory_granted(self, size: int) -> None:
         self._waits_for_memory = False
         if self._is_stopping:
-            self._memory.give_back(size)
+            self._memory.release(size)
             return
         self._grant(size)
-        self._timeouts.receives(self._frames.missing)
-        self._read_on(True)
+        self._timeouts.begin_receiving(self._frames.missing)
+        self._set_reading(True)
         self._read_next()
 
-    def _begin(self) -> None:
-        """Have the newest request handled, if it is its turn, and there is memory for it."""
-        request, size = self._under_way[-1], 0
-        if len(self._under_way) > 1:
+    def _handle_newest(self) -> None:
+        """Handle the newest request, if it is its turn and there is memory for it."""
+        request, size = self._in_flight[-1], 0
+        if len(self._in_flight) > 1:
             if request.head.api_key != PRODUCE_KEY:
                 return
             # a small frame has no memory reserved yet
-            size = _WAITING_BYTES + (len(request.frame or b"") if not request.memory else 0)
+            size = _IN_FLIGHT_BYTES + (len(request.frame or b"") if not request.memory else 0)
         size += parsed_size(request)
         self._waits_for_memory = not self._memory.reserve(size, partial(self._offer, request, size))
         if not self._waits_for_memory:
@@ -454,10 +454,10 @@ class Connection(asyncio.BufferedProtocol):
         request.memory += size
         self._is_next_handled = self._server.offer(request, self._server.has_time)
 
-    def _read_on(self, whether: bool) -> None:
-        if whether != self._reads and not self._is_lost:
-            self._reads = whether
-            (self._transport.resume_reading if whether else self._transport.pause_reading)()
+    def _set_reading(self, is_reading: bool) -> None:
+        if is_reading != self._is_reading and not self._is_lost:
+            self._is_reading = is_reading
+            (self._transport.resume_reading if is_reading else self._transport.pause_reading)()
 
     def _new_request(self, frame: memoryview) -> Request:
         session = self.session
@@ -480,58 +480,58 @@ class Connection(asyncio.BufferedProtocol):
         return self._cached_owner[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        self._server.later(partial(self._answered, request, chunks))
+        self._server.later(partial(self._answer, request, chunks))
 
     def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
-        self._server.later(partial(self._answered_last, request, chunks, after_s))
+        self._server.later(partial(self._answer_last, request, chunks, after_s))
 
     def fail(self, request: Request, reason: str) -> None:
-        self._server.later(partial(self._failed, request, reason))
+        self._server.later(partial(self._fail, request, reason))
 
-    def let_next(self, request: Request) -> None:
-        self._server.later(partial(self._let_next, request))
+    def allow_pipelining(self, request: Request) -> None:
+        self._server.later(partial(self._allow_pipelining, request))
 
-    def _let_next(self, request: Request) -> None:
-        if self._under_way and self._under_way[-1] is request and not request.has_passed:
-            self._lets_next = request.has_passed = True
-            # its memory is freed without waiting for the next request's memory
-            self._memory.let_pass(request.memory)
+    def _allow_pipelining(self, request: Request) -> None:
+        if self._in_flight and self._in_flight[-1] is request and not request.is_pipelined:
+            self._allows_pipelining = request.is_pipelined = True
+            # its memory is released even while the next request waits for memory
+            self._memory.add_releasable(request.memory)
             self._continue()
 
-    def _answered(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        if request not in self._under_way:
+    def _answer(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+        if request not in self._in_flight:
             return
         self._frames.largest = self._largest()
         request.unsent, size = list(chunks), sum(map(len, chunks))
-        self._give_back(request)
+        self._release(request)
         if self._is_lost:
             self._end(request)
             self._continue()
             return
-        if self._under_way[0] is request:
+        if self._in_flight[0] is request:
             self._write()
-        if request in self._under_way and not request.on_sent:
+        if request in self._in_flight and not request.on_sent:
             # the response waits for its turn, or for the client; the records of a fetch have their own memory
-            self._memory.give(size)
+            self._memory.charge(size)
             request.memory = size
-            if request.has_passed:
-                self._memory.let_pass(size)
+            if request.is_pipelined:
+                self._memory.add_releasable(size)
 
-    def _answered_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+    def _answer_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
         self._is_stopping = True
         wait_s = after_s if self._server.is_open else 0
-        self._server.loop.call_later(wait_s, self._answered, request, chunks)
+        self._server.loop.call_later(wait_s, self._answer, request, chunks)
 
-    def _failed(self, request: Request, reason: str) -> None:
+    def _fail(self, request: Request, reason: str) -> None:
         self.hang_up(reason)
-        if request in self._under_way:
+        if request in self._in_flight:
             self._end(request)
 
     def _write(self) -> None:
         """Send the responses that are ready, in order; as much as the client takes now."""
-        while self._under_way and (unsent := self._under_way[0].unsent) is not None:
-            self._timeouts.sends(sum(map(len, unsent)))
-            if self._under_way[0].head.api_key == PRODUCE_KEY and not self._is_paused:
+        while self._in_flight and (unsent := self._in_flight[0].unsent) is not None:
+            self._timeouts.begin_sending(sum(map(len, unsent)))
+            if self._in_flight[0].head.api_key == PRODUCE_KEY and not self._is_paused:
                 self._ready_chunks += unsent
                 unsent.clear()
             while unsent and not self._is_paused:
@@ -551,11 +551,11 @@ class Connection(asyncio.BufferedProtocol):
                 if self._is_stopping:
                     self._abort_soon()
                 return
-            self._timeouts.has_sent()
-            self._end(self._under_way[0])
+            self._timeouts.end_sending()
+            self._end(self._in_flight[0])
         self._is_next_handled = False
         self._continue()
-        if not self._is_next_handled or len(self._ready_chunks) >= _MOST_TOGETHER:
+        if not self._is_next_handled or len(self._ready_chunks) >= _MAX_JOINED_RESPONSES:
             self._write_ready()
 
     def _write_first(self, unsent: list[ResponseChunk]) -> None:
@@ -567,10 +567,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.get_extra_info("sslcontext") or transport.is_closing() or transport.get_write_buffer_size()
         ):
             first = first[first.send(transport.get_extra_info("socket").fileno()) :]
-        # the transport copies the bytes that the client does not take at once: so it gets a part of a large chunk
-        if len(first) > _WRITTEN_BYTES:
-            unsent.insert(0, first[_WRITTEN_BYTES:])
-        written = first[:_WRITTEN_BYTES]
+        # the transport copies bytes that the client does not receive at once: so a large chunk is written in steps
+        if len(first) > _MAX_WRITE_BYTES:
+            unsent.insert(0, first[_MAX_WRITE_BYTES:])
+        written = first[:_MAX_WRITE_BYTES]
         if len(written):
             transport.write(written if isinstance(written, memoryview) else bytes(written))
 
@@ -580,8 +580,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(map(bytes, chunks)))
 
     def _end(self, request: Request) -> None:
-        self._under_way.remove(request)
-        self._give_back(request)
+        self._in_flight.remove(request)
+        self._release(request)
         if not self._memory.size:
             # the client may have authenticated since
             self._memory.owner = self._owner
@@ -589,30 +589,30 @@ class Connection(asyncio.BufferedProtocol):
             on_sent()
         if request.throttled_s and not self._is_stopping and not self._is_lost:
             self._throttles += 1
-            self._read_on(False)
+            self._set_reading(False)
             self._server.loop.call_later(request.throttled_s, self._end_throttle)
 
-    def _give_back(self, request: Request) -> None:
+    def _release(self, request: Request) -> None:
         size, request.memory = request.memory, 0
-        if request.has_passed:
-            self._memory.let_pass(-size)
-        self._memory.give_back(size)
+        if request.is_pipelined:
+            self._memory.add_releasable(-size)
+        self._memory.release(size)
 
     def _end_throttle(self) -> None:
         self._throttles -= 1
         self._continue()
 
     def _continue(self) -> None:
-        if self._is_lost and not self._drains_rest:
+        if self._is_lost and not self._is_draining:
             return
         if self._is_stopping:
-            if not self._under_way:
+            if not self._in_flight:
                 self._close()
         elif self._newest_waits and not self._waits_for_memory:
-            self._begin()
+            self._handle_newest()
         elif self._can_read_next:
             # else each answered request would let in more bytes than it had
-            self._read_on(self._frames.unframed < _UNFRAMED_BYTES)
+            self._set_reading(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
     def pause_writing(self) -> None:
@@ -620,52 +620,52 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._timeouts.touched()
+        self._timeouts.note_activity()
         self._write()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """End; if a TLS client has closed it, requests after a Produce request are still read and handled."""
+        """Forget the connection, but if a TLS client has closed it, still handle requests after a Produce request."""
         self._is_lost = True
-        self._drains_rest = error is None and not self._is_stopping and self._has_rest
-        if not self._drains_rest:
+        self._is_draining = error is None and not self._is_stopping and self._has_more_requests
+        if not self._is_draining:
             self._forget()
             return
-        for request in list(self._under_way):
+        for request in list(self._in_flight):
             if request.unsent is not None:
                 self._end(request)
         self._continue()
 
     def _forget(self) -> None:
-        self._drains_rest = False
+        self._is_draining = False
         self._server.connections.discard(self)
         self._server.disconnected(self.session)
-        self._memory.give_up()
-        self._memory.give_back(self._frame_bytes)
+        self._memory.cancel_wait()
+        self._memory.release(self._frame_bytes)
         self._frame_bytes = 0
-        for request in list(self._under_way):
+        for request in list(self._in_flight):
             request.is_gone = True
-            # no handler has the request, so nobody else ends it
-            if request.unsent is not None or (self._newest_waits and request is self._under_way[-1]):
+            # no handler will end this request
+            if request.unsent is not None or (self._newest_waits and request is self._in_flight[-1]):
                 self._end(request)
         self._newest_waits = False
 
     def stop(self) -> None:
         self._is_stopping = True
-        if self._newest_waits and len(self._under_way) > 1:
-            self._memory.give_up()
+        if self._newest_waits and len(self._in_flight) > 1:
+            self._memory.cancel_wait()
             self._newest_waits = False
-            self._end(self._under_way[-1])
-        if not self._under_way:
+            self._end(self._in_flight[-1])
+        if not self._in_flight:
             self._close()
             return
         # nothing more is read: a started frame would have no room
-        self._read_on(False)
-        if self._under_way[0].unsent is not None:
+        self._set_reading(False)
+        if self._in_flight[0].unsent is not None:
             self._abort_soon()
 
     def hang_up(self, reason: str, *, is_routine: bool = False) -> None:
         """Close the connection without waiting for its client; logs it unless it `is_routine`."""
-        if not self._is_lost or self._drains_rest:
+        if not self._is_lost or self._is_draining:
             host, port = self.session.address
             if is_routine:
                 _log.info("closing the connection of %s:%d: %s", host, port, reason)
@@ -690,7 +690,7 @@ class Connection(asyncio.BufferedProtocol):
         self._abort_soon()
 
     def _abort_soon(self) -> None:
-        self._server.loop.call_later(_GOODBYE_S, self._transport.abort)
+        self._server.loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
 
     def _largest(self) -> int:
         config, largest = self._server.config, self._server.config.socket_request_max_bytes
@@ -710,30 +710,30 @@ class ConnectionTimeouts:
         self._receive_deadline_s: float | None = None
         self._send_deadline_s: float | None = None
 
-    def touched(self) -> None:
+    def note_activity(self) -> None:
         self._touched_s = self._clock_s()
 
-    def receives(self, size: int) -> None:
+    def begin_receiving(self, size: int) -> None:
         if size or self._receive_deadline_s is None:
             self._receive_deadline_s = self._end_s(size)
 
-    def has_received(self) -> None:
+    def end_receiving(self) -> None:
         self._receive_deadline_s = None
-        self.touched()
+        self.note_activity()
 
-    def sends(self, size: int) -> None:
+    def begin_sending(self, size: int) -> None:
         if self._send_deadline_s is None:
             self._send_deadline_s = self._end_s(size)
 
-    def has_sent(self) -> None:
+    def end_sending(self) -> None:
         self._send_deadline_s = None
-        self.touched()
+        self.note_activity()
 
     def _end_s(self, size: int) -> float:
         return self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
 
-    def expiry(self, *, is_idle: bool, is_known: bool) -> str | None:
-        """The reason to close the connection now; None if there is none."""
+    def expiry(self, *, is_idle: bool, is_authenticated: bool) -> str | None:
+        """Return the reason to close the connection now, if any."""
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._touched_s)
         due_s = [
@@ -742,7 +742,7 @@ class ConnectionTimeouts:
         if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped, or is too slow, in the middle of a request or a response"
         waits = is_idle or bool(due_s)
-        if waits and not is_known and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
+        if waits and not is_authenticated and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
             return "the client did not authenticate in time"
         if is_idle and silent_ms > config.connections_max_idle_ms:
             return _IDLE

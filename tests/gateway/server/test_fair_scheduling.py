@@ -138,7 +138,7 @@ def test_idle_clients_are_forgotten() -> None:
         turns.put("here", 1, f"/{number}")
         turns.run(0.001)
         turns.now_s += 1
-    assert len(turns.shares.share("here", "").part_of.parts) < 1100  # type: ignore[union-attr]
+    assert len(turns.shares.share("here", "").parent.children) < 1100  # type: ignore[union-attr]
 
 
 def test_a_client_is_known_by_its_user_or_by_its_address() -> None:
@@ -185,21 +185,21 @@ def test_one_user_has_at_most_three_quarters_of_the_memory() -> None:
     assert first.reserve(5 << 20, lambda: None)
     assert not second.reserve(2 << 20, lambda: went_on.append("strangers"))
     assert honest.reserve(2 << 20, lambda: None)
-    honest.give_back(2 << 20)
+    honest.release(2 << 20)
     assert went_on == []
-    first.give_back(5 << 20)
+    first.release(5 << 20)
     assert went_on == ["strangers"]
-    second.give_back(2 << 20)
+    second.release(2 << 20)
     assert memory.used == 0
 
 
 def test_unread_responses_block_only_their_client() -> None:
     memory, went_on = RequestMemory(8 << 20), list[str]()
     slow, same, honest = (MemoryShare(memory, owner) for owner in ("strangers", "strangers", "honest"))
-    slow.give(20 << 20)
+    slow.charge(20 << 20)
     assert not same.reserve(100, lambda: went_on.append("strangers"))
     assert honest.reserve(100, lambda: None)
-    slow.give_back(20 << 20)
+    slow.release(20 << 20)
     assert went_on == ["strangers"]
 
 

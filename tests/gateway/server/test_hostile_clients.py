@@ -129,18 +129,18 @@ def test_time_is_measured_from_the_first_byte_and_a_large_one_has_more_of_it() -
 
     now = [0.0]
     timeouts = ConnectionTimeouts(lambda: now[0], GatewayConfig())
-    timeouts.receives(10 << 20)
+    timeouts.begin_receiving(10 << 20)
     for now[0] in range(0, 41, 10):
-        timeouts.touched()
-        timeouts.receives(0)
-        assert timeouts.expiry(is_idle=False, is_known=True) is None
+        timeouts.note_activity()
+        timeouts.begin_receiving(0)
+        assert timeouts.expiry(is_idle=False, is_authenticated=True) is None
     now[0] = 40.5
-    assert "too slow" in str(timeouts.expiry(is_idle=False, is_known=True))
-    timeouts.has_received()
-    assert timeouts.expiry(is_idle=False, is_known=True) is None
+    assert "too slow" in str(timeouts.expiry(is_idle=False, is_authenticated=True))
+    timeouts.end_receiving()
+    assert timeouts.expiry(is_idle=False, is_authenticated=True) is None
     now[0] = 641
-    assert "idle" in str(timeouts.expiry(is_idle=True, is_known=True))
-    assert "did not authenticate" in str(timeouts.expiry(is_idle=True, is_known=False))
+    assert "idle" in str(timeouts.expiry(is_idle=True, is_authenticated=True))
+    assert "did not authenticate" in str(timeouts.expiry(is_idle=True, is_authenticated=False))
 
 
 def test_the_connections_of_one_address_are_bounded(root: Path) -> None:
