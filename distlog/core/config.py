@@ -292,7 +292,7 @@ def _field_name(name: str) -> str:
 
 def _check_mapping(settings: object) -> None:
     if not isinstance(settings, Mapping):
-        raise InvalidConfigError("settings are a dict: config={'retention.ms': 604800000}", got=repr(settings))
+        raise InvalidConfigError("settings must be a dict: config={'retention.ms': 604800000}", got=repr(settings))
 
 
 def _check_new(settings: Mapping[str, object]) -> None:

@@ -50,7 +50,7 @@ def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) 
     try:
         return json.loads(schema) if isinstance(schema, str) else schema
     except ValueError as error:
-        text = """the schema of JSON values is an object of types by name, as {"user": "VARCHAR"}"""
+        text = """the schema of JSON values must be an object of types by name, as in {"user": "VARCHAR"}"""
         raise InvalidConfigError(text, reason=error) from None
 
 

@@ -403,11 +403,11 @@ class AdoptReport(Shown):
     def topic(self) -> Topic:
         """The topic, if it is the only one; raises the error if the topic was not adopted."""
         if len(self.adopted) != 1:
-            raise InvalidTopicError("there is not exactly one topic: use `topics`", topics=len(self.adopted))
+            raise InvalidTopicError("several topics were adopted, or none: use `topics`", topics=len(self.adopted))
         if error := self.adopted[0].error:
             raise error
         if self.dry_run and not self.topics:
-            raise InvalidTopicError("a dry run creates no topic", topic=self.adopted[0].name)
+            raise InvalidTopicError("a dry run creates no topic: adopt without dry_run", topic=self.adopted[0].name)
         return self.topics[self.adopted[0].name]
 
     @property

@@ -101,7 +101,9 @@ def may_be_topic_folder(name: str) -> bool:
 
 def check_topic_name(name: str) -> str:
     if not is_topic_name(name):
-        raise InvalidTopicError("a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -", topic=repr(name))
+        raise InvalidTopicError(
+            "a topic name must have 1 to 249 of the characters a-z A-Z 0-9 . _ -", topic=repr(name)
+        )
     return name
 
 
@@ -220,7 +222,9 @@ def group_folder(topic_id: str, group: str) -> str:
         text = "a group's name must be valid Unicode: it has half of a surrogate pair"
         raise InvalidConfigError(text, group=repr(group)) from None
     if not 0 < len(escaped) <= MAX_TOPIC_NAME_LENGTH:
-        text = f"a group's name has 1 to {MAX_TOPIC_NAME_LENGTH} bytes; only letters, digits and . _ - count once"
+        text = (
+            f"a group's name must have 1 to {MAX_TOPIC_NAME_LENGTH} bytes; only letters, digits and . _ - count once"
+        )
         raise InvalidConfigError(text, group=repr(group))
     return f"{GROUPS_DIR}/{topic_id}/{escaped}"
 

@@ -139,7 +139,7 @@ class _Views:
         is_topic = paths.COMMITS_DIR in folder.list_folders()
         self._storages = {storage.name: storage for storage in ([folder] if is_topic else find_topics(folder))}
         if not self._storages:
-            raise TopicNotFoundError("there is no topic in the folder", url=folder.url)
+            raise TopicNotFoundError("the folder has no topics: check the address", url=folder.url)
         self._values, self._schemas, self._registry = values or {}, schemas or {}, registry_of(registry)
         self._on_error, self._blobs, self._storage_options = on_error, blobs, storage_options
         self._version, self._timestamp = version, timestamp
@@ -163,7 +163,7 @@ class _Views:
                 raise TopicNotFoundError(text, topic=min(unknown))
         for name, value_format in self._values.items():
             if value_format not in get_args(ValueFormat):
-                text = f"a format of values is one of {', '.join(get_args(ValueFormat))}"
+                text = f"a format of values must be one of {', '.join(get_args(ValueFormat))}"
                 raise InvalidConfigError(text, topic=name, format=repr(value_format))
         if without_format := self._schemas.keys() - self._values.keys():
             text = "a schema needs the format of the values, as in values={'clicks': 'avro'}"

@@ -50,7 +50,9 @@ def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
 
 def check_unit(unit: str) -> str:
     if unit not in TIME_UNITS:
-        raise InvalidConfigError(f"a time's unit is one of {', '.join(TIME_UNITS)}", timestamp_unit=ascii(unit)[:100])
+        raise InvalidConfigError(
+            f"a time's unit must be one of {', '.join(TIME_UNITS)}", timestamp_unit=ascii(unit)[:100]
+        )
     return unit
 
 

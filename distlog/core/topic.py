@@ -292,7 +292,7 @@ class Topic:
         check_choice("isolation", isolation, IsolationLevel)
         columns = tuple(text) if not isinstance(text, bool) else TEXT_COLUMNS if text else ()
         if not set(columns) <= set(TEXT_COLUMNS):
-            raise InvalidConfigError("text is a bool, or some of key and value", text=repr(columns))
+            raise InvalidConfigError("text must be a bool, or some of key and value", text=repr(columns))
         return TopicDataset(self.reader, self.live_snapshot, isolation, text=columns)
 
     def consume(

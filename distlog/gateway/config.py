@@ -90,7 +90,9 @@ class AclSettings:
                 f"authorizer.class.name must be empty, or one of {', '.join(_AUTHORIZERS[1:])}", found=self.authorizer
             )
         if _COMMA.search(self.super_users):
-            raise InvalidConfigError("super.users are separated by semicolons, not by commas", found=self.super_users)
+            raise InvalidConfigError(
+                "super.users must be separated by semicolons, not by commas", found=self.super_users
+            )
         _ = self.super_principals
 
     @property

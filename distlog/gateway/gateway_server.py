@@ -301,7 +301,7 @@ def warm_up() -> None:
             topic.refresh().read(0, 1)
             fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
     except (DistlogError, OSError) as error:
-        _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
+        _log.warning("the first requests may wait for kernels, since no temporary topic could be created: %s", error)
 
 
 def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list[Metric]:

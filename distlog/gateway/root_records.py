@@ -300,11 +300,13 @@ def check_quotas(entity: Entity, changes: Changes) -> None:
             raise InvalidConfigError("the name of a user or client id is empty or too long")
     for name, value in changes.items():
         if name not in NAMES:
-            raise InvalidConfigError(f"a quota is one of {', '.join(NAMES)}", found=name)
+            raise InvalidConfigError(f"a quota must be one of {', '.join(NAMES)}", found=name)
         if value is not None and not (
             0 < value < _MOST_QUOTA and (value == int(value) or name == REQUEST_PERCENTAGE)
         ):
-            raise InvalidConfigError("a quota is above 0, and a whole number if it counts bytes", found=str(value))
+            raise InvalidConfigError(
+                "a quota must be above 0, and a whole number if it counts bytes", found=str(value)
+            )
 
 
 def decode_quota(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:

@@ -115,7 +115,7 @@ def _size(text: str) -> int:
 def _urls_in(root: str, storage: dict[str, str]) -> list[str]:
     urls = [topic.url for topic in find_topics(Storage(root, storage))]
     if not urls:
-        raise TopicNotFoundError("the root has no topics: check the address", root=root)
+        raise TopicNotFoundError("the folder has no topics: check the address", root=root)
     return urls
 
 

@@ -151,7 +151,7 @@ def order_columns(order_by: OrderBy) -> list[Column]:
     """Return the columns to sort by. Raises InvalidRecordError for another type than a name or a Column."""
     sort_columns = [order_by] if isinstance(order_by, str | Column) else list(order_by)
     if wrong := [type(column).__name__ for column in sort_columns if not isinstance(column, str | Column)]:
-        raise InvalidRecordError("order_by has names of columns, or Columns", type=wrong[0])
+        raise InvalidRecordError("order_by must have names of columns, or Columns", type=wrong[0])
     return [F.col(column) if isinstance(column, str) else column for column in sort_columns]
 
 

@@ -134,7 +134,7 @@ def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataF
     given_sources = {name: column for name, column in sources.items() if column is not None}
     for name, column in given_sources.items():
         if not isinstance(column, str | Column):
-            raise InvalidRecordError(f"{name} is the name of a column, or a Column", type=type(column).__name__)
+            raise InvalidRecordError(f"{name} must be the name of a column, or a Column", type=type(column).__name__)
     if not given_sources:
         return df.drop(*IGNORED_COLUMNS)
     sources_by_name: dict[str, str | Column] = {
@@ -314,7 +314,7 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
     _check_session(spark)
     root_topics = topics(root, storage_options)
     if not root_topics:
-        raise TopicNotFoundError("this folder has no topics: use the folder that contains them", root=root)
+        raise TopicNotFoundError("the folder has no topics: check the address", root=root)
     if spark.conf.get("spark.sql.caseSensitive") != "true":
         names_by_lower_case: dict[str, str] = {}
         for topic in root_topics:
@@ -344,7 +344,7 @@ def _open(
 def _check_session(spark: object) -> None:
     # a session of Spark Connect has another class
     if not hasattr(type(spark), "readStream"):
-        raise InvalidConfigError("the first argument is a SparkSession", got=type(spark).__name__)
+        raise InvalidConfigError("the first argument must be a SparkSession", got=type(spark).__name__)
 
 
 def frame(spark: SparkSession, scan: Scan) -> DataFrame:

@@ -81,7 +81,7 @@ def decode(
     """
     check_on_error(on_error)
     if format not in get_args(ValueFormat):
-        raise InvalidConfigError(f"a format is one of {', '.join(get_args(ValueFormat))}", format=repr(format))
+        raise InvalidConfigError(f"a format must be one of {', '.join(get_args(ValueFormat))}", format=repr(format))
     if "value" not in df.columns or not isinstance(df.schema["value"].dataType, BinaryType):
         raise InvalidConfigError(
             "the frame needs a binary column `value`, as `read` returns it: select it, or cast it to binary"
@@ -147,7 +147,7 @@ def _nested(kind: pa.DataType, of: Any) -> pa.DataType:
 def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnError) -> DataFrame:
     struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(struct, StructType):
-        raise InvalidConfigError("a schema of JSON is as 'user string, at timestamp', or a StructType")
+        raise InvalidConfigError("a schema of JSON must be like 'user string, at timestamp', or a StructType")
     other_columns = [name for name in df.columns if name != "value"]
     check_distinct(other_columns, struct.names if flatten else [])
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")

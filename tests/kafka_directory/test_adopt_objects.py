@@ -173,7 +173,7 @@ def test_an_object_that_shrinks_during_adoption_raises(
         return [dataclasses.replace(file, size=file.size + 1) for file in listed(storage, folder)]
 
     monkeypatch.setattr(Storage, "list", longer)
-    with pytest.raises(StorageError, match="shorter than it should be"):
+    with pytest.raises(StorageError, match="shorter than expected"):
         distlog.adopt(f"{logs.url}/codec-none-0", str(tmp_path / "t"), storage_options=logs.options)
 
 

@@ -165,7 +165,7 @@ def test_the_header_of_json_is_skipped(spark: SparkSession, tmp_path: Path) -> N
 def test_arguments_are_checked_before_any_task_runs(spark: SparkSession, tmp_path: Path) -> None:
     frame = read(spark, topic_of(tmp_path, "x").url)
     for arguments, reason in (
-        (("xml", "n long"), "a format is one of"),
+        (("xml", "n long"), "a format must be one of"),
         (("json", "key string"), "the column key exists already"),
         (("json", 5), "a schema of JSON"),
         (("avro", {"type": "record", "name": "R", "fields": [{"name": "key", "type": "int"}]}), "key exists already"),

@@ -132,10 +132,10 @@ def test_arguments_of_another_type_are_refused_with_advice(spark: SparkSession, 
     with pytest.raises(InvalidRecordError, match=r"key is the name of a column, or a Column \(type=list\)"):
         append(people(spark), filled, key=rows)
     for reads in (read, stream, register_tables):
-        with pytest.raises(InvalidConfigError, match=r"the first argument is a SparkSession \(got=list\)"):
+        with pytest.raises(InvalidConfigError, match=r"the first argument must be a SparkSession \(got=list\)"):
             reads(rows, filled.url)
     wrong: Any = 5
-    with pytest.raises(InvalidConfigError, match=r"columns are a name or some names \(got=int\)"):
+    with pytest.raises(InvalidConfigError, match=r"columns must be a name or some names \(got=int\)"):
         read(spark, filled, columns=wrong)
     with pytest.raises(InvalidConfigError, match=r"min_partitions must be a whole number \(value='2'\)"):
         read(spark, filled, min_partitions=cast("int", "2"))

@@ -75,7 +75,7 @@ def test_names_that_differ_in_case_need_case_sensitivity(spark: SparkSession, tm
 def test_a_folder_without_topics_fails(spark: SparkSession, tmp_path: Path) -> None:
     topic = fill(str(tmp_path), "clicks", 1)
     for root in (topic.url, f"{tmp_path}/nothing"):
-        with pytest.raises(TopicNotFoundError, match="use the folder that contains them"):
+        with pytest.raises(TopicNotFoundError, match="the folder has no topics"):
             register_tables(spark, root)
 
 

@@ -94,7 +94,7 @@ def test_open_topics_must_be_opened_again_after_a_new_id(root: Address) -> None:
     topic = topic_at(root, "backup")
     topic.assign_new_id()
     for open_topic in (topic, other):
-        with pytest.raises(TopicNotFoundError, match="its id changed: if it exists, open it again"):
+        with pytest.raises(TopicNotFoundError, match="its id changed: open it again if it exists"):
             open_topic.append(values([4]), partition=0)
     with pytest.raises((CommitConflictError, TopicNotFoundError), match="its id changed"):  # noqa: PT012 - either call
         writer.append(b"after", partition=0, timestamp=NOW)

@@ -94,7 +94,7 @@ def test_a_file_instead_of_a_folder_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offsets", [100, [100], None])
 def test_offsets_to_delete_records_before_are_a_dict(topic: distlog.Topic, offsets: Any) -> None:
-    with pytest.raises(distlog.InvalidConfigError, match=r"offsets are a dict by partition, as in \{0: 100\}"):
+    with pytest.raises(distlog.InvalidConfigError, match=r"offsets must be a dict by partition, as in \{0: 100\}"):
         topic.delete_records(offsets)
 
 

@@ -48,7 +48,7 @@ def test_a_scan_accepts_named_bounds(local_url: Address) -> None:
     assert topic.scan(start=distlog.EARLIEST, end=distlog.LATEST).count() == 3
     assert topic.scan(start={0: distlog.LATEST}).count() == topic.scan(end=distlog.EARLIEST).count() == 0
     assert topic.scan(start=distlog.EARLIEST, end={0: 3}, isolation="read_committed").count() == 1
-    with pytest.raises(distlog.OffsetOutOfRangeError, match=r"an end is an offset from 0 on, or LATEST.*end=-5"):
+    with pytest.raises(distlog.OffsetOutOfRangeError, match=r"an end must be an offset from 0 on, or LATEST.*end=-5"):
         topic.scan(end=-5)
 
 

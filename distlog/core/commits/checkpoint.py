@@ -159,17 +159,19 @@ def read(storage: Storage, name: str) -> Snapshot:
     data, *changes = in_parallel(read_file, names) if reads_in_parallel else map(read_file, names)
     snapshot = decode(data, name, *changes)
     if snapshot.version != paths.parse_checkpoint_file(name):
-        raise CorruptMetadataError("the checkpoint has another version than its name", file=name)
+        raise CorruptMetadataError(
+            "the checkpoint has another version than its file's name: delete the file", file=name
+        )
     return snapshot
 
 
 def _read_file(storage: Storage, name: str) -> bytes:
     data = storage.read(name, 0, MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be", file=name)
+        raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be: delete the file", file=name)
     version, base = paths.parse_checkpoint_file(name) or 0, paths.base_of_checkpoint(name)
     if paths.checkpoint_file(version, _digest(data), base) != name:
-        raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
+        raise CorruptMetadataError("the checkpoint's checksum is wrong: delete the file", file=name)
     return data
 
 
@@ -271,7 +273,7 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
         state.requires.check_readable(file)
         return _snapshot(state, *batches.values())
     except _MALFORMED as error:
-        raise CorruptMetadataError(f"not a checkpoint: {error}", file=file) from error
+        raise CorruptMetadataError(f"not a checkpoint: {error}; delete the file", file=file) from error
 
 
 def _with_changes(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:

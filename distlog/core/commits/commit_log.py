@@ -233,7 +233,7 @@ class CommitLog:
             head = self.reload(snapshot)
         if not head.continues(snapshot):
             self.sync()
-            text = "the topic was dropped, or its id changed: if it exists, open it again"
+            text = "the topic was dropped, or its id changed: open it again if it exists"
             raise TopicNotFoundError(text, url=self.storage.url)
         return head
 
@@ -254,14 +254,14 @@ class CommitLog:
             for commit, after in itertools.pairwise(commits):
                 if after.prev != commit.id:
                     # damage, unless vacuum deleted this version, and a paused process put another commit there
-                    text = "the next commit does not follow this one: restore it from a copy"
+                    text = "the next commit does not follow the commit in this file: restore the file from a copy"
                     file = paths.commit_file(commit.version)
                     raise CorruptMetadataError(text, file=file, version=after.version)
         except CorruptMetadataError as error:
             horizon = self.loader.horizon_above(error)
             if horizon is None:
                 raise
-            text = f"the log starts at version {horizon}: older commits were deleted (commit.retention.ms)"
+            text = f"the log starts at version {horizon}, since older commits were deleted (commit.retention.ms)"
             raise OffsetOutOfRangeError(text, version=start, log_floor=horizon, head=end - 1) from None
         return commits
 
@@ -327,7 +327,7 @@ class CommitLog:
         try:
             newest = None if self.loader.is_newest(head, version) else self.reload(head)
         except StorageError as error:
-            text = "the commit was put, and it is unknown whether it is in the log: check whether its records exist"
+            text = "the commit was put, but may not be in the log: check whether its records exist"
             raise CommitStateUnknownError(text, version=version) from error
         if newest is None or newest.log_floor <= version:
             return None
@@ -406,7 +406,7 @@ class CommitLog:
         return head
 
     def _folder_deleted_error(self) -> TopicNotFoundError:
-        text = "the topic's folder was deleted: records appended since are lost; open it again, or create the topic"
+        text = "the topic's folder was deleted: records appended since are lost; open the topic again, or create it"
         return TopicNotFoundError(text, url=self.storage.url)
 
     def sync(self) -> None:
@@ -527,7 +527,8 @@ class CommitRace:
         if not head.continues(self._start):
             self._log.sync()
             raise CommitConflictError(
-                "nothing was committed: the topic was dropped, or its id changed", url=self._log.storage.url
+                "nothing was committed: the topic was dropped, or its id changed; open it again if it exists",
+                url=self._log.storage.url,
             )
         head.requires.check_writable()
         check_read_version(head, self._read_version)
@@ -606,7 +607,7 @@ def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
 
 def check_partition_count(count: int) -> None:
     if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
+        raise InvalidPartitionsError(f"a topic must have 1 to {MAX_PARTITIONS} partitions", partitions=count)
 
 
 class CurrentSnapshot:

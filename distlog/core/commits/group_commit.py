@@ -356,7 +356,7 @@ class AppendTicket:
                 self.has_joined = True
             except (StorageError, FileNotFoundError) as error:
                 # a policy may forbid listings, or vacuum may have aborted the upload: continue without a queue
-                _log.warning("pending appends cannot be stored or listed: %s", error)
+                _log.warning("cannot store or list pending appends, so this append is committed alone: %s", error)
                 self._commits_alone = True
             self._race_at_s, self._leave_at_s = now_s + LONGEST_WAIT_S, now_s + LONGEST_QUEUE_S
         return self.is_queued and self.may_wait(now_s)

@@ -267,7 +267,7 @@ def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
         return draft.finish()
     except ValueError as error:
         file = paths.commit_file(max(version, 0))
-        text = f"the commit cannot be applied: {error}; restore its file from a copy"
+        text = f"the commit cannot be applied: {error}; restore the file from a copy"
         raise CorruptMetadataError(text, file=file) from error
 
 
@@ -403,7 +403,7 @@ class _Draft:
                 return dataclasses.replace(head, topic_id=topic_id, former_ids=former_ids)
             case SetPartitions(count):
                 if count < len(self._partitions):
-                    raise ValueError("the number of partitions cannot shrink")
+                    raise ValueError("the number of partitions can only grow")
                 self._partitions = self._partitions.extended(count)
             case SetConfig(settings):
                 config = TopicConfig.stored(settings)

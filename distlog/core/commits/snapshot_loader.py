@@ -113,7 +113,9 @@ class SnapshotLoader:
             return self.load_at(timestamp_ms)
         if later == 0 and head.log_floor:
             first_ms = self._timestamp(head.log_floor)
-            text = f"the log reaches back to version {head.log_floor}, as older commits were deleted"
+            text = (
+                f"the log starts at version {head.log_floor}, since older commits were deleted (commit.retention.ms)"
+            )
             bounds = {"first_ms": first_ms, "last_ms": head.timestamp_ms}
             raise OffsetOutOfRangeError(text, timestamp_ms=timestamp_ms, **bounds)
         if later == 0:
@@ -306,7 +308,7 @@ class SnapshotLoader:
 
     @staticmethod
     def _deleted_error(version: int, horizon: int, newest: int) -> OffsetOutOfRangeError:
-        text = f"the log has the versions {horizon} to {newest}: older commits were deleted (commit.retention.ms)"
+        text = f"the log starts at version {horizon}, since older commits were deleted (commit.retention.ms)"
         return OffsetOutOfRangeError(text, version=version, log_floor=horizon, head=newest)
 
     def _check_not_deleted(self, version: int, names: Iterable[str], newest: int) -> None:
@@ -399,7 +401,7 @@ class CheckpointWriter:
         try:
             return checkpoint.write_incremental(self._storage, snapshot, base, self._commits) is not None
         except (CorruptMetadataError, FileNotFoundError) as error:
-            _log.warning("the full checkpoint %s cannot be used any more: %s", base, error)
+            _log.warning("the full checkpoint %s is ignored, so the next one is full: %s", base, error)
             return False
 
 
@@ -422,11 +424,13 @@ class CommitFiles:
         file = paths.commit_file(version)
         if len(data) > MAX_CONDITIONAL_BYTES:
             raise CorruptMetadataError(
-                "the commit is larger than any commit may be; restore the file from a copy", file=file
+                "the commit is larger than any commit may be: restore the file from a copy", file=file
             )
         commit = Commit.decode(data, file)
         if commit.version != version:
-            raise CorruptMetadataError("the commit has another version than its file's name", file=file)
+            raise CorruptMetadataError(
+                "the commit has another version than its file's name: restore the file from a copy", file=file
+            )
         return commit
 
     def read_existing(self, version: int) -> Commit:
@@ -434,7 +438,7 @@ class CommitFiles:
         commit = self.read(version)
         if commit is None:
             file = paths.commit_file(version)
-            raise CorruptMetadataError("a commit below the head is missing; restore the file from a copy", file=file)
+            raise CorruptMetadataError("a commit below the head is missing: restore the file from a copy", file=file)
         return commit
 
     def follow(

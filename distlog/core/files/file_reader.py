@@ -621,7 +621,7 @@ def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: i
             fragments.append(chunk)
             size += len(chunk)
             if size > LONGEST_LINE:
-                text = f"a line is longer than {LONGEST_LINE >> 20} MiB: is it the right format?"
+                text = f"a line is longer than {LONGEST_LINE >> 20} MiB: check the format"
                 raise InvalidRecordError(text, file=file.name, position=position)
             continue
         fragments.append(chunk[:cut])

@@ -184,12 +184,12 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
 def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     reader = FieldReader(data, "a value", TRANSACTIONS_TOPIC)
     if (version := reader.number(">h")) not in (_VERSION, _FLEXIBLE_VERSION):
-        raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown version", version=version)
+        raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown version: upgrade", version=version)
     reader.is_flexible = version == _FLEXIBLE_VERSION
     producer = ProducerId(reader.number(">q"), reader.number(">h"))
     timeout_ms, status = reader.number(">i"), reader.number(">b")
     if status not in {status_.value for status_ in TransactionStatus}:
-        raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown status", status=status)
+        raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown status: upgrade", status=status)
     partitions = frozenset(_topic_partitions(reader))
     return TransactionState(
         transactional_id=transactional_id,

@@ -80,7 +80,10 @@ class ReadableSegment:
         self.stem, self.config = state.stem, config
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
         if self._files.log.size() > MAX_INT:
-            raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.file)
+            raise StorageError(
+                f"a log file cannot have more than {MAX_INT} bytes: verify, then restore it from a copy",
+                file=self.file,
+            )
         # the state's fields as an array, by their numbers (`BASE_OFFSET`, ...)
         self._numbers, self._interval = state.numbers(), config.index_interval_bytes
 
@@ -597,5 +600,5 @@ def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
 _CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
 _FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
 _REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
-_TORN = "a torn write could not be cut off: the segment must be recovered first"
-_SYNC_FAILED = "a sync failed, so its durable end is unknown: the segment must be recovered first"
+_TORN = "a torn write could not be cut off; try again, which recovers the segment first"
+_SYNC_FAILED = "a sync failed, so its durable end is unknown; try again, which recovers the segment first"

@@ -51,7 +51,7 @@ def restore(
     """
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
-        text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}"
+        text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}: choose one"
         raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
     old_state = handle.log.load(version, include_dropped=True)
     if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):

@@ -279,7 +279,7 @@ def delete_records(
     the lock of an active segment is not free in time.
     """
     if not isinstance(offsets, Mapping):
-        raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(offsets).__name__)
+        raise InvalidConfigError("offsets must be a dict by partition, as in {0: 100}", got=type(offsets).__name__)
     snapshot = handle.log.refresh(snapshot)
     starts = _resolve(with_tails(handle, snapshot), offsets)
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
@@ -327,7 +327,7 @@ class DeleteRecordsReport(Shown):
 def _resolve(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[int, int]:
     """Check `offsets`, and replace LOG_END by the log end."""
     if "delete" not in snapshot.config.cleanup_policy:
-        raise InvalidConfigError("records can be deleted only where cleanup.policy contains delete")
+        raise InvalidConfigError("records can be deleted only if cleanup.policy has delete: set it to compact,delete")
     resolved, count = dict[int, int](), len(snapshot.partitions)
     for partition, offset in offsets.items():
         check_partition(whole_number("partition", partition), count)

@@ -474,7 +474,7 @@ def is_sound(storage: Storage, name: str) -> bool:
         state = checkpoint.read(storage, name)
         commit = CommitFiles(storage).read(state.version)
     except (CorruptMetadataError, FileNotFoundError) as error:
-        _log.warning("the checkpoint %s is not usable: %s", name, error)
+        _log.warning("the checkpoint %s is ignored: %s", name, error)
         return False
     return commit is not None and commit.id == state.commit_id
 
@@ -616,9 +616,9 @@ def removals(storage: Storage, start: int, end: int, *, exact: bool = False) -> 
             body = actions.parse(data, file)
             version, commit_id = fields.LONG(body.get("version")), fields.UUID(body.get("id"))
             if paths.commit_file(version) != file:
-                raise ValueError("it is not of the version in its name")
+                raise ValueError("it has another version than its file's name")
             if previous_id not in (None, body.get("prev")):
-                raise ValueError("it does not follow the commit before it")
+                raise ValueError("it does not follow the commit of the version before")
             _add_actions(removed, version, body.get("actions"))
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise CorruptMetadataError(f"not a commit: {error}; restore the file from a copy", file=file) from error
@@ -640,7 +640,7 @@ def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]
             return storage.read(name, 0, MAX_CONDITIONAL_BYTES + 1)
         except FileNotFoundError:
             raise CorruptMetadataError(
-                "a commit below the head is missing; restore it from a copy", file=name
+                "a commit below the head is missing: restore the file from a copy", file=name
             ) from None
 
     for first in range(start, end, _AT_ONCE):

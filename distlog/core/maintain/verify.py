@@ -136,7 +136,10 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     if snapshot.log_floor:
         state = _oldest_checkpoint(storage, checkpoints, snapshot)
         if state is None:
-            yield Anomaly("missing_commit", "there is no sound checkpoint that replaces the deleted commits")
+            yield Anomaly(
+                "missing_commit",
+                "there is no sound checkpoint that replaces the deleted commits: restore one from a copy",
+            )
             return
     first = 0 if state is None else state.version + 1
     try:
@@ -184,7 +187,7 @@ def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
         yield dataclasses.replace(Anomaly.of("checkpoint_mismatch", error), file=name)
         return
     if not is_same:
-        yield Anomaly("checkpoint_mismatch", "the checkpoint differs from the commits: delete it", name)
+        yield Anomaly("checkpoint_mismatch", "the checkpoint differs from the commits: delete the file", name)
 
 
 def _commit_word(storage: Storage, version: int) -> AnomalyWord:
@@ -312,9 +315,8 @@ def _offsets_past_ends(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anom
         for partition, state in enumerate(snapshot.partitions):
             position = positions.get(partition)
             if position is not None and position > state.log_end_offset:
-                message = (
-                    f"the log ends at {state.log_end_offset}, below the committed offset of group {name}: was it cut?"
-                )
+                end = state.log_end_offset
+                message = f"the log ends at {end}, below the committed offset of group {name}: records may be lost"
                 yield Anomaly("end_below_group", message, partition=partition, offset=position)
 
 

@@ -587,7 +587,9 @@ class GroupAssignment(ConsumerAssignment):
         checked = {number: whole_number("offset", offset) for number, offset in (positions or {}).items()}
         for number, offset in checked.items():
             if number not in self.position:
-                raise TopicNotFoundError("this member does not have the partition", partition=number)
+                raise TopicNotFoundError(
+                    "this member does not own the partition: commit those in its position", partition=number
+                )
             low, high = self._committed[number], self.position[number]
             if not low <= offset <= high:
                 raise OffsetOutOfRangeError(

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.errors import CorruptRecordError, InvalidConfigError
+from distlog.core.errors import CorruptRecordError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
-from distlog.core.integers import whole_number
+from distlog.core.integers import count_of, whole_number
 from distlog.core.segments.chunks import Chunk, SegmentSlice, StoredBatches, bounded_start
 from distlog.core.segments.producer_states import (
     ProducerStates,
@@ -39,9 +39,7 @@ def fetch(
     The batches end before a damaged one. Raises CorruptRecordError if the first batch is damaged.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
-    if whole_number("max_bytes", max_bytes) < 0:
-        raise InvalidConfigError("max_bytes must not be negative", value=max_bytes)
-    if max_bytes == 0:
+    if count_of("max_bytes", max_bytes) == 0:
         return _no_batches(offset)
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
@@ -200,7 +198,7 @@ class Sending:
             position, size = self._file_position + self._start, self._end - self._start
             count = os.sendfile(receiver.fileno(), self._file, position, size)
             if count == 0:
-                raise OSError("the log file ended while it was sent")
+                raise OSError("the log became shorter before it was sent: fetch again")
         self._start += count
         return count
 

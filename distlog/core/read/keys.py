@@ -182,4 +182,4 @@ def _index_of(reader: SegmentReader, segment: SegmentInfo) -> Part:
 
 def _warn_of_index(reader: SegmentReader, segment: SegmentInfo, error: Exception) -> None:
     name = _index_of(reader, segment).name
-    _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again (file=%s)", error, name)
+    _log.warning("%s: scanning the log instead; rebuild the indexes (file=%s)", error, name)

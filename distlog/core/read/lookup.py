@@ -206,7 +206,7 @@ def _chunks_from_entry(reader: SegmentReader, segment: SegmentInfo, entry: Times
         yield from chunks
         return
     name = reader.name(segment, ".timeindex")
-    _log.warning("the time index does not fit its log: scanning the log instead (file=%s)", name)
+    _log.warning("the time index does not fit its log: scanning the log instead; rebuild the indexes (file=%s)", name)
     reader.forget_indexes(segment)
 
 

@@ -477,7 +477,7 @@ def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(columns, str):
         return (columns,)
     if not isinstance(columns, Iterable):
-        raise InvalidConfigError("columns are a name or some names", got=type(columns).__name__)
+        raise InvalidConfigError("columns must be a name or some names", got=type(columns).__name__)
     return tuple(columns)
 
 
@@ -597,7 +597,7 @@ def plan_slices(
         end[number] = special[LATEST] if high is None else special.get(high, high)
         if end[number] < 0:
             raise OffsetOutOfRangeError(
-                "an end is an offset from 0 on, or LATEST: the last n records are tail(n)",
+                "an end must be an offset from 0 on, or LATEST; tail(n) reads the last n records",
                 partition=number,
                 end=high,
             )

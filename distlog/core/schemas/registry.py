@@ -168,7 +168,7 @@ def split_subject(subject: str, context: str = DEFAULT_CONTEXT) -> tuple[str, st
 
 def _source_of(source: Any, context: str) -> _Server | _SchemaDict | _Topic:
     if not isinstance(context, str) or not context.startswith(".") or ":" in context:
-        raise InvalidConfigError("a context begins with a dot, as in .staging", context=repr(context))
+        raise InvalidConfigError("a context must begin with a dot, as in .staging", context=repr(context))
     if isinstance(source, str):
         return _Server(source, context)
     if isinstance(source, Mapping):

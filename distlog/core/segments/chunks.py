@@ -616,7 +616,7 @@ class StoredBatches:
         return position - self.begin
 
     def _shorter(self, end: int) -> StorageError:
-        return StorageError("a log became shorter before it was sent", file=self.name, position=end)
+        return StorageError("the log became shorter before it was sent: fetch again", file=self.name, position=end)
 
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]

@@ -37,7 +37,7 @@ from distlog.core.format.indexes import (
     decode_transactions,
 )
 from distlog.core.format.record_batch import CRC_AT, CRC_START
-from distlog.core.storage.backend import Part
+from distlog.core.storage.backend import Part, too_short_error
 from distlog.core.storage.local_files import known_local_disk
 from distlog.core.storage.parallel import in_order, process_lock
 from distlog.core.storage.storage import Storage
@@ -246,7 +246,7 @@ class SegmentIndexes:
             if self._storage.is_local:
                 raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
             # a copy cannot be stored, as on a full disk
-            _log.warning("%s: the transaction index is read from the store each time", error)
+            _log.warning("the transaction index cannot be cached, so it is read from the store each time: %s", error)
         return self._decoded(segment, part, self._storage.read(*part.full_range))
 
     def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
@@ -281,7 +281,7 @@ class SegmentIndexes:
             )
             return index
         except (CorruptIndexError, OSError) as error:
-            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
+            _log.warning("%s: scanning the log instead; rebuild the indexes", error)
             return None
 
     def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
@@ -396,7 +396,7 @@ class LogFile:
         name, start, end = self._log.range(start, end)
         mapped = self._storage.map(name, start, end)
         if len(mapped) < end - start:
-            raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
+            raise too_short_error(name, start, end)
         return mapped
 
     def _windows_after(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
@@ -500,7 +500,7 @@ class OpenLogs:
             part = part_of(self._topic, segment)
             log = self._open.get(key, self._storage.local_path(part.name), lambda: self._mapped(segment, part))
         if len(log.view) < segment.log_bytes:
-            raise StorageError("a file is shorter than its segment", partition=segment.partition, stem=segment.stem)
+            raise StorageError("the file is shorter than its segment", partition=segment.partition, stem=segment.stem)
         return log
 
     def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:

@@ -145,6 +145,11 @@ class Part(NamedTuple):
         return self.range(0, self.size)
 
 
+def too_short_error(name: str, start: int, end: int) -> StorageError:
+    text = "the file is shorter than expected: verify, then restore it from a copy"
+    return StorageError(text, file=name, start=start, end=end)
+
+
 #: Ranges with a smaller gap are merged: reading the gap costs less than a round trip.
 MAX_GAP_BYTES = 64 * 1024
 #: Ranges are not merged into larger ones, which threads could not read in parallel.

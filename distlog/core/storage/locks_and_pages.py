@@ -77,11 +77,7 @@ class SharedPage:
     def __init__(self, descriptor: int, path: str, copy: SharedPage | None = None) -> None:
         status = os.fstat(descriptor)
         if status.st_size not in (0, PAGE_BYTES):
-            raise StorageError(
-                "the lock file has the wrong size: delete it while no process uses the topic",
-                file=path,
-                size=status.st_size,
-            )
+            raise _wrong_size(path, status.st_size)
         if not status.st_size or not status.st_blocks:
             # on a full disk, a write to a hole in the map would kill the process (SIGBUS)
             os.posix_fallocate(descriptor, 0, PAGE_BYTES)
@@ -153,13 +149,18 @@ class SharedPage:
         )
 
 
+def _wrong_size(path: str, size: int) -> StorageError:
+    text = "the lock file has the wrong size: delete it while no process uses the topic"
+    return StorageError(text, file=path, size=size)
+
+
 class WatchedPage:
     """Detects changes of the page in the file `path`, without the lock."""
 
     def __init__(self, path: str) -> None:
         with closed_after(_open_to_watch(path)) as file:
             if os.fstat(file).st_size != PAGE_BYTES:
-                raise StorageError("the lock file has the wrong size", file=path, size=os.fstat(file).st_size)
+                raise _wrong_size(path, os.fstat(file).st_size)
             # without the head and the counters, which are not part of the value
             self._slots = map_shared(file, PAGE_BYTES, writable=False)[_SLOTS_AT[0] : _BOOT_AT]
         self._last_value = b""

@@ -152,7 +152,7 @@ class ObjectStore:
             reply = self.fs.call_s3("delete_objects", Bucket=split[0][0], Delete=request)
             failed = {error.get("Code") for error in reply.get("Errors", [])} - {"NoSuchKey"}
             if "AccessDenied" in failed:
-                raise StorageError("not allowed to delete", file=paths[0])
+                raise StorageError("cannot delete: check the permissions of the credentials", file=paths[0])
             if failed:
                 raise OSError(f"some objects were not deleted: {failed}")
 
@@ -242,7 +242,9 @@ class ObjectStore:
             left_s = timeout_s - (time.monotonic() - start_s)
             if left_s <= 0:
                 # no other probe: waiting writers would time out one after the other
-                raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
+                raise StorageError(
+                    "nothing was written: the storage did not answer another writer; try again", folder=folder
+                )
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
                 lambda data: self._put_if_absent(path, data, left_s, PutTime()), lambda: self.delete([path]), folder
@@ -319,7 +321,9 @@ class ObjectStore:
         else:
             raise StorageError("the storage lost a new object: check what else deletes files here", file=path)
         if written_ms == MAX_LONG:
-            raise StorageError("this storage does not report when an object was written", file=folder)
+            raise StorageError(
+                "this storage does not report when an object was written: use another storage", file=folder
+            )
         return written_ms
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:

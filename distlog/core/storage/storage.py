@@ -25,6 +25,7 @@ from distlog.core.storage.backend import (
     StorageCounters,
     UnfinishedUpload,
     check_one_wins,
+    too_short_error,
 )
 from distlog.core.storage.local_files import LINK_ERROR, LocalFiles, closed_after, known_local_disk
 from distlog.core.storage.object_client import StorageOptions
@@ -139,7 +140,7 @@ class Storage:
         parts = self._backend.read_ranges([(self._prefix + name, start, end) for name, start, end in ranges])
         for (name, start, end), data in zip(ranges, parts, strict=True):
             if len(data) != max(end - start, 0):
-                raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
+                raise too_short_error(name, start, end)
         return parts
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
@@ -149,7 +150,7 @@ class Storage:
         for name, start, end in ranges:
             position += max(end - start, 0)
             if position > len(data):
-                raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
+                raise too_short_error(name, start, end)
         return data
 
     def size(self, name: str) -> int:

@@ -123,7 +123,7 @@ class RemoteTopic:
                 )
             return self._segment(value, partition, stem)
         except (ValueError, RecursionError) as error:
-            text = f"the manifest of a remote segment is not what Kafka's tiered storage writes: {error}"
+            text = f"the manifest of a remote segment is malformed: {error}; restore it from a copy"
             raise CorruptMetadataError(text, file=file) from None
 
     def _segment(self, value: dict[str, Any], partition: int, stem: str) -> RemoteSegment:
@@ -136,7 +136,7 @@ class RemoteTopic:
             raise ValueError(f"it is the manifest of another segment: {identity}")
         start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
         if start != int(stem[:20]) or not start <= end < MAX_LONG:
-            raise ValueError(f"it has the offsets {start} to {end}")
+            raise ValueError(f"the offsets {start} to {end} do not fit its name")
         compressed = value.get("compression")
         if not isinstance(compressed, bool):
             raise ValueError(f"compression must be true or false, not {repr(compressed)[:40]}")
@@ -301,10 +301,10 @@ def _decompressed(data: memoryview, size: int, stored_range: tuple[str, int, int
     try:
         decompressed = decompress(ZSTD, data, limit=size)
     except CorruptRecordError as error:
-        text = f"a chunk of a remote segment does not decompress: {error.message}"
+        text = f"a chunk of a remote segment does not decompress: {error.message}; restore the file from a copy"
         raise CorruptRecordError(text, file=name, position=position) from None
     if len(decompressed) != size:
-        text = "a chunk of a remote segment does not have the size in its manifest"
+        text = "a chunk of a remote segment does not have the size in its manifest: restore the file from a copy"
         raise CorruptRecordError(text, file=name, position=position, size=len(decompressed), expected=size)
     return decompressed.toreadonly()
 
@@ -448,7 +448,7 @@ def find_topic(
     """Find a topic in a bucket; `url` includes the plugin's `key.prefix`, which need not end in a slash."""
     paths.check_topic_name(topic)
     if topic_id is not None and not _TOPIC_ID.fullmatch(topic_id):
-        raise InvalidConfigError("a topic id has 22 of the characters A-Z a-z 0-9 _ -", topic_id=repr(topic_id))
+        raise InvalidConfigError("a topic id must have 22 of the characters A-Z a-z 0-9 _ -", topic_id=repr(topic_id))
     topics = list(_find_by_name(Storage(url, storage_options), "", topic))
     if not topics and not url.endswith("/"):
         parent, _, prefix = url.rpartition("/")
@@ -548,7 +548,9 @@ def read_manifests(topic: RemoteTopic, listed: Iterable[ListedSegment]) -> list[
         for segment in group:
             name, size = topic.file(segment.partition, segment.stem, MANIFEST), segment.sizes[MANIFEST]
             if size > MAX_MANIFEST_BYTES:
-                raise CorruptMetadataError("the manifest of a remote segment is too large", file=name, size=size)
+                raise CorruptMetadataError(
+                    "the manifest of a remote segment is too large: restore it from a copy", file=name, size=size
+                )
             ranges.append((name, 0, size))
         for segment, data in zip(group, topic.bucket.read_ranges(ranges), strict=True):
             parsed = topic.parse(segment.partition, segment.stem, bytes(data))

@@ -449,7 +449,9 @@ def moved_to_log_ends(head: Snapshot, segments: Sequence[SegmentInfo]) -> list[S
     moved_segments = list[SegmentInfo]()
     for segment in segments:
         if segment.partition >= len(ends):
-            raise CommitConflictError("the topic no longer has this partition", partition=segment.partition)
+            raise CommitConflictError(
+                "the topic no longer has this partition: open the topic again", partition=segment.partition
+            )
         moved_segments.append(segment.moved_to(ends[segment.partition]))
         ends[segment.partition] = moved_segments[-1].next_offset
     return moved_segments
@@ -525,7 +527,9 @@ def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[S
         rows = segments.columns()
         partitions, ends = numbers_of(rows["partition"]), head.partitions.log_end_offsets
         if len(partitions) and partitions[-1] >= len(ends):
-            raise CommitConflictError("the topic no longer has this partition", partition=int(partitions[-1]))
+            raise CommitConflictError(
+                "the topic no longer has this partition: open the topic again", partition=int(partitions[-1])
+            )
         counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
         counts_before = np.cumsum(counts) - counts
         # the row of the first segment of each segment's partition

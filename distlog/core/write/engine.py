@@ -648,7 +648,9 @@ class ProducerCheck:
     def producers_of(self, partition: int) -> KnownProducers:
         if partition not in self._producers:
             if partition >= len(self.snapshot.partitions):
-                raise InvalidRecordError("the topic no longer has this partition", partition=partition)
+                raise InvalidRecordError(
+                    "the topic no longer has this partition: open the topic again", partition=partition
+                )
             self._producers[partition] = known_producers(
                 self.handle, self.snapshot.partitions[partition], self.snapshot.passed_ms
             )

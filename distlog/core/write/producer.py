@@ -189,7 +189,7 @@ def begin_producer(
         random_id = handle.new_id()
         return ProducerIdentity(None, 0, int(random_id[:16], 16) & MAX_LONG, 0, f"{PRODUCER_APP}{random_id}")
     if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= _MAX_ID_CHARACTERS:
-        text = f"a transactional id is text of 1 to {_MAX_ID_CHARACTERS} characters"
+        text = f"a transactional id must be text of 1 to {_MAX_ID_CHARACTERS} characters"
         raise InvalidConfigError(text, transactional_id=repr(transactional_id)[:300])
     app_id = f"{PRODUCER_APP}{transactional_id}"
     with CommitRace(handle.log, current.refresh(), "producer") as race:

@@ -86,7 +86,7 @@ class Writer:
         self._current, self._unit = sender.current, check_unit(timestamp_unit)
         codec_of(self._current.snapshot.config, sender.compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
-            raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
+            raise InvalidConfigError("linger_ms must be at least 0, and buffer_bytes at least 1")
         self._handle, self._sender, self._on_delivery = sender.handle, sender, on_delivery
         self._now, self._per_ms = fastest(self._handle.clock)
         self._closed = self._is_close_done = False

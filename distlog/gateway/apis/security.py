@@ -166,7 +166,7 @@ def _parsed_change(requested: Any, users: RootUsers, *, is_file_user: bool) -> t
         if is_file_user:
             raise InvalidConfigError("the gateway's file of users has this user, and takes precedence")
         if not MIN_ITERATIONS <= requested.iterations <= ITERATIONS:
-            raise InvalidConfigError(f"iterations are {MIN_ITERATIONS} to {ITERATIONS}")
+            raise InvalidConfigError(f"iterations must be {MIN_ITERATIONS} to {ITERATIONS}")
         has_hash_size = len(requested.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
         if not has_hash_size or not 0 < len(requested.salt) <= _MAX_SALT_BYTES:
             raise InvalidConfigError("the salt or the salted password has a wrong length")

@@ -114,7 +114,7 @@ def check_acl(acl: Acl) -> Acl:
         if acl.pattern_type is PatternType.PREFIXED:
             raise InvalidConfigError("a prefix * matches no name: for all resources give the literal *")
     elif acl.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
-        raise InvalidConfigError(f"the cluster's name is {CLUSTER_NAME}", name=name)
+        raise InvalidConfigError(f"the cluster's name must be {CLUSTER_NAME}", name=name)
     elif acl.resource_type is ResourceType.TOPIC and not (
         is_topic_name(acl.name) or (acl.pattern_type is PatternType.PREFIXED and acl.name in (".", ".."))
     ):

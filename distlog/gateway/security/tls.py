@@ -39,7 +39,9 @@ class TlsFiles:
     def context(self) -> ssl.SSLContext:
         """A server's context, for TLS 1.2 or newer."""
         if self.client_auth not in CLIENT_AUTH:
-            raise InvalidConfigError(f"ssl.client.auth is one of {', '.join(CLIENT_AUTH)}", found=self.client_auth)
+            raise InvalidConfigError(
+                f"ssl.client.auth must be one of {', '.join(CLIENT_AUTH)}", found=self.client_auth
+            )
         if (self.ca is None) == (self.client_auth != "none"):
             raise InvalidConfigError(
                 "clients' certificates need a file of authorities: give both settings, or neither",
@@ -157,7 +159,9 @@ class PrincipalMapper:
         while position < len(text):
             match = _RULE.match(text, position)
             if match is None:
-                raise InvalidConfigError("a rule is RULE:pattern/replacement/[LU], or DEFAULT", rules=text[position:])
+                raise InvalidConfigError(
+                    "a rule must be RULE:pattern/replacement/[LU], or DEFAULT", rules=text[position:]
+                )
             pattern, replacement, case, default = match.groups(default="")
             rule = _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
             self._rules.append(_DEFAULT if default else rule)

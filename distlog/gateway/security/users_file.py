@@ -160,7 +160,9 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
 def check_name(name: str) -> str:
     """Return a user's name. Raises InvalidConfigError for a name that clients cannot send, or logs cannot show."""
     if not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
-        raise InvalidConfigError(f"a user's name has 1 to {MAX_NAME_BYTES} bytes, all printable", user=ascii(name))
+        raise InvalidConfigError(
+            f"a user's name must have 1 to {MAX_NAME_BYTES} bytes, all printable", user=ascii(name)
+        )
     return name
 
 
@@ -173,7 +175,7 @@ def _secrets(name: str, fields: Any) -> dict[str, ScramSecret]:
     try:
         return {mechanism: parsed_secret(mechanism, fields[mechanism]) for mechanism in HASHES}
     except (ValueError, KeyError, TypeError):
-        raise StorageError("a user has no whole secret: set the password again", user=name) from None
+        raise StorageError("the user's credentials are incomplete: set the password again", user=name) from None
 
 
 def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:

@@ -192,5 +192,5 @@ def test_an_invalid_file_of_users_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(("old", "new"), [("4096", "4095"), ("4096", "1048577"), ("4096", '"4096"'), ("4096", "1e9")])
 def test_a_secret_out_of_its_bounds_is_refused(users: Users, old: str, new: str) -> None:
-    with pytest.raises(StorageError, match="no whole secret"):
+    with pytest.raises(StorageError, match="credentials are incomplete"):
         parse_users(users.to_json().replace(old, new, 1))
