@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import byte_array, new_array
+from distlog.core.arrays import byte_array, fitted, new_array
 from distlog.core.errors import CorruptIndexError
 from distlog.core.format.kernels.key_entries import (
     ABSENT,
     BLOCK_BYTES,
     BLOCK_ENTRIES,
+    BUCKETS,
     CRC_BYTES,
     ENTRY_BYTES,
     IN_EARLIER_BLOCK,
@@ -29,8 +30,9 @@ from distlog.core.format.kernels.key_entries import (
     find_in_each,
     first_bad_block,
     hash_keys,
+    move_to_buckets,
     read_postings,
-    sort_pairs,
+    sort_buckets,
     write_items,
 )
 from distlog.core.format.record_decoder import scan_keys
@@ -61,9 +63,8 @@ LEAST_LOG_BYTES = 256 << 10
 _DEVIATIONS = 4
 #: Pairs that were collected last, by the last bits of their hashes.
 _RECENT = 1 << 12
-#: A sort makes buckets of some 2^_BUCKET_BITS pairs, 2^_CACHED_BITS buckets at a time, and then moves each pair by a
-#: few places, up to _MOST_MOVES on average.
-_BUCKET_BITS, _CACHED_BITS, _MOST_MOVES = 1, 12, 16
+#: The moves of a pair in an insertion sort, on average, from which on the hashes are not uniform.
+_MOST_MOVES = 16
 #: Ranges with fewer blocks between them are read as one.
 _GAP_BLOCKS = 4
 #: The postings of a key that are read first.
@@ -245,6 +246,7 @@ class KeyIndexBuilder:
         self._hashes: list[Longs] = []
         self._positions: list[Ints] = []
         self._recent = np.full((_RECENT, 2), -1, np.int64)
+        self._bucket_sizes = np.zeros(BUCKETS, np.int64)
         self._log_crc: int | None = None
 
     def add(self, data: Any, batches: npt.NDArray[Any], position: int) -> None:
@@ -266,11 +268,12 @@ class KeyIndexBuilder:
                 scanned.counts,
                 batch_positions,
                 self._recent,
+                self._bucket_sizes,
                 hashes,
                 positions,
             )
-            self._hashes.append(hashes[:written].copy())
-            self._positions.append(positions[:written].copy())
+            self._hashes.append(fitted(hashes, written))
+            self._positions.append(fitted(positions, written))
 
     @property
     def pairs(self) -> int:
@@ -291,7 +294,7 @@ class KeyIndexBuilder:
         """The bytes of the index, and its number of entries."""
         if not self.pairs or self._log_crc is None:
             return NO_ENTRIES, 0
-        hashes, positions = sorted_pairs(_joined(self._hashes, np.int64), _joined(self._positions, np.int32))
+        hashes, positions = sorted_pairs(self._hashes, self._positions, self._bucket_sizes)
         self._hashes, self._positions = [], []
         entries, postings = (
             new_array(_Table(0, len(hashes), item_bytes).end, np.uint8) for item_bytes in (ENTRY_BYTES, POSTING_BYTES)
@@ -301,22 +304,26 @@ class KeyIndexBuilder:
         return b"".join([entries.data[: ends[0]], postings.data[: ends[1]]]), count
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    return np.concatenate(parts, out=new_array(sum(map(len, parts)), dtype))
-
-
-def sorted_pairs(hashes: Longs, positions: Ints) -> tuple[Longs, Ints]:
-    """The pairs by hash, and then by position; the arrays are used for the result."""
-    # uniform hashes leave few pairs in a bucket, so an insertion sort of each bucket is fast
-    bits = max(len(hashes).bit_length() - _BUCKET_BITS, 0)
-    more_bits = min(bits, _CACHED_BITS)
-    ends, more_ends = (np.empty(1 << number, np.int32) for number in (bits - more_bits, more_bits))
-    room, room_of_positions = new_array(len(hashes), np.int64), new_array(len(hashes), np.int32)
-    most_moves = _MOST_MOVES * len(hashes)
-    if sort_pairs(
-        hashes, positions, bits - more_bits, more_bits, most_moves, ends, more_ends, room, room_of_positions
+def sorted_pairs(hashes: Sequence[Longs], positions: Sequence[Ints], bucket_sizes: Longs) -> tuple[Longs, Ints]:
+    """The pairs by hash, and then by position."""
+    count, largest = int(bucket_sizes.sum()), int(bucket_sizes.max())
+    sorted_hashes, sorted_positions = new_array(count, np.int64), new_array(count, np.int32)
+    targets = np.cumsum(bucket_sizes) - bucket_sizes
+    for part, of_positions in zip(hashes, positions, strict=True):
+        move_to_buckets(part, of_positions, targets, sorted_hashes, sorted_positions)
+    # uniform hashes leave about one pair for each value of these bits
+    bits = max((count // BUCKETS).bit_length() - 1, 0)
+    if not sort_buckets(
+        sorted_hashes,
+        sorted_positions,
+        targets,
+        bits,
+        _MOST_MOVES * count,
+        np.empty(1 << bits, np.int64),
+        new_array(largest, np.int64),
+        new_array(largest, np.int32),
     ):
-        return hashes, positions
-    # somebody has searched for keys with the same first bits
-    order = np.lexsort((room_of_positions, room))
-    return room[order], room_of_positions[order]
+        # somebody has searched for keys with the same first bits
+        order = np.lexsort((sorted_positions, sorted_hashes))
+        return sorted_hashes[order], sorted_positions[order]
+    return sorted_hashes, sorted_positions

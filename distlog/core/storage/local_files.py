@@ -376,7 +376,7 @@ class LocalWriter(ObjectWriter):
 
         def write_and_close() -> None:
             try:
-                self._write_out(duplicate, *views)
+                _write_directly(duplicate, *views, path=self._path)
             finally:
                 with failing_as("write", self._path):
                     os.close(duplicate)
@@ -403,21 +403,6 @@ class LocalWriter(ObjectWriter):
             )
         return self._file
 
-    def _write_out(self, file: int, *views: memoryview) -> None:
-        with failing_as("write", self._path):
-            try:
-                written = os.writev(file, views)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                written = 0
-            for view in views:
-                if written < view.nbytes:
-                    # the file system refuses direct writes after all, or wrote only a part of a disk block
-                    _set_direct(file, False)
-                    write_all(file, view[written:])
-                written = max(written - view.nbytes, 0)
-
     def close(self) -> None:
         if self._file is None:
             return
@@ -427,9 +412,9 @@ class LocalWriter(ObjectWriter):
         # broken until closed: after a failed sync, a second sync would succeed without the lost data
         self._is_broken = True
         if page_bytes:
-            self._write_out(file, gathered[:page_bytes])
+            _write_directly(file, gathered[:page_bytes], path=self._path)
         _set_direct(file, False)
-        self._write_out(file, gathered[page_bytes:])
+        _write_directly(file, gathered[page_bytes:], path=self._path)
         with failing_as("write", self._path):
             os.fsync(file)
             self._file = None
@@ -455,6 +440,22 @@ def _set_direct(file: int, is_direct: bool) -> None:
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     with suppress(OSError):
         fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if is_direct else flags & ~_DIRECT)
+
+
+def _write_directly(file: int, *views: memoryview, path: str) -> None:
+    with failing_as("write", path):
+        try:
+            written = os.writev(file, views)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            written = 0
+        for view in views:
+            if written < view.nbytes:
+                # the file system refuses direct writes after all, or wrote only a part of a disk block
+                _set_direct(file, False)
+                write_all(file, view[written:])
+            written = max(written - view.nbytes, 0)
 
 
 def _refuse_link(name: str, folder: int, path: str) -> None:
@@ -666,8 +667,18 @@ def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
     with failing_as("put", path):
         file = create_file(temporary)
     with removed_on_error(temporary), closed_after(file):
+        view = byte_view(data)
+        direct_bytes = view.nbytes // BLOCK_BYTES * BLOCK_BYTES
+        if direct_bytes:
+            # copied, since a direct write takes only whole pages of memory
+            block = new_pages(BLOCK_BYTES).data
+            _set_direct(file, True)
+            for start in range(0, direct_bytes, BLOCK_BYTES):
+                block[:] = view[start : start + BLOCK_BYTES]
+                _write_directly(file, block, path=path)
+            _set_direct(file, False)
         with failing_as("put", path):
-            write_all(file, byte_view(data))
+            write_all(file, view[direct_bytes:])
         yield temporary, file
 
 

@@ -15,6 +15,9 @@ BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
+#: Pairs are sorted in buckets of the hashes with the same first bits.
+BUCKETS = 1 << 10
+BUCKET_SHIFT = 63 - 10
 #: Results of a search that are not entries: the hash has none, or its entry lies before or after the given blocks.
 ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = (result + (1 << 40) for result in range(4))
 
@@ -41,13 +44,14 @@ def collect_pairs(
     counts: np.ndarray,
     batch_positions: np.ndarray,
     recent: np.ndarray,
+    bucket_sizes: np.ndarray,
     hashes: np.ndarray,
     positions: np.ndarray,
 ) -> int:
     """Write a pair of each key, its hash and the position of its batch; returns the number of pairs.
 
     `counts` has the number of records of each batch. `recent` has recent pairs by the last bits of their hash, so
-    that few pairs are written twice.
+    that few pairs are written twice. `bucket_sizes` counts the pairs of each bucket.
     """
     written = record = 0
     for batch in range(counts.size):
@@ -61,71 +65,88 @@ def collect_pairs(
                     recent[slot, 0], recent[slot, 1] = key_hash, position
                     put_at(hashes, written, key_hash)
                     put_at(positions, written, position)
+                    bucket = key_hash >> BUCKET_SHIFT
+                    put_at(bucket_sizes, bucket, item_at(bucket_sizes, bucket) + 1)
                     written += 1
             record += 1
     return written
 
 
 @inlined
-def _scatter(
+def _move_to_buckets(
     hashes: np.ndarray,
     positions: np.ndarray,
     start: int,
     end: int,
     shift: int,
-    ends: np.ndarray,
-    sorted_hashes: np.ndarray,
-    sorted_positions: np.ndarray,
+    targets: np.ndarray,
+    new_hashes: np.ndarray,
+    new_positions: np.ndarray,
 ) -> None:
-    """Sort pairs [start, end) by the bits of their hashes from `shift` on that number `ends`, the buckets' ends."""
-    last_bucket = ends.size - 1
-    for bucket in range(ends.size):
-        put_at(ends, bucket, 0)
+    """Copy pairs [start, end) to the next row of their bucket: the last bits of hash >> shift."""
+    last_bucket = targets.size - 1
     for row in range(start, end):
         bucket = item_at(hashes, row) >> shift & last_bucket
-        put_at(ends, bucket, item_at(ends, bucket) + 1)
-    total = start
-    for bucket in range(ends.size):
-        count = item_at(ends, bucket)
-        put_at(ends, bucket, total)
-        total += count
-    for row in range(start, end):
-        bucket = item_at(hashes, row) >> shift & last_bucket
-        target = item_at(ends, bucket)
-        put_at(ends, bucket, target + 1)
-        put_at(sorted_hashes, target, item_at(hashes, row))
-        put_at(sorted_positions, target, item_at(positions, row))
+        target = item_at(targets, bucket)
+        put_at(targets, bucket, target + 1)
+        put_at(new_hashes, target, item_at(hashes, row))
+        put_at(new_positions, target, item_at(positions, row))
 
 
 @fill_kernel
-def sort_pairs(
+def move_to_buckets(
     hashes: np.ndarray,
     positions: np.ndarray,
-    bits: int,
-    more_bits: int,
-    most_moves: int,
+    targets: np.ndarray,
+    new_hashes: np.ndarray,
+    new_positions: np.ndarray,
+) -> None:
+    """Copy pairs to the buckets of their hashes' first bits; `targets`, the next row of each bucket, advances."""
+    _move_to_buckets(hashes, positions, 0, hashes.size, BUCKET_SHIFT, targets, new_hashes, new_positions)
+
+
+@fill_kernel
+def sort_buckets(
+    hashes: np.ndarray,
+    positions: np.ndarray,
     ends: np.ndarray,
-    more_ends: np.ndarray,
+    bits: int,
+    most_moves: int,
+    targets: np.ndarray,
     other_hashes: np.ndarray,
     other_positions: np.ndarray,
 ) -> bool:
-    """Sort pairs by hash and then position; returns False after `most_moves`, with the pairs in the other arrays.
+    """Sort the pairs of each bucket by hash and then position; returns False, with all pairs, after `most_moves`.
 
-    They are sorted by the first `bits` bits of their hashes, and then, a bucket at a time so that it stays in the
-    processor's cache, by the next `more_bits` bits and by insertion. `ends` has room for 2^bits numbers, `more_ends`
-    for 2^more_bits, the other arrays for all pairs.
+    They are sorted by the next `bits` bits of their hashes and then by insertion, a bucket at a time so that it stays
+    in the processor's cache. `targets` has room for 2^bits numbers, and the other arrays for the largest bucket.
     """
-    _scatter(hashes, positions, 0, hashes.size, 63 - bits, ends, other_hashes, other_positions)
+    shift = BUCKET_SHIFT - bits
+    last_target = targets.size - 1
     start = moves = 0
     for bucket in range(ends.size):
         end = item_at(ends, bucket)
-        shift = 63 - bits - more_bits
-        _scatter(other_hashes, other_positions, start, end, shift, more_ends, hashes, positions)
-        for row in range(start + 1, end):
-            key_hash, position, hole = item_at(hashes, row), item_at(positions, row), row
-            while hole > start and (
-                item_at(hashes, hole - 1) > key_hash
-                or (item_at(hashes, hole - 1) == key_hash and item_at(positions, hole - 1) > position)
+        for number in range(targets.size):
+            put_at(targets, number, 0)
+        for row in range(start, end):
+            number = item_at(hashes, row) >> shift & last_target
+            put_at(targets, number, item_at(targets, number) + 1)
+        total = 0
+        for number in range(targets.size):
+            count = item_at(targets, number)
+            put_at(targets, number, total)
+            total += count
+        _move_to_buckets(hashes, positions, start, end, shift, targets, other_hashes, other_positions)
+        for row in range(start, end):
+            key_hash, position = item_at(other_hashes, row - start), item_at(other_positions, row - start)
+            hole = row
+            while (
+                hole > start
+                and moves <= most_moves
+                and (
+                    item_at(hashes, hole - 1) > key_hash
+                    or (item_at(hashes, hole - 1) == key_hash and item_at(positions, hole - 1) > position)
+                )
             ):
                 put_at(hashes, hole, item_at(hashes, hole - 1))
                 put_at(positions, hole, item_at(positions, hole - 1))
@@ -133,8 +154,8 @@ def sort_pairs(
                 moves += 1
             put_at(hashes, hole, key_hash)
             put_at(positions, hole, position)
-            if moves > most_moves:
-                return False
+        if moves > most_moves:
+            return False
         start = end
     return True
 
