@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import byte_array, fitted, new_array
+from distlog.core.arrays import byte_array
 from distlog.core.errors import CorruptIndexError
 from distlog.core.format.kernels.key_entries import (
     ABSENT,
@@ -63,6 +63,8 @@ LEAST_LOG_BYTES = 256 << 10
 _DEVIATIONS = 4
 #: Pairs that were collected last, by the last bits of their hashes.
 _RECENT = 1 << 12
+#: The pairs that a builder has room for beyond those it has. Large arrays come from numpy, which asks for huge pages.
+_MOST_ROOM = 1 << 20
 #: The moves of a pair in an insertion sort, on average, from which on the hashes are not uniform.
 _MOST_MOVES = 16
 #: Ranges with fewer blocks between them are read as one.
@@ -245,6 +247,7 @@ class KeyIndexBuilder:
     def __init__(self) -> None:
         self._hashes: list[Longs] = []
         self._positions: list[Ints] = []
+        self._room = np.empty(0, np.int64), np.empty(0, np.int32)
         self._recent = np.full((_RECENT, 2), -1, np.int64)
         self._bucket_sizes = np.zeros(BUCKETS, np.int64)
         self._log_crc: int | None = None
@@ -258,7 +261,10 @@ class KeyIndexBuilder:
             self._log_crc = int(batches["crc"][0])
         for scanned in scan_keys(byte_array(data), batches):
             key, count = scanned.key, int(scanned.counts.sum())
-            hashes, positions = new_array(count, np.int64), new_array(count, np.int32)
+            if len(self._room[0]) < count:
+                size = max(count, min(self.pairs, _MOST_ROOM))
+                self._room = np.empty(size, np.int64), np.empty(size, np.int32)
+            hashes, positions = self._room
             batch_positions = scanned.batches["position"] + position
             written = collect_pairs(
                 scanned.data,
@@ -272,8 +278,9 @@ class KeyIndexBuilder:
                 hashes,
                 positions,
             )
-            self._hashes.append(fitted(hashes, written))
-            self._positions.append(fitted(positions, written))
+            self._hashes.append(hashes[:written])
+            self._positions.append(positions[:written])
+            self._room = hashes[written:], positions[written:]
 
     @property
     def pairs(self) -> int:
@@ -296,22 +303,25 @@ class KeyIndexBuilder:
             return NO_ENTRIES, 0
         hashes, positions = sorted_pairs(self._hashes, self._positions, self._bucket_sizes)
         self._hashes, self._positions = [], []
-        entries, postings = (
-            new_array(_Table(0, len(hashes), item_bytes).end, np.uint8) for item_bytes in (ENTRY_BYTES, POSTING_BYTES)
-        )
-        count, posting_count = write_items(hashes, positions, self._log_crc, entries, postings)
-        ends = _Table(0, count, ENTRY_BYTES).end, _Table(0, posting_count, POSTING_BYTES).end
-        return b"".join([entries.data[: ends[0]], postings.data[: ends[1]]]), count
+        first_posting = _Table(0, len(hashes), ENTRY_BYTES).end
+        file = np.empty(_Table(first_posting, len(hashes), POSTING_BYTES).end, np.uint8)
+        postings = file[first_posting:]
+        count, posting_count = write_items(hashes, positions, self._log_crc, file[:first_posting], postings)
+        entry_table = _Table(0, count, ENTRY_BYTES)
+        posting_bytes = _Table(0, posting_count, POSTING_BYTES).end
+        end = entry_table.end + posting_bytes
+        file[entry_table.end : end] = postings[:posting_bytes]
+        return file[:end].tobytes(), count
 
 
 def sorted_pairs(hashes: Sequence[Longs], positions: Sequence[Ints], bucket_sizes: Longs) -> tuple[Longs, Ints]:
     """The pairs by hash, and then by position."""
     count, largest = int(bucket_sizes.sum()), int(bucket_sizes.max())
-    sorted_hashes, sorted_positions = new_array(count, np.int64), new_array(count, np.int32)
+    sorted_hashes, sorted_positions = np.empty(count, np.int64), np.empty(count, np.int32)
     targets = np.cumsum(bucket_sizes) - bucket_sizes
     for part, of_positions in zip(hashes, positions, strict=True):
         move_to_buckets(part, of_positions, targets, sorted_hashes, sorted_positions)
-    # uniform hashes leave about one pair for each value of these bits
+    # uniform hashes leave about one pair for each value of the bits
     bits = max((count // BUCKETS).bit_length() - 1, 0)
     if not sort_buckets(
         sorted_hashes,
@@ -320,8 +330,8 @@ def sorted_pairs(hashes: Sequence[Longs], positions: Sequence[Ints], bucket_size
         bits,
         _MOST_MOVES * count,
         np.empty(1 << bits, np.int64),
-        new_array(largest, np.int64),
-        new_array(largest, np.int32),
+        np.empty(largest, np.int64),
+        np.empty(largest, np.int32),
     ):
         # somebody has searched for keys with the same first bits
         order = np.lexsort((sorted_positions, sorted_hashes))
