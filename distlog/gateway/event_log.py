@@ -1,4 +1,4 @@
-"""Logs of frequent events and failures, which clients may cause at any rate: summaries, not a line for each."""
+"""Logs of events that clients may cause at any rate: summaries, not a line for each event."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from distlog.core.errors import DistlogError
 _log = logging.getLogger("distlog.gateway")
 #: Events, and failures with the same text, are logged once in this time.
 _PERIOD_S = 60.0
-#: The most sources that are counted, that a line shows, characters of a text, and failures that are remembered.
-_MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT, _MOST_FAILURES = 1000, 5, 200, 1000
-#: The source of events when there are too many sources.
+_MAX_SOURCES, _MAX_SHOWN_SOURCES, _MAX_CHARACTERS, _MAX_FAILURES = 1000, 5, 200, 1000
+#: The source that stands for all sources after the first _MAX_SOURCES.
 _OTHER_SOURCES = "others"
 
 
@@ -33,10 +32,10 @@ class EventLog:
 
     def note(self, source: str, detail: str) -> None:
         """Count an event; the text may come from a client, and is cut."""
-        source, detail = source[:_MOST_TEXT], detail[:_MOST_TEXT]
+        source, detail = source[:_MAX_CHARACTERS], detail[:_MAX_CHARACTERS]
         with self._lock:
             self.total += 1
-            name = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHER_SOURCES
+            name = source if source in self._counts or len(self._counts) < _MAX_SOURCES else _OTHER_SOURCES
             self._counts[name] += 1
             self._examples[name] = detail
         self.log()
@@ -47,7 +46,7 @@ class EventLog:
             now_s = self._clock_s()
             if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
                 return
-            shown = self._counts.most_common(_MOST_SHOWN)
+            shown = self._counts.most_common(_MAX_SHOWN_SOURCES)
             parts = [f"{text(name)} ({count}, last: {text(self._examples[name])})" for name, count in shown]
             count, more = self._counts.total(), len(self._counts) - len(shown)
             self._logged_s, self._counts, self._examples = now_s, Counter(), {}
@@ -69,7 +68,7 @@ class FailureLog:
                 return
             self._logged.pop(failure, None)
             self._logged[failure] = now_s
-            if len(self._logged) > _MOST_FAILURES:
+            if len(self._logged) > _MAX_FAILURES:
                 del self._logged[next(iter(self._logged))]
         _log.error("%s", failure, exc_info=None if isinstance(error, DistlogError) else error)
 

@@ -1,4 +1,4 @@
-"""The gateway: makes its parts, starts and stops them (Kafka's BrokerServer)."""
+"""The gateway: connects, starts and stops its components (Kafka's BrokerServer)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ STOP_TIMEOUT_S = 8.0
 _CLOSING_SHARE = 0.25
 #: How much longer the end of the network thread may take.
 _THREAD_END_S = 0.5
-#: How long a start waits for the root's other processes, and the pause between two checks.
-_OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
+#: How long a start waits for its other processes, and the pause between two checks.
+_PROCESSES_WAIT_S, _PROCESSES_PAUSE_S = 10.0, 0.02
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
 #: How often denials and failures are logged.
@@ -64,9 +64,9 @@ _EXPIRY_MS = 600_000
 
 
 class GatewayServer:
-    """Kafka's protocol at `host` and `port` (0: a free one), for the topics below `root`. Use it in a `with` block.
+    """Serves the topics in `root` at `host` and `port` (0: a free one). Use it in a `with` block.
 
-    `settings` are broker settings of Kafka: the gateway's own, and the defaults of topics.
+    `settings` are broker settings of Kafka, for the gateway and for topics that do not set them.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class GatewayServer:
         clock: Callable[[], int] = now_ms,
     ) -> None:
         config = with_settings(config or GatewayConfig(), settings or {})
-        self.host, self._wanted_port = host, port
+        self.host, self._requested_port = host, port
         defaults = BrokerConfig.parse(settings or {}).topic_defaults
         self._loop = asyncio.new_event_loop()
         shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
@@ -200,16 +200,16 @@ class GatewayServer:
         return f"{self.host}:{self.port}"
 
     def start(
-        self, joined: Callable[[], object] = lambda: None, is_to_stop: Callable[[], bool] = lambda: False
+        self, joined: Callable[[], object] = lambda: None, should_stop: Callable[[], bool] = lambda: False
     ) -> GatewayServer:
-        """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses.
+        """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses; retries other failures.
 
-        A storage that cannot be reached is retried. `joined` is called when the gateway listens and has joined the
-        root's gateways. One process of several waits for the other processes, until `is_to_stop`.
+        `joined` is called when the gateway listens and has joined the root's gateways. One process of several waits
+        for the other processes, until `should_stop`.
         """
         self._thread.start()
         try:
-            self._in_loop(self._sockets.listen(self.host, self._wanted_port)).result()
+            self._in_loop(self._sockets.listen(self.host, self._requested_port)).result()
             host, port = self.broker.config.advertised or advertised(self.host, self.port)
             self._lease.set_address(host, port, this_machine())
             self._groups.join()
@@ -217,7 +217,7 @@ class GatewayServer:
             for records in self._root_records if self.broker.acls is not None else ():
                 records.try_refresh()
             joined()
-            self._wait_for_others(is_to_stop)
+            self._wait_for_processes(should_stop)
         except BaseException:
             # also after an interrupt: else other gateways would send clients to this one, which answers nothing
             self._in_loop(self._sockets.stop(0)).result()
@@ -235,31 +235,31 @@ class GatewayServer:
         transactions.wait()
         return self
 
-    def _wait_for_others(self, is_to_stop: Callable[[], bool]) -> None:
+    def _wait_for_processes(self, should_stop: Callable[[], bool]) -> None:
         """Answer no client before all gateways know each other: librdkafka forgets requests to an unknown one."""
-        end, lease = time.monotonic() + _OTHERS_S, self._lease
-        while time.monotonic() < end and not is_to_stop():
+        end_s, lease = time.monotonic() + _PROCESSES_WAIT_S, self._lease
+        while time.monotonic() < end_s and not should_stop():
             if lease.neighbours >= self.broker.config.processes and not lease.unknown_s:
                 break
-            time.sleep(_OTHERS_PAUSE_S)
+            time.sleep(_PROCESSES_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Answer the requests in flight, and sync all appends. Returns False if it gave up work after `timeout_s`."""
         if self._loop.is_closed():
             return True
-        end, drained = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)
-        stopping = self._in_loop(self._sockets.stop(drained.left_s))
+        deadline, drain_deadline = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)
+        sockets_stop = self._in_loop(self._sockets.stop(drain_deadline.left_s))
         self.broker.fetches.stop()
         self.broker.appends.stop()
         self._groups.release_members()
         self.broker.metadata.commit_now()
-        finished = end.result_of(stopping)
+        finished = deadline.result_of(sockets_stop)
         for pool in self._apis.pools.values():
-            finished = pool.stop(drained.left_s) and finished
-        finished = self._scheduler.stop(drained.left_s) and finished
+            finished = pool.stop(drain_deadline.left_s) and finished
+        finished = self._scheduler.stop(drain_deadline.left_s) and finished
         self._log_events(is_last=True)
-        finished = end.run(self._close) and finished
-        return self._end_loop(end.left_s) and finished
+        finished = deadline.run(self._close) and finished
+        return self._end_loop(deadline.left_s) and finished
 
     def _close(self) -> None:
         self._transactions.stop()
@@ -305,7 +305,6 @@ def warm_up() -> None:
 
 
 def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list[Metric]:
-    """The metrics of the network, of memory and of waiting requests; `waiting` requests are queued for handlers."""
     gauges = [
         ("connections", "open connections", len(sockets.connections)),
         ("request_queue_size", "requests that wait for a handler", waiting),

@@ -92,7 +92,7 @@ class KafkaApis:
         self.pools[Handlers.PASSWORDS].channel.offer(request)
 
     def _handle(self, request: Request) -> bool:
-        """Handle a request, and respond unless its handler does that itself; False if it would wait and may not."""
+        """Handle a request, and respond unless its handler does; returns False if it would wait, but may not."""
         api, start_s = self._apis[request.head.api_key], time.perf_counter()
         try:
             request.read(MAX_ITEMS if request.may_wait else _FEW_PARTITIONS)
@@ -109,7 +109,7 @@ class KafkaApis:
                 return False
             request.hang_up(str(error))
         except Exception:
-            # handlers answer with the errors that they expect; after any other error the connection ends
+            # handlers answer expected errors themselves
             _log.exception("a request failed (api_key=%d)", request.head.api_key)
             request.hang_up("the request failed")
         with self._lock:
@@ -191,7 +191,7 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """An id of the root, the same for all its gateways: 16 bytes in URL-safe base 64."""
+        """An id of the root, the same for all its gateways."""
         digest = hashlib.sha256(self.metadata.root.url.encode()).digest()
         return urlsafe_b64encode(digest[:16]).decode().rstrip("=")
 
@@ -202,7 +202,7 @@ class Broker:
         return node.host, node.port
 
 
-#: The pause before clients that have used their part of the time are checked again.
+#: The pause before clients that have used their fraction of the time are checked again.
 _PAUSE_S = 0.005
 
 
@@ -225,7 +225,7 @@ class RequestChannel:
         self._wake(1)
 
     def receive(self) -> Request | None:
-        """The next request; waits for one. None ends a handler."""
+        """Wait for the next request, and return it; None ends a handler."""
         waits_for_time = False
         while True:
             is_running = self._poll_again() if waits_for_time else self._wakeups.get()
@@ -307,7 +307,7 @@ class KafkaRequestHandlerPool:
         request.may_wait = False
         is_handled = self._handle(request)
         request.may_wait = True
-        # a failed attempt counts, too: it must cost its client something
+        # a failed attempt must also cost its client something
         cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
         self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
         request.count(REQUEST_PERCENTAGE, duration_s)
@@ -315,11 +315,11 @@ class KafkaRequestHandlerPool:
 
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
-            # noted before: a request that is put off may have another share afterwards
+            # read before: a request that waits may have another share afterwards
             share, started_s, started_cpu_s = request.share, time.monotonic(), time.thread_time()
             self._handle(request)
             cpu_s = time.thread_time() - started_cpu_s
-            # a thread that waits for storage uses no CPU; a thread that computes waits for other computing threads
+            # a thread that waits for storage uses no CPU, but one that computes also waits for other threads
             used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
             self.channel.finish(share, used_s + _NETWORK_S)
             request.count(REQUEST_PERCENTAGE, time.monotonic() - started_s)

@@ -85,7 +85,7 @@ def test_an_interrupted_start_leaves_no_gateway(begin: Any, address: Address) ->
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        two.start(is_to_stop=interrupted)
+        two.start(should_stop=interrupted)
     assert two.stop()
     until(lambda: [node.port for node in first.broker.cluster.nodes] == [first.port], 30)
     with pytest.raises(ConnectionRefusedError):

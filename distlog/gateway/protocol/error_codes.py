@@ -13,7 +13,7 @@ from distlog.gateway.protocol.messages import ErrorCode, Fields
 
 
 class CoordinatorError(Exception):
-    """The coordinator of a group or of a transaction refuses a request, with this code of Kafka's."""
+    """The coordinator of a group or of a transaction refuses a request, with Kafka's `code`."""
 
     def __init__(self, code: ErrorCode, member_id: str = "") -> None:
         super().__init__(code.name)
@@ -26,7 +26,7 @@ class UnknownTopicIdError(errors.TopicNotFoundError):
 
 
 class RefusedError(errors.DistlogError):
-    """The gateway refuses a request, with this code of Kafka's; the client gets the text."""
+    """The gateway refuses a request, with Kafka's `code`; the client gets the text."""
 
     def __init__(self, message: str, *, code: ErrorCode = ErrorCode.invalid_request, **details: Any) -> None:
         super().__init__(message, **details)
@@ -66,7 +66,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
 
 
 #: Errors about a request: the client gets their text. The text of all others goes to the log.
-_ABOUT_REQUESTS = (
+_REQUEST_ERRORS = (
     errors.InvalidConfigError,
     errors.InvalidRecordError,
     errors.InvalidTopicError,
@@ -79,8 +79,8 @@ _ABOUT_REQUESTS = (
     errors.CorruptRecordError,
     RefusedError,
 )
-#: Details that show locations on the server: clients do not get them.
-_LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})
+#: Details that clients do not get: locations on the server.
+_SERVER_DETAILS = frozenset({"url", "file", "path", "directory", "root"})
 _NO_TOPIC = "This server does not host this topic-partition."
 _HIDDEN_TEXT = "the request failed in the gateway: see its log"
 
@@ -105,19 +105,19 @@ def client_text(error: BaseException) -> str:
         return _HIDDEN_TEXT
     # the library's text is about a URL, which clients do not have
     message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
-    details = {name: detail for name, detail in error.details.items() if name not in _LOCATIONS}
+    details = {name: detail for name, detail in error.details.items() if name not in _SERVER_DETAILS}
     return str(errors.DistlogError(message, **details))
 
 
 def _is_for_clients(error: BaseException) -> bool:
     if isinstance(error, errors.CorruptRecordError) and error.details.get("file") is not None:
-        # a record on storage: one in a request has no file
+        # a record in the storage, since a record of a request has no file
         return False
-    return isinstance(error, _ABOUT_REQUESTS)
+    return isinstance(error, _REQUEST_ERRORS)
 
 
 def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
-    """The code of a partition's error; a topic that was requested by its id, and was dropped, has an unknown id."""
+    """The code of a partition's error; UNKNOWN_TOPIC_ID for a missing topic that was requested by id."""
     is_missing = isinstance(error, errors.TopicNotFoundError) and "partition" not in error.details
     return ErrorCode.unknown_topic_id if is_missing and isinstance(topic, uuid.UUID) else error_code(error)
 

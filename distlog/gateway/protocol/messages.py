@@ -26,10 +26,9 @@ class InvalidRequestError(CorruptionError):
 
 _BAD_CLIENT = "the client has a bug, or sends another version than it says"
 
-# One file has all schemas: to import kio's classes of a version takes ms, for which a request would wait. A message
-# is described by plain values, from which its reader and its writer are compiled.
+# All schemas are in one file: importing kio's classes of one version takes ms, for which a request would wait.
 
-#: The kinds of fields that have a fixed size, by kio's names, as `struct` has them. Times are numbers of ms.
+#: The formats in `struct` of fields with a fixed size, by kio's names. Times are numbers of ms.
 FIXED = {
     "bool": "?",
     "int8": "b",
@@ -44,9 +43,8 @@ FIXED = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-#: The other kinds of plain fields, and their values where Kafka's message files have no default.
+#: The other kinds of fields, and their defaults where Kafka's message files have none.
 EMPTY_VALUES: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
-#: The API by which clients ask for the versions, before they know any.
 API_VERSIONS_KEY = 18
 
 
@@ -89,7 +87,7 @@ class BodySchema:
 
 
 def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
-    """The lines about each request and response: a head, and a line for each field; nested fields follow theirs."""
+    """The blocks of messages.txt: a head with name and versions, then a line for each field, indented if nested."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     blocks = dict[tuple[str, int], tuple[str, ...]]()
     for block in text.split("\n\n"):
@@ -99,7 +97,7 @@ def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
     return blocks
 
 
-#: Written by `tools/kafka_messages.py`. Read at the import, since later a gateway may be out of file descriptors.
+#: Read at the import, since later a gateway may be out of file descriptors. Written by `tools/kafka_messages.py`.
 _BLOCKS = _blocks()
 
 
@@ -113,12 +111,13 @@ def response_schema(api_key: int, version: int) -> BodySchema:
 
 @cache
 def response_fields(api_key: int) -> frozenset[str]:
-    """The names of the fields of an API's response in any of its versions, at any depth."""
-    # the text of an error is left out where an API has no place for it
+    """The names of all fields of an API's response in any of its versions, and `error_message`."""
+    # handlers may return an error's text even if their API has no field for it
     return frozenset({"error_message", *(line.split()[0] for line in _BLOCKS["response", api_key][1:])})
 
 
 def _schema(direction: str, api_key: int, version: int) -> BodySchema:
+    # an unknown API has no versions: 0 to -1
     versions, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
     name, *numbers = versions.split()
     oldest, newest, flexible = map(int, numbers)
@@ -130,11 +129,11 @@ def _schema(direction: str, api_key: int, version: int) -> BodySchema:
 
 
 def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible: bool) -> MessageSchema:
-    """The message in a version, from the next lines that are as deep, which are removed."""
+    """Parse the fields of a message from the next lines of this depth, which are removed."""
     fields = list[SchemaField]()
     while lines and lines[0].startswith(" " * depth):
         field_name, kind, *words = lines.popleft().split()
-        options = {fact: json.loads(value) for fact, _, value in (word.partition("=") for word in words)}
+        options = {option: json.loads(value) for option, _, value in (word.partition("=") for word in words)}
         is_array, kind, message = kind.endswith("[]"), kind.removesuffix("[]"), None
         if kind not in FIXED and kind not in EMPTY_VALUES:
             message, kind = _message(kind, lines, depth + 1, version, is_flexible), ""
@@ -146,16 +145,16 @@ def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible
 
 
 def empty_value(kind: str, *, is_array: bool) -> Any:
-    """The value of a missing field without a default; `kind` is a key of FIXED or EMPTY_VALUES, else a message's."""
+    """The default of a field whose message file has none; a message's is empty."""
     return () if is_array else 0 if kind in FIXED else EMPTY_VALUES.get(kind, {})
 
 
-# Consecutive fields of fixed size are one step, and an array of messages with a fixed size is read in one call. A
-# reader returns plain values: a named tuple for a message, a tuple for an array, ms for a time. A writer takes fields
-# by name; a missing field has its default.
+# A schema is compiled into steps: consecutive fields of fixed size are one step, and an array of messages of one size
+# is read in one call. A reader returns a named tuple for a message, a tuple for an array, ms for a time. Writers get
+# fields by name; a missing field has its default.
 #
-# No count and no length of a request is trusted: it is compared with the remaining bytes, and with the most items of
-# a request, before any object is made. Objects for millions of small fields would take minutes.
+# Counts and lengths in a request are untrusted: they are compared with the remaining bytes and with MAX_ITEMS before
+# any object is made. Objects for millions of small fields would take minutes.
 
 #: The fields of a message by kio's names; an array is a sequence of messages. Times are ints: ms.
 Fields = Mapping[str, Any]
@@ -163,9 +162,9 @@ ResponseChunk = bytes | memoryview | StoredBatches
 
 #: The most elements of arrays, and tagged fields, in a request: more than the partitions of any client.
 MAX_ITEMS = 50_000
-#: Smaller pieces are copied together: a copy costs less than a call of the system.
+#: Smaller chunks are copied into one: a copy costs less than a system call.
 COPIED_BYTES = 1 << 14
-#: The bytes of an id, and the most of a varint of 32 bits.
+#: The bytes of an id, and the most bytes of a varint of 32 bits.
 _UUID_BYTES, _UVARINT_BYTES = 16, 5
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _UTF_8 = partial(str, encoding="utf-8")
@@ -173,35 +172,39 @@ _UTF_8 = partial(str, encoding="utf-8")
 _PRESENT, _ABSENT = b"\x01", b"\xff"
 
 
-class Items:
+class ItemBudget:
+    """How many more items a request may have."""
+
     def __init__(self, remaining: int = MAX_ITEMS) -> None:
         self._remaining = remaining
 
-    def reserve(self, count: int, smallest: int, room: int) -> None:
-        """Count items; raises InvalidRequestError for too many, or if `room` bytes cannot hold them."""
-        if count * smallest > room:
-            raise InvalidRequestError("a request claims more items than it has bytes for", items=count, bytes=room)
+    def charge(self, count: int, min_bytes: int, remaining_bytes: int) -> None:
+        """Count items of at least `min_bytes`; raises InvalidRequestError for too many, or too few bytes for them."""
+        if count * min_bytes > remaining_bytes:
+            text = "a request claims more items than it has bytes for"
+            raise InvalidRequestError(text, items=count, bytes=remaining_bytes)
         self._remaining -= count
         if self._remaining < 0:
             raise InvalidRequestError("a request has too many items", most=MAX_ITEMS)
 
 
-#: Reads a message at a position; returns it, and its end.
-MessageReader = Callable[[memoryview, int, Items], tuple[Any, int]]
-#: Reads one field, or several, and appends their values to the message's.
-_StepReader = Callable[[list[Any], memoryview, int, Items], int]
+#: Reads a message at a position; returns the message and its end.
+MessageReader = Callable[[memoryview, int, ItemBudget], tuple[Any, int]]
+#: Reads one or several fields at a position, and appends their values to the list; returns their end.
+_StepReader = Callable[[list[Any], memoryview, int, ItemBudget], int]
+#: Reads a length at a position; returns the length, -1 for null, and its end.
 _LengthReader = Callable[[memoryview, int], tuple[int, int]]
 
 
 def message_reader(message: MessageSchema) -> MessageReader:
-    """A function that reads the message, and passes over unknown tagged fields. It raises InvalidRequestError."""
+    """Compile a reader of the message, which skips unknown tagged fields. It raises InvalidRequestError."""
     steps, make = _read_steps(message), _maker(message)
 
-    def read(data: memoryview, position: int, items: Items) -> tuple[Any, int]:
+    def read(data: memoryview, position: int, budget: ItemBudget) -> tuple[Any, int]:
         values: list[Any] = []
         try:
             for step in steps:
-                position = step(values, data, position, items)
+                position = step(values, data, position, budget)
         except (IndexError, struct.error):
             raise InvalidRequestError(
                 f"a request ends within {message.name}: {_BAD_CLIENT}", size=len(data)
@@ -214,18 +217,18 @@ def message_reader(message: MessageSchema) -> MessageReader:
 
 
 def client_id_and_end(frame: memoryview) -> tuple[str, int]:
-    """The client id in a request's head, and its end; its length has two bytes in all versions."""
+    """The client id in a request's head, which has one format in all versions, and its end."""
     values: list[Any] = []
     try:
-        position = _read_client_id(values, frame, _HEAD.size, Items())
+        position = _read_client_id(values, frame, _HEAD.size, ItemBudget())
     except (struct.error, UnicodeDecodeError):
         raise InvalidRequestError("a request has a malformed head", size=len(frame)) from None
     return values[0] or "", position
 
 
-def skip_tags(data: memoryview, position: int, items: Items) -> int:
+def skip_tags(data: memoryview, position: int, budget: ItemBudget) -> int:
     try:
-        return _read_tags((), ())([], data, position, items)
+        return _read_tags((), ())([], data, position, budget)
     except IndexError:
         raise InvalidRequestError(f"a request ends within its head: {_BAD_CLIENT}", size=len(data)) from None
 
@@ -236,7 +239,7 @@ def _in_order(message: MessageSchema) -> list[SchemaField]:
 
 
 def _maker(message: MessageSchema) -> Callable[[Sequence[Any]], Any]:
-    """Makes a message of the values of its fields, in their order."""
+    """Return a function that makes a message from the values of its fields in the order of `_in_order`."""
     kind: Any = namedtuple(message.name, [field.name for field in _in_order(message)])  # type: ignore[misc]
     new = tuple.__new__
     return lambda values: new(kind, values)
@@ -257,7 +260,7 @@ def _read_steps(message: MessageSchema) -> list[_StepReader]:
 
 
 def _runs(message: MessageSchema) -> Iterator[tuple[bool, Iterator[SchemaField]]]:
-    """The fields without a tag in runs: of fixed size, or not."""
+    """The untagged fields in runs, each with True if its fields have a fixed size."""
     fields = (field for field in message.fields if field.tag is None)
     return groupby(fields, lambda field: field.kind in FIXED and not field.is_array)
 
@@ -272,7 +275,7 @@ def _read_fixed(formats: str) -> _StepReader:
     form = struct.Struct(">" + formats)
     unpack, size = form.unpack_from, form.size
 
-    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+    def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
         values += unpack(data, position)
         return position + size
 
@@ -280,7 +283,6 @@ def _read_fixed(formats: str) -> _StepReader:
 
 
 def _read_field(field: SchemaField, is_flexible: bool) -> _StepReader:
-    """Reads a field outside of runs; for a tagged field, its size was read before."""
     if field.is_array:
         return _read_array(field, is_flexible)
     if field.message is not None:
@@ -300,10 +302,10 @@ def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -
 def _read_sized(
     make: Callable[[memoryview], Any], length: struct.Struct | None, name: str, *, is_nullable: bool
 ) -> _StepReader:
-    """Read a text, or bytes, after a `length`; without one, after a compact length, which mostly has one byte."""
+    """Read a text, or bytes, after a `length`; without one, after a compact length, which often has one byte."""
     unpack, length_size = (None, 0) if length is None else (length.unpack_from, length.size)
 
-    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+    def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
         size: int
         if unpack is not None:
             (size,), position = unpack(data, position), position + length_size
@@ -330,7 +332,7 @@ def _refuse_null(name: str) -> NoReturn:
     raise InvalidRequestError(f"a field of a request must not be null: {_BAD_CLIENT}", field=name)
 
 
-def _read_uuid(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+def _read_uuid(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
     raw = bytes(data[position : position + _UUID_BYTES])
     if len(raw) < _UUID_BYTES:
         raise IndexError
@@ -341,13 +343,13 @@ def _read_uuid(values: list[Any], data: memoryview, position: int, items: Items)
 def _read_message(message: MessageSchema, *, is_nullable: bool) -> _StepReader:
     read = message_reader(message)
 
-    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+    def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
         if is_nullable:
             position += 1
             if data[position - 1] == _ABSENT[0]:
                 values.append(None)
                 return position
-        value, position = read(data, position, items)
+        value, position = read(data, position, budget)
         values.append(value)
         return position
 
@@ -356,42 +358,43 @@ def _read_message(message: MessageSchema, *, is_nullable: bool) -> _StepReader:
 
 def _read_array(field: SchemaField, is_flexible: bool) -> _StepReader:
     length = _compact_length if is_flexible else _plain_length(_INT32)
-    smallest, at_once = _smallest(field, is_flexible), _read_at_once(field)
+    min_bytes, read_fixed = _min_bytes(field, is_flexible), _fixed_array_reader(field)
     if field.message is not None:
-        item = _read_message(field.message, is_nullable=False)
+        read_element = _read_message(field.message, is_nullable=False)
     else:
-        item = _read_plain(field.kind, is_flexible, field.name, is_nullable=False)
+        read_element = _read_plain(field.kind, is_flexible, field.name, is_nullable=False)
 
-    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+    def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
         count, position = length(data, position)
         if count < 0:
             values.append(None if field.is_nullable else _refuse_null(field.name))
             return position
-        items.reserve(count, smallest, len(data) - position)
-        end = position + count * smallest
-        if at_once is not None and (fixed := at_once(data[position:end])) is not None:
-            values.append(fixed)
+        budget.charge(count, min_bytes, len(data) - position)
+        end = position + count * min_bytes
+        if read_fixed is not None and (fixed_elements := read_fixed(data[position:end])) is not None:
+            values.append(fixed_elements)
             return end
         elements: list[Any] = []
         for _ in range(count):
-            position = item(elements, data, position, items)
+            position = read_element(elements, data, position, budget)
         values.append(tuple(elements))
         return position
 
     return step
 
 
-def _read_at_once(field: SchemaField) -> Callable[[memoryview], tuple[Any, ...] | None] | None:
-    """Reads all elements of an array, if they have a fixed size; returns None if one has tagged fields."""
+def _fixed_array_reader(field: SchemaField) -> Callable[[memoryview], tuple[Any, ...] | None] | None:
+    """Return a reader of all elements in one call if they have a fixed size. It returns None for tagged fields."""
     if (number := FIXED.get(field.kind)) is not None:
         size = struct.calcsize(">" + number)
         return lambda data: struct.unpack(f">{len(data) // size}{number}", data)
     message = field.message
     if message is None or any(
-        part.kind not in FIXED or part.is_array or part.tag is not None for part in message.fields
+        inner.kind not in FIXED or inner.is_array or inner.tag is not None for inner in message.fields
     ):
         return None
-    form = struct.Struct(">" + "".join(FIXED[part.kind] for part in message.fields) + "x" * message.is_flexible)
+    # in a flexible version, each element ends with its number of tagged fields
+    form = struct.Struct(">" + "".join(FIXED[inner.kind] for inner in message.fields) + "x" * message.is_flexible)
     make = _maker(message)
 
     def messages(data: memoryview) -> tuple[Any, ...] | None:
@@ -401,40 +404,35 @@ def _read_at_once(field: SchemaField) -> Callable[[memoryview], tuple[Any, ...] 
     return messages if form.size else None
 
 
-def _smallest(field: SchemaField, is_flexible: bool) -> int:
+def _min_bytes(field: SchemaField, is_flexible: bool) -> int:
     """The least bytes of a field, or of one element if it is an array."""
     if field.message is not None:
-        return _smallest_message(field.message)
+        return _min_message_bytes(field.message)
     if field.kind in FIXED:
         return struct.calcsize(">" + FIXED[field.kind])
     return _UUID_BYTES if field.kind == "uuid" else 1 if is_flexible else 2 if field.kind == "string" else 4
 
 
-def _smallest_message(message: MessageSchema) -> int:
-    flexible = message.is_flexible
-    sizes = [
-        (1 if flexible else 4)
-        if field.is_array
-        else 1
-        if field.is_nullable and field.message
-        else _smallest(field, flexible)
-        for field in message.fields
-        if field.tag is None
-    ]
-    return max(sum(sizes) + flexible, 1)
+def _min_message_bytes(message: MessageSchema) -> int:
+    def min_bytes(field: SchemaField) -> int:
+        if field.is_array:
+            return 1 if message.is_flexible else 4
+        return 1 if field.is_nullable and field.message else _min_bytes(field, message.is_flexible)
+
+    return max(sum(min_bytes(field) for field in message.fields if field.tag is None) + message.is_flexible, 1)
 
 
 def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _StepReader]]) -> _StepReader:
-    """Reads tagged fields; fields without a reader are passed over."""
+    """Read tagged fields by their readers, and skip fields without one."""
     tagged = {tag: (index - len(readers), step) for index, (tag, step) in enumerate(readers)}
 
-    def step(values: list[Any], data: memoryview, position: int, items: Items) -> int:
+    def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
         values += defaults
         if not data[position]:
             return position + 1
         count, position = _uvarint(data, position)
-        # a tag, and a size
-        items.reserve(count, 2, len(data) - position)
+        # at least a byte for the tag, and one for the size
+        budget.charge(count, 2, len(data) - position)
         for _ in range(count):
             tag, position = _uvarint(data, position)
             size, position = _uvarint(data, position)
@@ -444,7 +442,7 @@ def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _S
             if tag in tagged:
                 index, read = tagged[tag]
                 value: list[Any] = []
-                if read(value, data[:end], position, items) != end:
+                if read(value, data[:end], position, budget) != end:
                     raise InvalidRequestError("a tagged field has another size than it claims", tag=tag, size=size)
                 values[index] = value[0]
             position = end
@@ -463,7 +461,7 @@ def _plain_length(form: struct.Struct) -> _LengthReader:
 
 
 def _compact_length(data: memoryview, position: int) -> tuple[int, int]:
-    """A length, or -1 for null; the stored number is larger by one."""
+    # the stored number is larger by one, so that null is 0
     first = data[position]
     if first < 0x80:
         return first - 1, position + 1
@@ -483,7 +481,7 @@ def _uvarint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 class ChunkWriter:
-    """The written bytes: small pieces together, large ones as they are, not copied."""
+    """The written bytes: large chunks are not copied, small ones are joined."""
 
     def __init__(self) -> None:
         self.chunks = list[ResponseChunk]()
@@ -511,7 +509,7 @@ _ValueWriter = Callable[[ChunkWriter, Any], None]
 
 
 def message_writer(message: MessageSchema, field_names: Set[str]) -> MessageWriter:
-    """A function that writes the message from fields; ValueError for a field outside `field_names`."""
+    """Compile a writer of the message. It raises ValueError for a field outside `field_names`."""
     steps = list[MessageWriter]()
     for is_fixed, fields in _runs(message):
         if is_fixed:
@@ -544,9 +542,9 @@ def _write_fixed(run: Sequence[SchemaField]) -> MessageWriter:
 
 
 def _write_field(field: SchemaField, put: _ValueWriter) -> MessageWriter:
-    name, absent = field.name, ChunkWriter()
-    put(absent, field.default)
-    default = absent.joined()
+    name, default_writer = field.name, ChunkWriter()
+    put(default_writer, field.default)
+    default = default_writer.joined()
 
     def step(writer: ChunkWriter, fields: Fields) -> None:
         if name in fields:
@@ -558,7 +556,7 @@ def _write_field(field: SchemaField, put: _ValueWriter) -> MessageWriter:
 
 
 def _write_tags(tagged: Sequence[tuple[Any, SchemaField, _ValueWriter]]) -> MessageWriter:
-    """Writes the given tagged fields that differ from their defaults."""
+    """Write the tagged fields that differ from their defaults."""
     names = frozenset(field.name for _, field, _ in tagged)
 
     def step(writer: ChunkWriter, fields: Fields) -> None:
@@ -610,18 +608,18 @@ def _put_plain(kind: str, is_flexible: bool) -> _ValueWriter:
     return put
 
 
-def _put_array(item: _ValueWriter, length: Callable[[int], bytes]) -> _ValueWriter:
-    def put(writer: ChunkWriter, items: Sequence[Any]) -> None:
-        writer.small += length(len(items))
-        for element in items:
-            item(writer, element)
+def _put_array(put: _ValueWriter, length: Callable[[int], bytes]) -> _ValueWriter:
+    def put_array(writer: ChunkWriter, elements: Sequence[Any]) -> None:
+        writer.small += length(len(elements))
+        for element in elements:
+            put(writer, element)
 
-    return put
+    return put_array
 
 
-def _nullable(put: _ValueWriter, null: bytes, mark: bytes = b"") -> _ValueWriter:
+def _nullable(put: _ValueWriter, null: bytes, present: bytes = b"") -> _ValueWriter:
     def put_nullable(writer: ChunkWriter, value: Any) -> None:
-        writer.small += null if value is None else mark
+        writer.small += null if value is None else present
         if value is not None:
             put(writer, value)
 
@@ -629,7 +627,7 @@ def _nullable(put: _ValueWriter, null: bytes, mark: bytes = b"") -> _ValueWriter
 
 
 def _length(plain: struct.Struct, is_flexible: bool) -> Callable[[int], bytes]:
-    """Lengths, of which -1 is null."""
+    """Return a function that encodes lengths; -1 is null."""
     return (lambda size: uvarint(size + 1)) if is_flexible else plain.pack
 
 
@@ -645,9 +643,8 @@ def uvarint(value: int) -> bytes:
     return bytes(data)
 
 
-#: API, version and correlation id at the start of a request.
+#: A RequestHead.
 _HEAD = struct.Struct(">hhi")
-#: The API whose requests carry records.
 PRODUCE_KEY = 0
 #: The largest request without records: many small fields cost thirty times their size, and seconds.
 LARGEST_OTHER_BYTES = 4 << 20
@@ -675,16 +672,16 @@ def read_head(frame: memoryview) -> RequestHead:
 
 
 def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
-    """Parse a request; InvalidRequestError also for more items. As in Kafka, bytes after its end are ignored."""
+    """Parse a request. Raises InvalidRequestError. As in Kafka, bytes after its end are ignored."""
     if len(frame) > LARGEST_OTHER_BYTES and head.api_key != PRODUCE_KEY:
         raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
     is_head_flexible, read_body = _reader(head.api_key, head.api_version)
-    items = Items(most_items)
+    budget = ItemBudget(most_items)
     try:
         client_id, position = client_id_and_end(frame)
         if is_head_flexible:
-            position = skip_tags(frame, position, items)
-        body, _ = read_body(frame, position, items)
+            position = skip_tags(frame, position, budget)
+        body, _ = read_body(frame, position, budget)
     except InvalidRequestError as error:
         error.details.update(api_key=head.api_key, version=head.api_version)
         raise
@@ -703,7 +700,7 @@ _LENGTH_BYTES = 4
 
 
 def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponseChunk]:
-    """The chunks of a response with its length and head: without fields that the version does not have."""
+    """The chunks of a response with its length and head, without fields that this version lacks."""
     header, write = _writer(api_key, version)
     writer = ChunkWriter()
     writer.small += bytes(_RESPONSE_HEAD.size) + header
@@ -718,6 +715,6 @@ def write_response(api_key: int, version: int, correlation_id: int, fields: Fiel
 def _writer(api_key: int, version: int) -> tuple[bytes, MessageWriter]:
     """The response's header after the correlation id, and the writer of the body."""
     schema = response_schema(api_key, version)
-    # a response's header of version 1 ends with its tagged fields: none
+    # a flexible header ends with the number of its tagged fields: none
     header = b"\0" if schema.is_head_flexible else b""
     return header, message_writer(schema.body, response_fields(api_key))

@@ -15,7 +15,7 @@ from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.gateway.security.users_file import stamp_of
 
 _log = logging.getLogger("distlog.gateway")
-#: The values of `ssl.client.auth`, and their meanings.
+#: The values of `ssl.client.auth`.
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 #: The first line of a file with a password is no longer.
 _MAX_PASSWORD_BYTES = 1 << 10
@@ -37,7 +37,6 @@ class TlsFiles:
     crl: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """A server's context, for TLS 1.2 or newer."""
         if self.client_auth not in CLIENT_AUTH:
             raise InvalidConfigError(
                 f"ssl.client.auth must be one of {', '.join(CLIENT_AUTH)}", found=self.client_auth
@@ -54,13 +53,13 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # renegotiation would let clients cause expensive work
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-        with _using("the certificate and its key", certfile=self.certificate, keyfile=self.key):
+        with _storage_errors("the certificate and its key", certfile=self.certificate, keyfile=self.key):
             context.load_cert_chain(self.certificate, self.key, password=self._password)
         if self.ca is not None:
-            with _using("the certificates of clients' authorities", cafile=self.ca):
+            with _storage_errors("the certificates of clients' authorities", cafile=self.ca):
                 context.load_verify_locations(self.ca)
         if self.crl is not None:
-            with _using("the CRL", crlfile=self.crl):
+            with _storage_errors("the CRL", crlfile=self.crl):
                 context.load_verify_locations(self.crl)
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
         context.verify_mode = CLIENT_AUTH[self.client_auth]
@@ -71,7 +70,7 @@ class TlsFiles:
         return [stamp_of(path) for path in paths if path is not None]
 
     def _password(self) -> bytes:
-        """The key's password, for which OpenSSL would ask at the terminal otherwise."""
+        # without this callback, OpenSSL would ask for the password at the terminal
         if self.key_password_file is None:
             raise ValueError("the key has a password, and no file with it is given")
         with open(self.key_password_file, "rb") as file:
@@ -79,7 +78,7 @@ class TlsFiles:
 
 
 @contextmanager
-def _using(files: str, **names: str) -> Iterator[None]:
+def _storage_errors(files: str, **names: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
@@ -88,7 +87,7 @@ def _using(files: str, **names: str) -> Iterator[None]:
 
 
 class TlsContext:
-    """TLS by the current files. Unusable files are logged, and change nothing."""
+    """The TLS context of the current files; of the former files if the current ones are unusable."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files, self._stamp = files, files.stamp()
@@ -109,8 +108,8 @@ class TlsContext:
             _log.info("TLS: the certificate was read again from %s", self._files.certificate)
 
 
-#: The attributes of a name that RFC 2253 abbreviates, by OpenSSL's long names.
-_SHORT = {
+#: The abbreviations of attributes in RFC 2253, by OpenSSL's names.
+_SHORT_NAMES = {
     "commonName": "CN",
     "localityName": "L",
     "stateOrProvinceName": "ST",
@@ -121,26 +120,26 @@ _SHORT = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-#: The characters that a name escapes; a rule of `ssl.principal.mapping.rules`; a group in its replacement.
-_SPECIAL = re.compile(r'([,+"\\<>;])')
+#: The characters that are escaped in a name.
+_ESCAPED = re.compile(r'([,+"\\<>;])')
 _RULE = re.compile(r"\s*(?:RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?)|(DEFAULT))\s*(?:,|$)")
-_GROUP = re.compile(r"\$(\d)")
+_GROUP_REFERENCE = re.compile(r"\$(\d)")
+#: The rule DEFAULT: the pattern, the replacement and the case.
 _DEFAULT = re.compile(".*", re.DOTALL), "$0", ""
 #: A client whose subject is longer has no name.
-_MOST_NAME_BYTES = 1 << 10
+_MAX_NAME_BYTES = 1 << 10
 
 
 def subject_name(certificate: Mapping[str, Any]) -> str:
-    """The subject of a certificate, as `SSLSocket.getpeercert` returns it, by RFC 2253 (`CN=a,O=b`)."""
-    parts = [
-        "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part)
-        for part in reversed(certificate.get("subject", ()))
-    ]
-    return ",".join(parts)
+    """The subject of a certificate of `SSLSocket.getpeercert` in the form of RFC 2253 (`CN=a,O=b`)."""
+    return ",".join(
+        "+".join(f"{_SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in attributes)
+        for attributes in reversed(certificate.get("subject", ()))
+    )
 
 
 def _escaped(value: str) -> str:
-    escaped = _SPECIAL.sub(r"\\\1", value)
+    escaped = _ESCAPED.sub(r"\\\1", value)
     if value.startswith((" ", "#")):
         escaped = f"\\{escaped}"
     return f"{escaped[:-1]}\\ " if value.endswith(" ") and len(value) > 1 else escaped
@@ -168,13 +167,13 @@ class PrincipalMapper:
             position = match.end()
 
     def name(self, subject: str) -> str | None:
-        """The user's name of a subject, empty for an empty one; None without a rule, or if it isn't printable."""
-        if not subject.isprintable() or len(subject.encode()) > _MOST_NAME_BYTES:
+        """The user of a subject, empty if the subject is; None without a matching rule, or if it isn't printable."""
+        if not subject.isprintable() or len(subject.encode()) > _MAX_NAME_BYTES:
             return None
         for pattern, replacement, case in self._rules:
             match = pattern.fullmatch(subject)
             if match is not None:
-                name = _GROUP.sub(lambda group: match[int(group[1])] or "", replacement)  # noqa: B023
+                name = _GROUP_REFERENCE.sub(lambda group: match[int(group[1])] or "", replacement)  # noqa: B023
                 name = name.lower() if case == "L" else name.upper() if case == "U" else name
                 return None if subject and not name else name
         return None
@@ -185,7 +184,7 @@ def _rule(pattern: str, replacement: str, case: str) -> tuple[re.Pattern[str], s
         compiled = re.compile(pattern, re.DOTALL)
     except re.error as error:
         raise InvalidConfigError(f"a rule has a wrong pattern: {error}", pattern=pattern) from None
-    if max(map(int, _GROUP.findall(replacement)), default=0) > compiled.groups:
+    if max(map(int, _GROUP_REFERENCE.findall(replacement)), default=0) > compiled.groups:
         raise InvalidConfigError("a replacement has a group that its pattern does not", replacement=replacement)
     return compiled, replacement, case
 

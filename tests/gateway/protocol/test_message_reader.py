@@ -27,7 +27,7 @@ from distlog.gateway.protocol.messages import (
     MAX_ITEMS,
     BodySchema,
     InvalidRequestError,
-    Items,
+    ItemBudget,
     MessageSchema,
     SchemaField,
     message_reader,
@@ -93,7 +93,7 @@ def test_a_request_is_read_as_kio_reads_it_and_ends_where_it_does(name: str, api
     frame = _framed(api_key, version, sample(schema))
     head_size = entity_reader(schema.__header_schema__)(frame, 0)[1]
     expected, size = entity_reader(schema)(frame, head_size)
-    body, end = message_reader(request_schema(api_key, version).body)(frame, head_size, Items())
+    body, end = message_reader(request_schema(api_key, version).body)(frame, head_size, ItemBudget())
     assert_same(body, expected)
     assert end == head_size + size == len(frame)
     parsed = read_request(memoryview(bytes(frame) + b"more"), read_head(frame))
@@ -288,9 +288,9 @@ def test_elements_at_all_depths_count() -> None:
     requested = sample(load_request_schema(FETCH, 4))
     frame = _framed(FETCH, 4, requested)
     read, position = message_reader(request_schema(FETCH, 4).body), 8 + 2 + len("a client")
-    assert read(frame, position, Items(12))[1] == len(frame)
+    assert read(frame, position, ItemBudget(12))[1] == len(frame)
     with pytest.raises(InvalidRequestError, match="too many items"):
-        read(frame, position, Items(11))
+        read(frame, position, ItemBudget(11))
 
 
 def test_claimed_counts_allocate_no_memory() -> None:
