@@ -33,7 +33,7 @@ from kio.serial import entity_writer
 
 import distlog
 from distlog.core.times import now_ms
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 ATTACKERS, WIDE = 200, 1000
 ROUNDS, SECONDS = 3, 2.0
@@ -117,7 +117,7 @@ class _Producer:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((_HONEST, port), source_address=(_HONEST, 0))
         self._socket.settimeout(_STARVED_S)
-        self._frame = _produce("events", own_batch([(b"", bytes(100))] * 100, now_ms=now_ms()).data.tobytes())
+        self._frame = _produce("events", internal_batch([(b"", bytes(100))] * 100, now_ms=now_ms()).data.tobytes())
 
     def batches(self, seconds: float) -> float:
         """Batches in a second, over at least `seconds` seconds."""
@@ -319,7 +319,7 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "DeleteGroups of 10,000 groups": lambda: _delete_groups([f"group-{number}" for number in range(10_000)]),
     "OffsetCommit of 1,000 partitions": lambda: _commit(WIDE),
     "Produce of 100 records": lambda: _produce(
-        "others", own_batch([(b"", bytes(100))] * 100, now_ms=now_ms()).data.tobytes()
+        "others", internal_batch([(b"", bytes(100))] * 100, now_ms=now_ms()).data.tobytes()
     ),
     "Produce of a batch that expands to 20 MB": lambda: _produce("others", _expanding(20 << 20)),
 }

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import distlog
 from benchmarks.kafka_peer import Peer
 from distlog.core.format.record_encoder import write_headers
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 TOPIC, PARTITIONS, VALUE = b"events", (1, 20, 200, 1000), bytes(100)
 _UNSYNCED = 1 << 40
@@ -54,7 +54,7 @@ def _measured(partitions: int, flush_messages: int, producer: int) -> float:
 
 def _batch(number: int, producer: int) -> bytes:
     """A batch of one record, the producer's next one in its partition."""
-    run = own_batch([(b"", VALUE)], now_ms=time.time_ns() // 1_000_000)
+    run = internal_batch([(b"", VALUE)], now_ms=time.time_ns() // 1_000_000)
     if producer >= 0:
         run.rows["producer_id"], run.rows["producer_epoch"], run.rows["base_sequence"] = producer, 0, number
         write_headers(run.data.data, run.rows)

@@ -34,7 +34,7 @@ from benchmarks.s3_server import S3Server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.gathered_appends import GatheredAppends
 from distlog.gateway.topics.partition import FailedBatches, RefreshingTopic
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 TOPIC, PARTITIONS, MB = "events", 1000, 1_000_000
 #: MB/s through a gateway on a server, and those that the gathering alone is fed with.
@@ -159,7 +159,7 @@ def _framed(request: ProduceRequest) -> bytes:
 
 def _batch(size: int) -> bytes:
     """A batch of one record that nobody has numbered."""
-    return own_batch([(b"", bytes(size - _BATCH_BYTES))], now_ms=1).data.tobytes()
+    return internal_batch([(b"", bytes(size - _BATCH_BYTES))], now_ms=1).data.tobytes()
 
 
 def fed(rate: int, seconds: int, config: GatewayConfig) -> Requests:

@@ -1,4 +1,4 @@
-"""The gateways of a root: their ids and leases, who leads a partition, and who runs the maintenance tasks."""
+"""The gateways of a root: their ids and leases, the leaders of partitions, and the lease of the maintenance tasks."""
 
 from __future__ import annotations
 
@@ -69,14 +69,13 @@ def this_machine() -> str:
 
 
 def advertised(host: str, port: int) -> tuple[str, int]:
-    """The address of a listener for other machines: a `host` that means all addresses becomes the machine's name."""
-    means_all = host in {"0.0.0.0", "::", ""}
-    return (this_machine() if means_all else host), port
+    """The address of a listener for other machines: the machine's name if it listens at all addresses."""
+    return (this_machine() if host in {"0.0.0.0", "::", ""} else host), port
 
 
 # The gateways are a consumer group (distlog.core.read.group_log) in the root's folder, and share the partitions of
-# `__consumer_offsets`. Each gateway sends heartbeats; the partitions of a dead gateway go to other gateways.
-# Clocks of gateways are not compared. The epoch of a partition (Leadership) keeps a former holder from committing.
+# `__consumer_offsets`. Each gateway sends heartbeats; the partitions of a dead gateway go to other gateways. Their
+# clocks are not compared, so a former holder may still run: the epoch of a partition (Leadership) fences it.
 
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
 
@@ -85,7 +84,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The lease at the last sync. When `term` grows, all partitions must be loaded again. `joins` counts joins."""
+    """The lease at the last sync; `joins` counts this gateway's joins of the group."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -121,8 +120,8 @@ class GatewayLease:
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
         """Send a heartbeat, and share `count` partitions; returns True if the held partitions or the term changed.
 
-        `pending` partitions must not be given up yet. At the first call, a former gateway of this address is dead.
-        Raises the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
+        `pending` partitions are not given up yet. The first call replaces a former gateway at this address. Raises
+        the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
@@ -159,7 +158,7 @@ class GatewayLease:
 
     @property
     def unknown_s(self) -> float:
-        """The seconds until all other gateways have read that this gateway exists; 0 if they have."""
+        """The seconds until all other gateways know this gateway; 0 if they do."""
         return max(0.0, self._known_at - self._clock())
 
     @property
@@ -173,7 +172,7 @@ class GatewayLease:
 
     @property
     def term(self) -> int:
-        """A number that grows when an expired lease is held again: all partitions must be loaded again."""
+        """Grows when an expired lease is held again, after which all partitions must be loaded again."""
         return self._view.term
 
     @property
@@ -184,6 +183,7 @@ class GatewayLease:
 
     @property
     def neighbours(self) -> int:
+        """The number of gateways at this gateway's host and machine, with itself."""
         return sum((node.host, node.machine) == (self.node.host, self.node.machine) for node in self.nodes)
 
     def holder(self, partition: int) -> Node | None:
@@ -196,10 +196,10 @@ class GatewayLease:
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
         """Return the id of a gateway for each partition, the same at all gateways.
 
-        Any gateway can serve any partition. But a client's batches stay in order only at one gateway, and an append
-        wakes only the fetches that wait at its gateway.
+        Any gateway can serve any partition, but a client's batches stay in order only at one gateway, and an append
+        wakes only the fetches at its gateway.
         """
-        return shares(topic_id, partitions, tuple(node.id for node in self.nodes))
+        return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
         used = {node.id for other in members if (node := Node.parse(other.name)) is not None}
@@ -214,8 +214,8 @@ class GatewayLease:
 
 
 @lru_cache(maxsize=256)
-def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
-    """Return the gateway of each partition by rendezvous hashing: few partitions move, and shares are equal."""
+def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
+    """Give gateways equal numbers of partitions by rendezvous hashing: few partitions move when a gateway joins."""
     equal_share, larger_shares = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
@@ -231,10 +231,9 @@ def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
     return hashlib.blake2b(f"{topic_id}/{partition}/{node_id}".encode(), digest_size=8).digest()
 
 
-# After a pause of a process, two processes may run a task at once in spite of the lease: each task allows that.
+# If a process was paused, two processes may run a task at once in spite of the lease: all tasks allow that.
 
 MAINTENANCE_GROUP = "maintenance"
-#: Tasks take minutes: another gateway may begin a minute later.
 LEASE_S = 60.0
 
 
@@ -258,7 +257,7 @@ class TaskLease:
         return bool(self._member.owned) and not self._member.is_lapsed
 
     def keep(self) -> None:
-        """Take or renew the lease when that is due. An error is logged, and the lease may expire."""
+        """Take or renew the lease when that is due. Errors are logged."""
         try:
             if self._member.due_s(()) <= 0:
                 self._member.sync(lambda: 1, lambda numbers, added: dict.fromkeys(numbers, 0), ())
@@ -369,20 +368,19 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
     return -1 if newest is None else newest
 
 
-# A gateway that takes over a partition reads all its segments, so the leader compacts them. Another process may do so
-# at the same time.
+# A gateway that takes over a partition reads all its segments, so the leader compacts them often.
 
 #: The new segments that are worth a compaction of a small partition.
 LEAST_SEGMENTS = 64
-#: A compaction rewrites the clean part, too: so it waits for one more new segment for each 64 KiB of clean bytes.
+#: A compaction also rewrites the clean segments: so it waits for one more new segment per 64 KiB of clean bytes.
 CLEAN_BYTES_PER_SEGMENT = 64 << 10
 COMPACTION_PERIOD_MS = 5000
-#: The number of segments decides, and not their share of the bytes.
+#: `_due` decides by the number of segments, not by their share of the bytes.
 _COMPACTION_DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
 
 
-class OwnCompaction:
-    """Compacts partitions of one topic when they have many new segments; for one thread."""
+class InternalTopicCompaction:
+    """Compacts partitions of a topic of the gateways when they have many new segments; for one thread."""
 
     def __init__(self) -> None:
         self._topic_id, self._tried_ends = "", dict[int, int]()
@@ -398,20 +396,22 @@ class OwnCompaction:
         self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in due})
         if due:
             try:
-                former = topic.handle
-                log = topic_log(topic.storage, former.clock, engine="gateway", defaults=_COMPACTION_DEFAULTS)
-                expiration_ms = former.producer_expiration_ms
-                handle = TopicHandle.of(
-                    topic.storage, former.name, log, former.clock, producer_expiration_ms=expiration_ms
+                name, clock, expiration_ms = (
+                    topic.handle.name,
+                    topic.handle.clock,
+                    topic.handle.producer_expiration_ms,
                 )
+                log = topic_log(topic.storage, clock, engine="gateway", defaults=_COMPACTION_DEFAULTS)
+                handle = TopicHandle.of(topic.storage, name, log, clock, producer_expiration_ms=expiration_ms)
                 report, _ = compact(handle, log.load(cached=snapshot), partitions=due)
-                for part in report.partitions:
-                    if part.error is not None:
-                        _log.warning("cannot compact partition %d of %s: %s", part.partition, topic.name, part.error)
+                for result in report.partitions:
+                    if result.error is not None:
+                        text = "cannot compact partition %d of %s: %s"
+                        _log.warning(text, result.partition, topic.name, result.error)
             except Exception as error:
-                # the thread must try again later
-                is_mistake = not isinstance(error, DistlogError)
-                _log.warning("%s was not compacted: %s", topic.name, error, exc_info=is_mistake)
+                # not raised: the thread must try again later
+                is_unexpected = not isinstance(error, DistlogError)
+                _log.warning("%s was not compacted: %s", topic.name, error, exc_info=is_unexpected)
 
     def _due(self, snapshot: Snapshot, partitions: Collection[int]) -> Iterator[int]:
         for number in sorted(partitions):

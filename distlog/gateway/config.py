@@ -72,7 +72,7 @@ _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSettings:
-    """The settings of ACLs, by Kafka's names and defaults: without an `authorizer` there are none."""
+    """The settings of ACLs, by Kafka's names and defaults; without an `authorizer`, ACLs are disabled."""
 
     authorizer: str = broker_setting(
         "authorizer.class.name", "", f"`{STANDARD_AUTHORIZER}`: ACLs decide what clients may do; as `--acls`"
@@ -93,6 +93,7 @@ class AclSettings:
             raise InvalidConfigError(
                 "super.users must be separated by semicolons, not by commas", found=self.super_users
             )
+        # raises for a wrong principal
         _ = self.super_principals
 
     @property
@@ -107,15 +108,14 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """Limits and defaults of a gateway; times in ms, sizes in bytes. Fields with a name of Kafka's are its settings.
+    """Limits and defaults of a gateway; times in ms, sizes in bytes. Some fields are settings of Kafka, by its names.
 
     `advertised` is the host and port for clients; by default, the address that each client has connected to.
-    A gateway without a heartbeat for `broker_session_timeout_ms` counts as dead.
-    `fetch_memory_bytes` bounds the records in responses that clients have not received yet. A started request must
-    arrive within `request_timeout_ms`, and a client must receive its response within the same time: plus a second for
-    each MiB, but never without a byte for that time. `authentication_timeout_ms` bounds the TLS handshake, and then
-    SASL. Half of `open_files` may be connections. `process` is the number of this process among `processes` with the
-    same settings: each has an equal part of the memory, and their ids follow each other.
+    `fetch_memory_bytes` bounds the records in responses that clients have not received yet. A request must arrive,
+    and a response be received, in `request_timeout_ms` plus a second for each MiB, without a pause of
+    `request_timeout_ms`. `authentication_timeout_ms` bounds the TLS handshake, and then SASL. Half of `open_files`
+    may be connections. `process` is the number of this process among `processes` with the same settings, which share
+    the memory equally, and have consecutive ids.
     """
 
     advertised: tuple[str, int] | None = None
@@ -207,8 +207,8 @@ class GatewayConfig:
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
 
 
-#: The broker setting of each topic setting, in the same unit.
-_OF_TOPICS = {topic: broker for broker, topic in SAME_MEANING.items()} | {
+#: The name of the broker setting of each topic setting, in the same unit.
+_BROKER_NAMES = {topic: broker for broker, topic in SAME_MEANING.items()} | {
     topic: times[0][0] for topic, times in TIMES.items()
 }
 
@@ -241,15 +241,15 @@ def setting_text(value: object) -> str:
 
 
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
-    """The broker settings that apply to topics which don't set them; `defaults` are those the user has set."""
+    """The broker settings that apply to topics that don't set them; the user has set `defaults`."""
     values = TopicConfig.parse(defaults).all()
-    for topic, broker in _OF_TOPICS.items():
+    for topic, broker in _BROKER_NAMES.items():
         meaning = f"{topic} of topics that do not set it"
         yield ShownSetting(broker, setting_text(values[topic]), topic not in defaults, meaning)
 
 
 class GroupConfigs:
-    """The settings of groups: the broker's, and overrides of single groups; for many threads."""
+    """The settings of the broker for all groups, and overrides of single groups; for many threads."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -261,14 +261,14 @@ class GroupConfigs:
 
     @property
     def names(self) -> list[str]:
-        """The groups that have settings of their own; they need not exist."""
+        """The groups that have overrides; they need not exist."""
         return sorted(self._overrides)
 
     def overrides(self, group: str) -> Mapping[str, int]:
         return self._overrides.get(group, {})
 
     def all_settings(self, group: str) -> Iterator[ShownSetting]:
-        """The settings of a group; one with Kafka's value is shown as a default."""
+        """The settings of a group; one that has Kafka's value counts as a default."""
         values, defaults = self.of(group), GroupSettings()
         for name, (attribute, _, _) in _GROUP_FIELDS.items():
             value = getattr(values, attribute)
@@ -279,7 +279,9 @@ class GroupConfigs:
         overrides: dict[str, dict[str, int]] = {}
         for (group, name), value in values.items():
             overrides.setdefault(group, {})[name] = value
-        self._by_group = {group: self._with(group_overrides) for group, group_overrides in overrides.items()}
+        self._by_group = {
+            group: self._with_overrides(group_overrides) for group, group_overrides in overrides.items()
+        }
         self._overrides = overrides
 
     def parse_changes(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
@@ -287,7 +289,7 @@ class GroupConfigs:
         numbers = {name: None if value is None else _group_number(name, value) for name, value in changes.items()}
         numbers = {name: value for name, value in numbers.items() if name in _GROUP_FIELDS}
         changed = {**self.overrides(group), **numbers}
-        settings = self._with({name: value for name, value in changed.items() if value is not None})
+        settings = self._with_overrides({name: value for name, value in changed.items() if value is not None})
         for name, fields in _GROUP_FIELDS.items():
             value, least, most = (getattr(settings, field_name) for field_name in fields)
             if numbers.get(name) is not None and value < least:
@@ -298,13 +300,13 @@ class GroupConfigs:
             raise InvalidConfigError(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}")
         return numbers
 
-    def _with(self, overrides: Mapping[str, int]) -> GroupSettings:
+    def _with_overrides(self, overrides: Mapping[str, int]) -> GroupSettings:
         return dataclasses.replace(
             self.settings, **{_GROUP_FIELDS[name][0]: value for name, value in overrides.items()}
         )
 
 
-#: The settings of a group by Kafka's names: the fields with its default, its lower bound and its upper bound.
+#: By Kafka's name of a group setting: the fields of GroupSettings with its default, its minimum and its maximum.
 _GROUP_FIELDS = {
     f"consumer.{name}": tuple(f"consumer_{bound}{name.replace('.', '_')}" for bound in ("", "min_", "max_"))
     for name in ("session.timeout.ms", "heartbeat.interval.ms")

@@ -44,14 +44,14 @@ from distlog.gateway.topics.metadata_cache import (
     MetadataCache,
 )
 from distlog.gateway.topics.partition import PartitionTail
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 class RootRecords(ABC, Generic[Key, Value]):
-    """The newest records of the topic `name`, which are `subject`; for many threads."""
+    """The newest value of each key in the topic `name`; `subject` names them in logs. For many threads."""
 
     name: str
     subject: str
@@ -61,7 +61,7 @@ class RootRecords(ABC, Generic[Key, Value]):
         self._hosted: HostedTopic | None = None
         self._tail = PartitionTail(lambda offset: None)
         self._values: dict[Key, Value] = {}
-        # False before the first refresh, when the values are unknown, and while changes are not reported
+        # False if `on_changed` must be called, as after the first refresh
         self._is_reported = False
 
     @abstractmethod
@@ -77,7 +77,7 @@ class RootRecords(ABC, Generic[Key, Value]):
         """Apply all values after a change."""
 
     def refresh(self) -> None:
-        """Read what any gateway changed. Raises DistlogError."""
+        """Read the changes of all gateways. Raises DistlogError."""
         with self._lock:
             try:
                 hosted = self._metadata.fresh_topic(self.name)
@@ -101,8 +101,8 @@ class RootRecords(ABC, Generic[Key, Value]):
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Store records; they are durable, and apply here, when this returns. Raises DistlogError."""
         if records:
-            hosted = self._metadata.own_topic(self.name, 1, _CONFIG)
-            hosted.append_run(0, own_batch(records, self._clock()), lambda snapshot: None)
+            hosted = self._metadata.internal_topic(self.name, 1, _CONFIG)
+            hosted.append_run(0, internal_batch(records, self._clock()), lambda snapshot: None)
             self.refresh()
 
     def _reset(self, hosted: HostedTopic | None) -> None:
@@ -158,10 +158,7 @@ def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
 
 
 def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
-    """The key and the ACL of a record, None if it was removed. Raises ValueError, without the content.
-
-    An ACL that denies an unknown operation denies all operations: to ignore it would allow the operation.
-    """
+    """The key of a record, and its ACL, None if it was removed. Raises ValueError, without the content."""
     if value is None:
         return key, None
     try:
@@ -172,6 +169,7 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
             raise ValueError("a field is not a text")
         operation = Operation.__members__.get(fields["operation"])
         if operation is None and permission is Permission.DENY:
+            # to ignore the ACL would allow the operation
             operation = Operation.ALL
             _log.error("an ACL that denies an unknown operation denies all operations: upgrade this gateway")
         if operation is None:
@@ -200,7 +198,7 @@ class RootAcls(RootRecords[bytes, Acl]):
         super().__init__(metadata, clock)
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
         self._lists = AccessLists((), self._super_users)
-        # the keys of each ACL's records; the gateways write one key for each
+        # the keys of each ACL's records: one key if a gateway wrote it
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self.denials = EventLog("requests that no ACL allows")
 
@@ -228,7 +226,7 @@ class RootAcls(RootRecords[bytes, Acl]):
         self._lists = AccessLists(keys, self._super_users, everyone_if_none=self._everyone_if_none)
 
 
-# A credential as a record: the user and the mechanism in the key, the secret in the value, as in the file of users.
+# The record of a credential: user and mechanism in the key, the secret in the value as in the file of users.
 
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
@@ -244,10 +242,7 @@ def encode_credential(name: Credential, secret: ScramSecret | None) -> tuple[byt
 
 
 def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
-    """The credential of a record. Raises InvalidConfigError, ValueError, without the content.
-
-    UnknownValueError for an unreadable secret: the former one was replaced, and must not stay valid.
-    """
+    """The credential of a record. Raises InvalidConfigError, ValueError, without the content."""
     try:
         fields: Any = json.loads(key)
         name = Credential(check_name(fields["user"]), fields["mechanism"])
@@ -260,6 +255,7 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
     try:
         return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
     except _MALFORMED:
+        # this also removes the former secret, which was replaced
         raise UnknownValueError(name, "this is not a credential") from None
 
 
@@ -267,7 +263,7 @@ class RootUsers(RootRecords[Credential, ScramSecret]):
     """The users in a root, whose names and secrets administrators change by Kafka's API."""
 
     name, subject, parse = CREDENTIALS_TOPIC, "the credentials of users", staticmethod(decode_credential)
-    #: The secrets of each user by their mechanisms, as of the last refresh; another object after a change.
+    #: The secrets by user and mechanism, as of the last refresh; another object after a change.
     secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
@@ -282,8 +278,8 @@ class RootUsers(RootRecords[Credential, ScramSecret]):
 
 # The name null of an entity stands for its default. A record without a value removes the quota.
 
-#: The largest value of a quota, as of Kafka's LONG settings.
-_MOST_QUOTA = float(1 << 63)
+#: The upper limit of a quota, as of Kafka's LONG settings.
+_QUOTA_LIMIT = float(1 << 63)
 
 Changes = Mapping[str, float | None]
 
@@ -302,7 +298,7 @@ def check_quotas(entity: Entity, changes: Changes) -> None:
         if name not in NAMES:
             raise InvalidConfigError(f"a quota must be one of {', '.join(NAMES)}", found=name)
         if value is not None and not (
-            0 < value < _MOST_QUOTA and (value == int(value) or name == REQUEST_PERCENTAGE)
+            0 < value < _QUOTA_LIMIT and (value == int(value) or name == REQUEST_PERCENTAGE)
         ):
             raise InvalidConfigError(
                 "a quota must be above 0, and a whole number if it counts bytes", found=str(value)
@@ -311,9 +307,9 @@ def check_quotas(entity: Entity, changes: Changes) -> None:
 
 def decode_quota(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
     entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
-    changed = None if value is None else float(json.loads(value))
-    check_quotas(entity, {name: changed})
-    return (entity, name), changed
+    quota = None if value is None else float(json.loads(value))
+    check_quotas(entity, {name: quota})
+    return (entity, name), quota
 
 
 #: An entity and the name of a quota, or a group and the name of a setting.

@@ -33,7 +33,7 @@ from distlog.gateway.server.fairness import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator, TransactionServices
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
 #: The steps of a gateway in a transaction, in order: direct appends, and commits.
@@ -126,7 +126,7 @@ class Parts:
 
         def append(changes: Any) -> None:
             records = [(encode_key(key), encode_position(change)) for key, change in changes]
-            hosted.append_run(partition[1], own_batch(records, self.now_ms, producer), fence)
+            hosted.append_run(partition[1], internal_batch(records, self.now_ms, producer), fence)
 
         self.groups.offsets.commit_in_transaction(GROUP, {("clicks", number): Position(offset)}, producer.id, append)
 

@@ -30,7 +30,7 @@ from distlog.gateway.protocol.error_codes import (
 from distlog.gateway.protocol.messages import API_VERSIONS_KEY, ErrorCode, Fields
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import Request, by_topic, fields_or_errors_of_items, grouped
-from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
+from distlog.gateway.topics.metadata_cache import INTERNAL_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
 #: Cluster features with their versions (KIP-584). Clients learn from them which group protocols a gateway supports.
@@ -89,7 +89,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                     yield {
                         "error_code": error_code(summary_or_error),
                         "name": name,
-                        "is_internal": name in OWN_TOPICS,
+                        "is_internal": name in INTERNAL_TOPICS,
                     }
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
@@ -156,7 +156,7 @@ def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fi
     fields = {
         "name": summary.name,
         "topic_id": uuid.UUID(summary.topic_id),
-        "is_internal": summary.name in OWN_TOPICS,
+        "is_internal": summary.name in INTERNAL_TOPICS,
         "partitions": _partition_fields(summary, range(summary.partitions), broker),
     }
     if request.get("include_topic_authorized_operations", False):

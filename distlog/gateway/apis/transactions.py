@@ -24,7 +24,7 @@ from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request, by_topic, grouped
 from distlog.gateway.topics.partition import OWN_WAIT_S
 from distlog.gateway.transactions.transaction_coordinator import new_producer_id
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 
 def run_for_code(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
@@ -142,7 +142,7 @@ def _commit(request: Request, broker: Broker, requested: RequestedOffsets) -> No
 
     def append(changes: GroupChanges) -> None:
         records = [(encode_key(key), encode_position(position) if position else None) for key, position in changes]
-        hosted.append_run(number, own_batch(records, broker.clock(), producer), fence)
+        hosted.append_run(number, internal_batch(records, broker.clock(), producer), fence)
 
     groups.offsets.commit_in_transaction(
         body.group_id,

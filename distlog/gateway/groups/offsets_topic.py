@@ -39,7 +39,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.writer import Delivery, RecordSender, Writer, engine_of
-from distlog.gateway.cluster import Leadership, OwnCompaction
+from distlog.gateway.cluster import InternalTopicCompaction, Leadership
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRecord, OnStored
 from distlog.gateway.groups.offsets_format import (
@@ -82,7 +82,7 @@ class OffsetsTopic:
         self._lock = threading.Lock()
         #: The topic after the first use; None again after it was dropped.
         self._cached: tuple[Topic, Leadership] | None = None
-        self._tails, self._compaction = dict[int, PartitionTail](), OwnCompaction()
+        self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
         # by partition; by None if all partitions share a writer
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()

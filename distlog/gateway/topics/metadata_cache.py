@@ -133,9 +133,9 @@ class MetadataCache:
     def client_topic(self, topic: str | uuid.UUID) -> HostedTopic:
         """The topic, if clients may write to it and change it; else InvalidTopicError."""
         if isinstance(topic, str):
-            check_not_own(topic)
+            check_not_internal(topic)
         hosted = self.resolve(topic)
-        check_not_own(hosted.name)
+        check_not_internal(hosted.name)
         return hosted
 
     def readable_topic(self, topic: str | uuid.UUID) -> HostedTopic:
@@ -148,22 +148,23 @@ class MetadataCache:
         return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
-        topics_or_errors = _or_errors(self.fresh_topic, self._names())
+        topics_or_errors = _results_or_errors(self.fresh_topic, self._names())
         return {name: topic for name, topic in topics_or_errors.items() if isinstance(topic, HostedTopic)}
 
     def summaries_or_errors(self) -> dict[str, TopicSummary | Exception]:
         """All topics by name; a topic that cannot be opened has its error, which is logged. Raises StorageError."""
         names = self._names()
         if self.root.is_local_disk:
-            return _or_errors(lambda name: self.fresh_topic(name).summary, names)
+            return _results_or_errors(lambda name: self.fresh_topic(name).summary, names)
         loaded, max_age_ms = self.loaded, max(self._max_age_ms, MAX_AGE_PER_TOPIC_MS * len(names))
-        hosted = _or_errors(lambda name: self._refreshed(max_age_ms, name).summary, [*filter(loaded.get, names)])
+        hosted = _results_or_errors(
+            lambda name: self._refreshed(max_age_ms, name).summary, [*filter(loaded.get, names)]
+        )
         indexed = self._index.summaries([name for name in names if name not in loaded], max_age_ms)
-        return dict(sorted({**hosted, **_logged(indexed)}.items()))
+        return dict(sorted({**hosted, **_drop_missing_and_log(indexed)}.items()))
 
     def client_topic_names(self) -> list[str]:
-        """The names of all topics but the gateways' own. Raises StorageError."""
-        return [name for name in self.names_by_id().values() if name not in OWN_TOPICS]
+        return [name for name in self.names_by_id().values() if name not in INTERNAL_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
@@ -177,8 +178,8 @@ class MetadataCache:
         self._colliding.add(name)
         return hosted
 
-    def own_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """A topic that only gateways write, created if it is missing. Raises StorageError."""
+    def internal_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
+        """One of INTERNAL_TOPICS, created if it is missing. Raises StorageError."""
         try:
             hosted = self.fresh_topic(name)
         except TopicNotFoundError:
@@ -215,8 +216,8 @@ class MetadataCache:
 
     def _check_name(self, name: str, partitions: int) -> None:
         check_partition_count(partitions)
-        check_not_own(name)
-        # an existing topic is reported as existing, even if another name collides with it
+        check_not_internal(name)
+        # if the topic itself exists, this is the error
         for other in self._colliding.collisions(name):
             if self._exists(other) and not self._exists(name):
                 raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
@@ -269,8 +270,9 @@ class MetadataCache:
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
         # checked before a load, which takes a hundred times as long: a request may have thousands of missing names
-        is_disk = self.root.is_local_disk
-        if not os.path.isdir(self.root.local_path(name)) if is_disk else name in self._missing:
+        on_disk = self.root.is_local_disk
+        is_missing = not os.path.isdir(self.root.local_path(name)) if on_disk else name in self._missing
+        if is_missing:
             raise TopicNotFoundError("there is no topic here", url=storage.url)
         try:
             return self._loads.get(name, lambda: self._load(name, storage))
@@ -338,7 +340,7 @@ class SharedLoads(Generic[T]):
         try:
             return load()
         finally:
-            # removed before the task has its result: a later call must start a new load
+            # before the task has its result, so that a later call starts a new load
             with self._lock:
                 del self._loads[name]
 
@@ -495,17 +497,17 @@ IDLE_MS = 3_600_000
 #: The topics with the quotas of clients and the settings of groups, with ACLs, and with the credentials of users.
 CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
-OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
 _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 
-def check_not_own(name: str) -> None:
-    if name in OWN_TOPICS:
+def check_not_internal(name: str) -> None:
+    if name in INTERNAL_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 
 
-def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
-    """The result of `find` for each name, or its error: an unreadable topic must not hide the others."""
+def _results_or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
+    """The result of `find` for each name, or its error: an unreadable topic must not hide other topics."""
 
     def result_of(name: str) -> T | Exception:
         try:
@@ -513,11 +515,10 @@ def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | 
         except Exception as error:
             return error
 
-    return _logged(dict(zip(names, in_parallel(result_of, names), strict=True)))
+    return _drop_missing_and_log(dict(zip(names, in_parallel(result_of, names), strict=True)))
 
 
-def _logged(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
-    """Remove folders without a topic; log the errors."""
+def _drop_missing_and_log(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
     results = {name: result for name, result in topics.items() if not isinstance(result, TopicNotFoundError)}
     for name, result in results.items():
         if isinstance(result, Exception):

@@ -1,4 +1,4 @@
-"""One partition as the gateway serves it: Kafka's Partition, which is the leader of its log."""
+"""One partition as the gateway serves it (Kafka's Partition)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Partition:
         self.hosted, self.number, self._logs, self._check_first = hosted, number, logs, check_first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
-        # a snapshot, and its state with the active segment's newest records; a state, and its last stable offset
+        # a snapshot, and its state with the active segment's newest records; a state and its last stable offset
         self._cached_state: tuple[Snapshot, PartitionState] | None = None
         self._cached_stable: tuple[PartitionState, int] | None = None
         self._epochs = LeaderEpochs()
@@ -152,7 +152,7 @@ class Partition:
         if snapshot.partitions[self.number].active is None:
             return snapshot.partitions[self.number]
         with self._lock:
-            # asked before the state is read: the next call reads records that are appended during the read
+            # before the read of the state: an append during the read changes the page for the next call
             has_changed = self._page_has_changed()
             if has_changed or self._cached_state is None or self._cached_state[0] is not snapshot:
                 self._cached_state = snapshot, with_tail(self.hosted.topic.handle, snapshot, self.number)
@@ -173,11 +173,11 @@ class Partition:
 
 # A log accepts any batch as the first batch of an unknown producer. A client has up to five batches in flight. If its
 # first batch failed, and its second batch were appended, the client would report the first as delivered. So the
-# second also fails until the first was sent again. Kafka's `VerificationStateEntry` has the lowest sequence number.
+# second also fails until the first was sent again (as with Kafka's `VerificationStateEntry`).
 
-#: How many producers in partitions are remembered with failed batches: the last ones.
+#: The most producers in partitions that are remembered with failed batches.
 MAX_FAILED = 10_000
-#: The form of a batch's producer id, producer epoch and first sequence number, and their position.
+#: The format of a batch's producer id, producer epoch and first sequence number, and their position.
 _PRODUCER_FORMAT, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
 
 
@@ -216,7 +216,7 @@ class FailedBatches:
                 self._lowest.pop((topic, partition, producer), None)
 
     def check(self, topic: Hashable, partition: int, batch: BatchFields) -> None:
-        """Raise OutOfOrderSequenceError for a batch of an unknown producer after its failed batch."""
+        """Raise OutOfOrderSequenceError for an unknown producer's batch that follows its failed batch."""
         epoch, lowest = self._lowest.get((topic, partition, batch.producer_id), (-1, -1))
         if epoch == batch.producer_epoch and batch.base_sequence > lowest:
             raise OutOfOrderSequenceError(
@@ -228,7 +228,7 @@ class FailedBatches:
             )
 
 
-#: How long the gateway's own appends wait for a lock: a stopped process may hold it. Then the client retries.
+#: How long the gateway's own appends wait for a lock, which a stopped process may hold, before the client must retry.
 OWN_WAIT_S = 1.0
 
 
@@ -245,7 +245,7 @@ class TailBatches(NamedTuple):
 
 
 class PartitionTail:
-    """Reads the batches from `offset` on; not thread-safe. `read` returns the batches from an offset on, or None."""
+    """Reads new batches from `offset` on, by `read`, which returns batches from an offset on. Not thread-safe."""
 
     def __init__(self, read: Callable[[int], FetchedBatches | StoredBatches | None], offset: int = 0) -> None:
         self._read, self.offset = read, offset
@@ -255,7 +255,7 @@ class PartitionTail:
         return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
 
     def restart_if_compacted(self, state: PartitionState) -> bool:
-        """True if unread records were compacted, so that deletions may be missing; starts again at the log start."""
+        """Restart at the log start, and return True, if unread records were compacted: deletions may be missing."""
         if max(first_dirty_offset(state), state.log_start_offset) <= self.offset:
             return False
         self.offset = state.log_start_offset
@@ -289,7 +289,7 @@ class EpochEnd(NamedTuple):
 class LeaderEpochs:
     """Epochs with their first offsets, ascending, as a `leader-epoch-checkpoint` has them.
 
-    A gateway's own batches have no epoch: the latest epoch of the imported log also covers the records after it.
+    Gateways append without an epoch: the latest epoch of the imported log also covers the records after it.
     """
 
     entries: Sequence[tuple[int, int]] = ()
@@ -375,11 +375,10 @@ class RefreshingTopic:
 
     def _has_changed(self) -> bool:
         """True if a next commit exists, or the newest one was deleted with its folder."""
-        cached_snapshot, newest, following = self._commit_paths
+        cached_snapshot, newest_path, next_path = self._commit_paths
         snapshot = self.snapshot
         if cached_snapshot is not snapshot:
-            newest, following = (
-                self.topic.storage.local_path(paths.commit_file(snapshot.version + step)) for step in (0, 1)
-            )
-            self._commit_paths = snapshot, newest, following
-        return os.path.exists(following) or not os.path.exists(newest)
+            versions = snapshot.version, snapshot.version + 1
+            newest_path, next_path = (self.topic.storage.local_path(paths.commit_file(v)) for v in versions)
+            self._commit_paths = snapshot, newest_path, next_path
+        return os.path.exists(next_path) or not os.path.exists(newest_path)

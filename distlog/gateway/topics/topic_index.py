@@ -25,8 +25,8 @@ class TopicIndex:
     """The topics of `root` that this gateway has not opened; for many threads.
 
     The check of a known topic costs one small request, a new topic several. Gateways share results in one object of
-    the root. It is only a cache: each entry is checked, and a listing of folders decides which topics exist. `clock`
-    gives ms that never go back.
+    the root. It is only a cache: entries are checked, and folders decide which topics exist. `clock` gives ms that
+    never go back.
     """
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -69,7 +69,7 @@ class TopicIndex:
         return [name for name in names if self._checked_ms.get(name, -1) <= oldest_ms or name not in self._topics]
 
     def _read_topic(self, name: str) -> Exception | None:
-        """Check whether a topic has changed, and read it if it may have."""
+        """Read a topic again if it may have changed; return an error."""
         storage, checked_ms = self._root.child(name), self._clock()
         try:
             # the time of the store's newest reply, by the store's clock; 0 before the first reply
@@ -115,13 +115,13 @@ class TopicIndex:
         self._checks_since_write = 0
 
 
-#: A list of n topics accepts entries of up to n times this age, so it costs 33 reads a second for any n.
+#: A list of n topics accepts entries of n times this age: so frequent lists cost 33 reads a second for any n.
 MAX_AGE_PER_TOPIC_MS = 30
 #: The stored index is read if this many topics need a check, and written after this many checks.
 CHECKS_PER_EXCHANGE = 100
 #: How long a commit is assumed to exist after it was read. The first check of a stored entry reads its commit.
 PROOF_MS = 3_600_000
-#: Above any topic's version, and any time in ms.
+#: Above all versions, and all times in ms.
 _LIMIT = 1 << 53
 #: The largest index: a topic takes about 200 bytes.
 _MAX_INDEX_BYTES = 256 << 20
@@ -138,18 +138,18 @@ class TopicSummary(NamedTuple):
 def client_id(name: str, snapshot: Snapshot) -> str:
     """The id of the topic in the folder `name` for Kafka clients: the topic's own id, unless the folder was renamed.
 
-    A copied folder has the id of the original, and clients fetch by ids. So a topic in a renamed folder gets an id
-    that is derived from its own id and the folder's name.
+    A copied folder has the id of its original, but clients fetch by ids: so in a folder of another name, the id is
+    derived from both.
     """
     topic_id = snapshot.topic_id
     return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
 
 
 class _IndexedTopic(NamedTuple):
-    """A topic's version that was the newest at `seen_ms` of the store's clock; or a missing topic.
+    """A version that was the newest at `seen_ms` by the store's clock; or a missing topic.
 
-    Until `kept_ms` later, no vacuum deletes the commit of `version + 1`: if this commit is missing, the topic has not
-    changed. The commit of `version` existed at `proven_ms`; if it is missing now, the folder was replaced by hand.
+    Until `kept_ms` later, no vacuum deletes commits after `version`. So if `version + 1` is missing, the topic has
+    not changed. The commit of `version` existed at `proven_ms`; if it is missing now, the folder was replaced by hand.
     """
 
     topic_id: str

@@ -32,7 +32,7 @@ from distlog.core.read.consumer_offsets import offsets_partition
 from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import whole_logs
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.cluster import Leadership, OwnCompaction
+from distlog.gateway.cluster import InternalTopicCompaction, Leadership
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
@@ -49,7 +49,7 @@ class TransactionLog:
         self._partitions: int | None = None
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
-        self._has_failed, self._compaction = False, OwnCompaction()
+        self._has_failed, self._compaction = False, InternalTopicCompaction()
         #: Appends for which no call waits.
         self._in_flight = set[Future[AppendInfo]]()
 
@@ -168,11 +168,11 @@ class TransactionLog:
         self, state_topic: _StateTopic, transactional_id: str, value: bytes | None
     ) -> tuple[int, BatchRun, Fence]:
         number = self.partition_of(transactional_id)
-        run = own_batch([(encode_key(transactional_id), value)], self._clock())
+        run = internal_batch([(encode_key(transactional_id), value)], self._clock())
         return number, run, partial(state_topic.leadership.check, partitions=(number,))
 
     def _open_topic(self) -> _StateTopic:
-        hosted = self._metadata.own_topic(TRANSACTIONS_TOPIC, self.read_partition_count(), _CONFIG)
+        hosted = self._metadata.internal_topic(TRANSACTIONS_TOPIC, self.read_partition_count(), _CONFIG)
         self._partitions = hosted.topic.partitions
         with self._lock:
             if self._state_topic is None or self._state_topic.hosted is not hosted:
@@ -198,7 +198,7 @@ def check_open(state: TransactionState | None, producer: ProducerId, partition: 
 MAX_BATCH_BYTES = 16 << 20
 
 
-def own_batch(
+def internal_batch(
     records: Sequence[tuple[bytes, bytes | None]], now_ms: int, in_transaction_of: ProducerId | None = None
 ) -> BatchRun:
     """Encode one batch with the time `now_ms`. Raises InvalidRecordError if it is too large."""

@@ -32,7 +32,7 @@ from distlog.gateway.topics.metadata_cache import (
     HostedTopic,
     MetadataCache,
 )
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 E = ErrorCode
 OF_TOPIC, OF_GROUP = E.topic_authorization_failed, E.group_authorization_failed
@@ -542,7 +542,7 @@ def test_no_api_changes_the_topics_of_the_gateways(gateway: GatewayServer, topic
     with UserWire(gateway, "root") as root:
         # there are records in it, or it is there at least
         assert codes(root.plain(51, 0, upsertions=[EVE])) == {E.none}
-        hosted = gateway.broker.metadata.own_topic(
+        hosted = gateway.broker.metadata.internal_topic(
             topic, 50 if topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) else 1, TopicConfig()
         )
         previous = (
@@ -634,7 +634,7 @@ def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing
             b"{" * 100_000,
             newer,
         ):
-            hosted.append_run(0, own_batch([(bad_key, value)], 1), lambda snapshot: None)
+            hosted.append_run(0, internal_batch([(bad_key, value)], 1), lambda snapshot: None)
         acls.refresh()
         response = root.plain(29, 3, **ANY_ACL, **NO_FILTERS)
         assert [(resource.resource_name, len(resource.acls)) for resource in response.resources] == [

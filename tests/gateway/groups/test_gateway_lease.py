@@ -9,7 +9,15 @@ from topic_consumers import Time
 
 from distlog.core.read.group_log import FREQUENT, GroupLog, Membership
 from distlog.core.storage.storage import Storage
-from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID, GatewayLease, Node, advertised, shares, this_machine
+from distlog.gateway.cluster import (
+    GATEWAYS_GROUP,
+    ROOT_ID,
+    GatewayLease,
+    Node,
+    advertised,
+    assign_leaders,
+    this_machine,
+)
 
 LEASE_S = 9.0
 PARTITIONS = 10
@@ -69,11 +77,11 @@ def test_two_gateways_share_and_each_names_the_same_holders(gateways: Gateways) 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 60, 1000])
 @pytest.mark.parametrize("ids", [(4,), (0, 1), (0, 1, 2, 5, 9)])
 def test_leaders_have_equal_parts_of_a_topic_and_few_move(partitions: int, ids: tuple[int, ...]) -> None:
-    previous = shares("topic", partitions, ids)
+    previous = assign_leaders("topic", partitions, ids)
     counts = [previous.count(number) for number in ids]
     assert len(previous) == partitions
     assert set(counts) <= {partitions // len(ids), -(-partitions // len(ids))}
-    after = shares("topic", partitions, (*ids, 10))
+    after = assign_leaders("topic", partitions, (*ids, 10))
     moved = sum(holder != next_holder for holder, next_holder in zip(previous, after, strict=True))
     # the minimum is the share of the new one; with few partitions, half may move
     assert moved <= max(2.2 * partitions / (len(ids) + 1), 1)
@@ -81,7 +89,7 @@ def test_leaders_have_equal_parts_of_a_topic_and_few_move(partitions: int, ids: 
 
 def test_topics_of_one_partition_are_shared_by_all_gateways() -> None:
     ids = tuple(range(5))
-    assert {shares(f"topic {number}", 1, ids)[0] for number in range(100)} == set(ids)
+    assert {assign_leaders(f"topic {number}", 1, ids)[0] for number in range(100)} == set(ids)
 
 
 def test_a_partition_is_not_released_while_requests_are_in_flight(gateways: Gateways) -> None:

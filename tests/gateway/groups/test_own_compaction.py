@@ -92,7 +92,7 @@ def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
 
 
 def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(memory_url: Address) -> None:
-    compaction = cluster.OwnCompaction()
+    compaction = cluster.InternalTopicCompaction()
     for _ in range(2):
         topic = distlog.create(f"{memory_url.url}/{OFFSETS_TOPIC}", 1, {"cleanup.policy": "compact"})
         for _ in range(LEAST):

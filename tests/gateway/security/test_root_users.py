@@ -20,7 +20,7 @@ from distlog.gateway.root_records import Credential, decode_credential, encode_c
 from distlog.gateway.security.authentication import PLAIN
 from distlog.gateway.security.users_file import HASHES, secret_of
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC
-from distlog.gateway.transactions.transaction_log import own_batch
+from distlog.gateway.transactions.transaction_log import internal_batch
 
 DESCRIBE, ALTER = 50, 51
 E = ErrorCode
@@ -195,7 +195,7 @@ def test_a_credential_that_is_not_understood_ends_the_one_before(gateway: Gatewa
     key, value = encode_credential(name, secret)
     assert value is not None
     hosted = gateway.broker.metadata.fresh_topic(CREDENTIALS_TOPIC)
-    hosted.append_run(0, own_batch([(key, value.replace(b"4096", b"9999999"))], 1), lambda snapshot: None)
+    hosted.append_run(0, internal_batch([(key, value.replace(b"4096", b"9999999"))], 1), lambda snapshot: None)
     users.refresh()
     assert not logs_in(gateway, *("carol", "sesame", "SCRAM-SHA-256"))
 

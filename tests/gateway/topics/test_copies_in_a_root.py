@@ -18,7 +18,7 @@ from waiting import until
 import distlog
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.metadata_cache import OWN_TOPICS
+from distlog.gateway.topics.metadata_cache import INTERNAL_TOPICS
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -41,7 +41,7 @@ def gateway(root: Address) -> Iterator[GatewayServer]:
 def ids(wire: Wire) -> dict[str, uuid.UUID]:
     topics = wire.ask(METADATA, 12, topics=None, include_topic_authorized_operations=False).topics
     assert {topic.error_code for topic in topics} == {ErrorCode.none}
-    return {topic.name: topic.topic_id for topic in topics if topic.name not in OWN_TOPICS}
+    return {topic.name: topic.topic_id for topic in topics if topic.name not in INTERNAL_TOPICS}
 
 
 def test_a_client_that_lists_the_topics_reads_each_one_by_its_id(root: Address, gateway: GatewayServer) -> None:
