@@ -136,7 +136,7 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
 
 
 def _describe_once(request: Request, broker: Broker, equal_resources: Sequence[Any]) -> Fields:
-    """The settings of one resource, which a request may name several times; null keys ask for all settings."""
+    """The settings of a resource that a request may name several times; null keys mean all settings."""
     key_lists = [resource.configuration_keys for resource in equal_resources]
     keys = None if None in key_lists else frozenset().union(*key_lists)
     all_settings = _all_settings(broker, request, equal_resources[0])

@@ -59,7 +59,7 @@ def _read_denial(request: Request) -> ErrorCode:
     return request.rights.denied(Operation.READ, ResourceType.GROUP, request.body.group_id)
 
 
-#: The first versions of JoinGroup in which clients get their ids first (KIP-394), and may skip assignments (KIP-814).
+#: The first versions of JoinGroup in which a client must know its id (KIP-394), and may skip assignments (KIP-814).
 _FIRST_WITH_ID_REQUIRED, _FIRST_WITH_SKIPPED_ASSIGNMENT = 4, 9
 #: The first version of JoinGroup in whose response the protocol may be null.
 _FIRST_WITH_NULL = 7
@@ -121,12 +121,11 @@ def sync_group(request: Request, broker: Broker) -> None:
 
 
 def _respond_to_sync(request: Request, reply: SyncReply) -> None:
-    # Java's `poll` would fail at this code, which means that the group is being loaded, or could not be stored: let
-    # the member join again
-    joins_again = reply.error is ErrorCode.coordinator_load_in_progress
+    # Java's `poll` would fail at this code: make the member join again instead
+    is_loading = reply.error is ErrorCode.coordinator_load_in_progress
     request.respond(
         {
-            "error_code": ErrorCode.rebalance_in_progress if joins_again else reply.error,
+            "error_code": ErrorCode.rebalance_in_progress if is_loading else reply.error,
             "protocol_type": reply.protocol_type,
             "protocol_name": reply.protocol,
             "assignment": reply.assignment,
@@ -144,7 +143,7 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
     return {"error_code": code}
 
 
-#: The codes that are about the group, not about a member: admin clients retry if the whole response has one.
+#: The codes of a group, not of a member: admin clients retry if the whole response has one.
 _GROUP_CODES = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 
 
@@ -176,14 +175,14 @@ _NO_EPOCH = -1
 
 
 class RequestedOffsets:
-    """The offsets that a client commits in existing partitions; others get codes, and all get a `denial`."""
+    """The offsets that a client commits; missing partitions get error codes, and all partitions get a `denial`."""
 
     def __init__(self, request: Request, broker: Broker, denial: ErrorCode) -> None:
         now_ms, find = broker.clock(), broker.metadata.topic
         self._codes = dict[TopicPartition, ErrorCode]()
         self.positions = dict[TopicPartition, Position]()
         for topic in request.body.topics:
-            # with the time of a slow clock, the offset would count as one of the topic that this topic replaced
+            # a slow clock must not make the offset older than the topic, which would drop it
             commit_ms = max(now_ms, _replaced_ms(broker, topic.name))
             for requested in topic.partitions:
                 partition = topic.name, requested.partition_index
@@ -194,7 +193,7 @@ class RequestedOffsets:
                     self.positions[partition] = Position(requested.committed_offset, epoch, metadata, commit_ms)
 
     def topics(self, code: ErrorCode) -> list[Fields]:
-        """Return the fields of the response; `code` applies to the partitions that were not refused."""
+        """Return the fields of the response; `code` is for partitions that were not refused."""
         return by_topic(
             (name, {"partition_index": number, "error_code": own_code or code})
             for (name, number), own_code in self._codes.items()
@@ -216,7 +215,7 @@ def partition_code(
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
     except StorageError as error:
-        # Kafka's coordinators have no code for a failed storage; after this code clients retry
+        # clients retry after this code; Kafka's coordinators have none for a failed storage
         FAILURES.note("reading a topic", error)
         return ErrorCode.coordinator_not_available
     except DistlogError as error:

@@ -28,7 +28,7 @@ from distlog.gateway.transactions.transaction_log import internal_batch
 
 
 def run_for_code(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
-    """Do `work`, and return the code of its error, or `none`; `fenced` is the API's code for a fenced producer."""
+    """Do `work`, and return the code of its error, or `none`; `fenced` is the code for a fenced producer."""
     try:
         work()
     except CoordinatorError as refused:
@@ -53,7 +53,7 @@ def fenced_code(api_version: int, first_version: int) -> ErrorCode:
     return ErrorCode.producer_fenced if api_version >= first_version else ErrorCode.invalid_producer_epoch
 
 
-#: The versions of InitProducerId, and of the other APIs, from which on clients know PRODUCER_FENCED.
+#: The first versions of InitProducerId, and of the other APIs, that have PRODUCER_FENCED.
 _INIT_FENCED_SINCE, _FENCED_SINCE = 4, 2
 
 
@@ -100,11 +100,11 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
         coordinator, id_ = broker.transactions.coordinator, body.v3_and_below_transactional_id
         fenced = fenced_code(request.api_version, _FENCED_SINCE)
         attempted_code = run_for_code(lambda: coordinator.add_partitions(id_, producer, codes.keys()), fenced=fenced)
-    parts = (
+    results = (
         (name, {"partition_index": number, "partition_error_code": code or attempted_code})
         for (name, number), code in codes.items()
     )
-    return {"results_by_topic_v3_and_below": by_topic(parts, "results_by_partition")}
+    return {"results_by_topic_v3_and_below": by_topic(results, "results_by_partition")}
 
 
 def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
@@ -181,7 +181,7 @@ def write_txn_markers(request: Request, broker: Broker) -> Fields:
 
 def _write_markers(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
     partitions = dict.fromkeys(
-        (topic.name, number) for part in markers for topic in part.topics for number in topic.partition_indexes
+        (topic.name, number) for item in markers for topic in item.topics for number in topic.partition_indexes
     )
     return by_topic(
         (name, fields_or_error(_write_marker, request, broker, markers[0], name, number, partition_index=number))
@@ -217,7 +217,6 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     return None
 
 
-#: The duration filter of a request without one.
 _NO_DURATION = -1
 
 
@@ -296,11 +295,11 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
     partitions = dict.fromkeys(
         (topic.name, number) for topic in request.body.topics for number in topic.partition_indexes
     )
-    parts = (
+    topics = by_topic(
         (name, fields_or_error(_producer_fields, request, broker, name, number, partition_index=number))
         for name, number in partitions
     )
-    return {"topics": by_topic(parts)}
+    return {"topics": topics}
 
 
 def _producer_fields(request: Request, broker: Broker, topic: str, number: int) -> Fields:

@@ -176,8 +176,8 @@ class ClassicGroup:
     def sync(self, request: SyncRequest, answer: AnswerSync) -> None:
         """Answer with the member's assignment when the leader has assigned and the group is stored."""
         member = self.current_member(request.member_id, request.instance_id, request.generation)
-        names_and_expected = (request.protocol_type, self.members.protocol_type), (request.protocol, self.protocol)
-        if any(name is not None and name != expected for name, expected in names_and_expected):
+        has_type = request.protocol_type in (None, self.members.protocol_type)
+        if not has_type or request.protocol not in (None, self.protocol):
             raise CoordinatorError(ErrorCode.inconsistent_group_protocol)
         if self.phase is GroupPhase.PREPARING:
             raise CoordinatorError(ErrorCode.rebalance_in_progress)
@@ -569,7 +569,7 @@ class Members:
         return set.intersection(*({name for name, _ in member.request.protocols} for member in self))
 
     def elect_joined_leader(self) -> bool:
-        """Make a member that has joined the leader, if the leader has not; returns False if no member has joined."""
+        """Elect another leader if the leader has not joined; returns False if no member has joined."""
         leader = self._by_id.get(self.leader or "")
         if leader is None or leader.join is None:
             joined_id = next((member.id for member in self if member.join is not None), None)
@@ -591,7 +591,7 @@ class Rebalance:
     """Members join until `deadline`, in ms.
 
     The first rebalance of an empty group (Kafka's InitialDelayedJoin, KIP-134) waits `delay_ms`, and again while new
-    members join, up to `extension_ms` more. So members that start together are in one generation.
+    members join, up to `extension_ms` more, so that members that start together are in one generation.
     """
 
     deadline: float

@@ -40,7 +40,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Store offsets, all or none; `on_stored` gets the code when they are durable, or refused.
+        """Store all offsets or none; `on_stored` gets the code when they are durable, or refused.
 
         Any client may commit to a group without members, without a generation (-1): this creates a missing group.
         """
@@ -69,7 +69,7 @@ class CommittedOffsets:
     ) -> None:
         """Store offsets that apply when the producer's transaction is committed; `append` appends their records."""
         _check_metadata(positions)
-        # first of all: the end of an earlier transaction of the producer must not end this one
+        # first, so that the end of the producer's earlier transaction does not end this one
         self._ended.apply(group)
         missing = ErrorCode.illegal_generation
         with self._groups.locked(group, create=generation < 0, missing_code=missing) as entry:
@@ -150,7 +150,7 @@ class CommittedOffsets:
         return topics
 
     def delete_topic(self, topic: str, on_failure: Callable[[], object] = lambda: None) -> None:
-        """Delete the offsets in a dropped topic: in a new topic of this name, they would skip records."""
+        """Delete the offsets in a dropped topic, which would skip records in a new topic of this name."""
 
         def on_stored(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -161,7 +161,7 @@ class CommittedOffsets:
             self._store(group, dict.fromkeys(partitions), on_stored)
 
     def delete_older(self, created_ms: Mapping[str, int]) -> None:
-        """Delete offsets that are older than their topics. Call again: offsets with a change in flight stay."""
+        """Delete offsets that are older than their topics. Call again: offsets that are being changed stay."""
         for group in self._groups.each_locked():
             self._forget_old(group, group.offsets.older_than(created_ms))
 
@@ -201,7 +201,7 @@ class CommittedOffsets:
 
 
 class EndedTransactions:
-    """Applies the end markers of transactions: another gateway may coordinate the transactions of a group."""
+    """Applies end markers of transactions to groups, since another gateway may coordinate the transactions."""
 
     def __init__(self, groups: GroupRegistry, markers: OffsetsTopic) -> None:
         self._groups, self._markers = groups, markers

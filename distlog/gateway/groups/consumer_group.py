@@ -37,10 +37,10 @@ from distlog.gateway.topics.topic_index import TopicSummary
 _log = logging.getLogger("distlog.gateway")
 
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
-# members, subscriptions or subscribed topics change. Then an assignor gives each member a target: the partitions that
-# it should have. A member first gives back partitions outside of its target. Then it gets the new epoch, and those
-# partitions of its target that no other member has. No method waits or does I/O. The state changes immediately; a
-# response is sent when all earlier records are durable. Not thread-safe: the coordinator holds the group's lock.
+# members, subscriptions or subscribed topics change. Then an assignor chooses the target of each member: its next
+# partitions. A member first revokes partitions outside of its target. Then it gets the new epoch, and the partitions
+# of its target that no other member has. No method waits or does I/O. The state changes at once; a response is sent
+# when all earlier records are durable. Not thread-safe: the coordinator holds the group's lock.
 
 
 class ConsumerGroup:
@@ -67,7 +67,7 @@ class ConsumerGroup:
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
         self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
-        #: True after a failed store: the log may lack changes, so all records are written again.
+        #: True after a failed store: all records are written again, since the log may lack changes.
         self._rewrites_all = False
         #: The callbacks of the last store in flight; None if there is none.
         self._in_flight: list[OnStored] | None = None
@@ -100,7 +100,7 @@ class ConsumerGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that members subscribe to, without missing ones if known; None if patterns were not read yet."""
+        """The topics that members subscribe to, without missing topics if known; None if patterns were not read."""
         if self._topics is None and self.subscriptions.patterns:
             return None
         return frozenset(
@@ -260,7 +260,7 @@ class ConsumerGroup:
         self._change(RecordKind.TARGET_EPOCH, self.epoch)
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None) -> None:
-        """Take a member's next step to its target; `owned` are the partitions that the member reports to have."""
+        """Take a member's next step to its target; `owned` are the partitions that the member reports."""
         current = member.current
         if current.state is MemberState.STABLE and current.epoch == self.target_epoch:
             return
@@ -316,7 +316,7 @@ class ConsumerGroup:
         def on_saved(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
                 self._rewrites_all = True
-                # the state has no deleted keys: without their tombstones, the keys would come back after a load
+                # `_all_records` has no deleted keys, which would come back after a load
                 tombstones = {key: value for key, value in changes.items() if value is None}
                 self._changes = {**tombstones, **self._changes}
             if self._in_flight is callbacks:
@@ -364,7 +364,7 @@ class ConsumerGroup:
         return min((min(member.expires_at, member.revoke_by) for member in self.members.values()), default=inf)
 
     def expire(self) -> None:
-        """Remove members that sent no heartbeat, or have not given back partitions, in time."""
+        """Remove members that sent no heartbeat, or did not revoke partitions, in time."""
         now = self.clock()
         for member in list(self.members.values()):
             if min(member.expires_at, member.revoke_by) <= now:
@@ -495,7 +495,7 @@ def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member for an assignor: the name that orders members, the topics it subscribes to, its former partitions."""
+    """A member for an assignor; `name` orders members, `previous` are its partitions until now."""
 
     name: str
     topics: frozenset[uuid.UUID]
@@ -509,7 +509,7 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], dict[st
 def assign_ranges(
     members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, frozenset[TopicIdPartition]]:
-    """Give each subscriber a range of each topic: topics with equal numbers of partitions are divided equally."""
+    """Give each subscriber a range of each topic; topics with equal partition counts are divided in the same way."""
     partitions_of: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
     ordered = sorted(members, key=lambda member: (members[member].name, member))
     for topic, count in topics.items():
@@ -523,7 +523,7 @@ def assign_ranges(
 def assign_uniformly(
     members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, frozenset[TopicIdPartition]]:
-    """Give members equal numbers of partitions, as far as their topics allow, and let them keep their partitions."""
+    """Give members equal numbers of partitions, if their topics allow that; members keep most of theirs."""
     sharing = _Sharing(members, topics)
     sharing.keep_former()
     sharing.assign_rest()
@@ -543,10 +543,10 @@ class _Sharing:
         self._unassigned = {(topic, number) for topic, count in topics.items() for number in range(count)}
 
     def keep_former(self) -> None:
-        """Let each member keep its former partitions, up to an equal part."""
+        """Let each member keep its former partitions, up to an equal share."""
         total = sum(count for topic, count in self._topics.items() if self._readers[topic])
-        # this many partitions for each member, and one more for some members
-        equal_part, larger_parts = divmod(total, len(self.partitions) or 1)
+        # `larger_shares` members get one partition more
+        equal_share, larger_shares = divmod(total, len(self.partitions) or 1)
         former_partitions = {
             name: {
                 partition
@@ -556,9 +556,9 @@ class _Sharing:
             for name, member in self._members.items()
         }
         for name in sorted(self.partitions, key=lambda name: -len(former_partitions[name])):
-            size = equal_part + (larger_parts > 0)
+            size = equal_share + (larger_shares > 0)
             retained = sorted(former_partitions[name] & self._unassigned)[:size]
-            larger_parts -= len(retained) > equal_part
+            larger_shares -= len(retained) > equal_share
             self.partitions[name].update(retained)
             self._unassigned.difference_update(retained)
 
@@ -622,7 +622,7 @@ class SubscribedTopics:
         )
 
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
-        """Do `work` after an attempt to read these topics: at once if they were read, else in another thread."""
+        """Do `work` at once if these topics were read, else in another thread after reading them."""
         if self.has_read(names, patterns):
             work()
             return

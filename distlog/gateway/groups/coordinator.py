@@ -46,8 +46,8 @@ from distlog.gateway.groups.registry import MAX_TEXT_BYTES, CoordinatedEntries, 
 from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import ErrorCode
 
-#: The size of the suffix that makes a name an id: a hyphen and a UUID.
-_OWN_ID_BYTES = 37
+#: The size of the suffix of a member's id: a hyphen and a UUID.
+_ID_SUFFIX_BYTES = 37
 
 
 class GroupCoordinator:
@@ -62,7 +62,7 @@ class GroupCoordinator:
             # the client id, or the instance id, becomes a part of the member's id
             id_parts = request.client_id, request.instance_id or ""
             texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
-            if _longest(id_parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
+            if _longest(id_parts) > MAX_TEXT_BYTES - _ID_SUFFIX_BYTES or _longest(texts) > MAX_TEXT_BYTES:
                 raise CoordinatorError(ErrorCode.invalid_request)
             # only a member of an existing group has an id
             with self._groups.locked(group, create=not request.member_id) as entry:
@@ -234,7 +234,7 @@ _log = logging.getLogger("distlog.gateway")
 class DroppedTopics:
     """Deletes offsets of groups in topics that were dropped; `find` raises TopicNotFoundError.
 
-    A missing topic counts as dropped only if an earlier check found it: a topic may be restored after its groups.
+    A missing topic was dropped only if an earlier check found it: a topic may be restored after its groups.
     """
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
@@ -318,7 +318,7 @@ class GroupServices:
         self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
 
     def expire_offsets(self) -> None:
-        _succeeds("expiring committed offsets", self.offsets.expire)
+        _try_to("expiring committed offsets", self.offsets.expire)
 
     def share(self, store: LeaderStore, read_partition_count: Callable[[], int]) -> Coordination:
         """Coordinate another store by the same lease."""
@@ -335,7 +335,7 @@ class GroupServices:
         # the topics are opened while the lease is read
         tasks = [begin(read_count) for read_count in self._count_readers]
         sync = partial(self._sync, [task.wait for task in tasks])
-        _succeeds("joining the root's gateways", sync, fatal=StorageRefusedError)
+        _try_to("joining the root's gateways", sync, fatal=StorageRefusedError)
         for task in tasks:
             with suppress(DistlogError):
                 task.wait()
@@ -345,7 +345,7 @@ class GroupServices:
     def start(self) -> None:
         """Load stored groups after `join`; failures are logged and retried."""
         if self._lease.held_partitions:
-            _succeeds("loading groups", self._load_and_unload)
+            _try_to("loading groups", self._load_and_unload)
         self._loader.start()
 
     def stop(self) -> None:
@@ -358,7 +358,7 @@ class GroupServices:
                 thread.join()
         self._topics.stop()
         self._store.close()
-        _succeeds("releasing the lease (other gateways wait until it expires)", self._lease.leave)
+        _try_to("releasing the lease (other gateways wait until it expires)", self._lease.leave)
 
     def _run_timers(self) -> None:
         while _clear_and_continue(self._wake, self._is_stopping):
@@ -376,7 +376,7 @@ class GroupServices:
             due_s = self._lease.due_s(self._loaded)
             if due_s > 0:
                 self._unloaded.wait(due_s)
-            elif not _succeeds("renewing the lease", self._sync):
+            elif not _try_to("renewing the lease", self._sync):
                 self._is_stopping.wait(_PAUSE_S)
 
     def _sync(self, count_readers: Iterable[Callable[[], int]] = ()) -> None:
@@ -394,14 +394,14 @@ class GroupServices:
         while not self._is_stopping.is_set():
             self.coordination.changed.wait(_PAUSE_S)
             self.coordination.changed.clear()
-            _succeeds("loading groups", self._load_and_unload)
+            _try_to("loading groups", self._load_and_unload)
 
     def _load_and_unload(self) -> None:
         self.coordination.step(self._registry)
 
 
-def _succeeds(task: str, work: Callable[[], None], fatal: type[Exception] | tuple[()] = ()) -> bool:
-    """Do `work`; False if it failed, which is logged. Raises the errors that are `fatal`."""
+def _try_to(task: str, work: Callable[[], None], fatal: type[Exception] | tuple[()] = ()) -> bool:
+    """Do `work`, and log its error; returns False if it failed. Raises errors that are `fatal`."""
     try:
         work()
     except fatal:
@@ -424,9 +424,8 @@ def _clear_and_continue(wake: threading.Event, is_stopping: threading.Event) -> 
 class Coordination:
     """Loads the partitions of `store` that the `lease` holds, and unloads the others. One thread calls `step`.
 
-    A partition is loaded after the start of a new epoch, so no other gateway stores anything there after the load.
-    When the lease expires, or loses a partition, the contents of the partition are forgotten. The partition is given
-    up when all changes in flight are stored; then `unloaded` is set.
+    A partition is loaded after the start of a new epoch, which fences other gateways. A partition that the lease no
+    longer holds is unloaded. When its changes in flight are stored, it is given up, and `unloaded` is set.
     """
 
     def __init__(self, lease: GatewayLease, store: LeaderStore, unloaded: threading.Event) -> None:

@@ -65,8 +65,8 @@ class OffsetsTopic:
     """The topic `__consumer_offsets`: stores the groups in the partitions that this gateway leads.
 
     Changes are gathered for `linger_ms`, and durable when `on_stored` is called without an error. Thread-safe, except
-    `begin`, `drain` and `end`, which one thread calls. On a local disk each partition has its own writer, since a
-    stopped process may hold the lock of one partition; on an object store one writer commits all partitions together.
+    `begin`, `drain` and `end`. On a local disk each partition has its own writer, since a stopped process may hold
+    the lock of one partition; on an object store one writer commits all partitions together.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class OffsetsTopic:
         return offsets_partition(group, self.partitions)
 
     def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions: earlier leaders can store nothing more. Raises the errors of `Leadership.begin`."""
+        """Lead partitions, and fence earlier leaders. Raises the errors of `Leadership.begin`."""
         self._topic_and_leadership()[1].begin(partitions, check_may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        """Store nothing more in these partitions, and close their files: open files keep deleted segments."""
+        """Store nothing more in these partitions, and close their files, which keep the space of deleted segments."""
         self._topic_and_leadership()[1].end(partitions)
         with self._lock:
             ended = [self._batchings.pop(number) for number in partitions if number in self._batchings]
@@ -107,9 +107,9 @@ class OffsetsTopic:
 
     def compact(self) -> None:
         """Compact the partitions that this gateway leads; one caller at a time. Raises nothing."""
-        cached = self._cached
-        if cached is not None:
-            self._compaction.step(cached[0], cached[1].partitions)
+        if self._cached is not None:
+            topic, leadership = self._cached
+            self._compaction.step(topic, leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
         """The partitions that another gateway leads since a failure; all if the topic was dropped."""
@@ -117,15 +117,16 @@ class OffsetsTopic:
             cached, has_failed = self._cached, any(batching.has_failed for batching in self._batchings.values())
         if cached is None or not has_failed:
             return ()
+        _, leadership = cached
         try:
-            return cached[1].lost_partitions()
+            return leadership.lost_partitions()
         except TopicNotFoundError:
             with self._lock:
                 self._cached = None
-            return list(cached[1].partitions)
+            return list(leadership.partitions)
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
-        leadership = self._topic_and_leadership()[1]
+        _, leadership = self._topic_and_leadership()
         return lambda snapshot: leadership.check(snapshot, (partition,))
 
     def drain(self) -> None:
@@ -134,17 +135,17 @@ class OffsetsTopic:
         in_parallel(OffsetsBatching.drain, batchings)
 
     def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingOffset]:
-        """The changes in these partitions, older ones first. A corrupt record is logged. Raises DistlogError."""
+        """The changes in partitions, oldest first. A corrupt record is logged. Raises DistlogError."""
         if not partitions:
             return
         topic = self._topic_and_leadership()[0].refresh()
         snapshot = topic.live_snapshot
         for number in partitions:
             # `ended` reads the end markers after the load
-            def fetched(offset: int, number: int = number) -> FetchedBatches:
+            def read(offset: int, number: int = number) -> FetchedBatches:
                 return topic.refresh().read(number, offset, READ_BYTES)
 
-            self._tails[number] = PartitionTail(fetched, snapshot.partitions[number].log_end_offset)
+            self._tails[number] = PartitionTail(read, snapshot.partitions[number].log_end_offset)
         for record in offsets_records(topic.reader, snapshot, sorted(partitions)):
             try:
                 change = _decoded(record.key, record.value)
@@ -157,14 +158,14 @@ class OffsetsTopic:
                 yield PendingOffset(record.waits_for or 0, change[0], change[1])
 
     def ended(self, partition: int) -> Iterator[EndedTransaction]:
-        """The transactions that have ended in a partition since it was loaded, each once; one caller at a time."""
+        """The transactions that ended in a partition since the load or the last call; one caller at a time."""
         tail = self._tails.get(partition)
         for batches in tail.batches() if tail is not None else ():
             for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
                 yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
     def store(self, group: str, changes: Sequence[GroupChange], on_stored: OnStored) -> None:
-        """Store changes, in the order of a group's calls. They are refused while too much is in flight."""
+        """Store changes; a group's calls keep their order. They are refused while too many bytes are in flight."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
@@ -192,7 +193,7 @@ class OffsetsTopic:
         with self._lock:
             batching = self._batchings.get(key)
             if batching is not None and batching.has_failed:
-                # in a thread: `close` may wait for the lock without which the batching failed
+                # in a thread, since `close` may wait for the lock whose timeout made it fail
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
                 batching = None
             if batching is None:
@@ -205,7 +206,7 @@ class OffsetsTopic:
             return batching
 
     def _answer_calls(self) -> None:
-        """Answer finished calls in a thread of its own: callbacks wait for the locks of their groups."""
+        """Answer finished calls, in a separate thread since callbacks wait for the locks of their groups."""
         while (calls := self._finished_calls.get()) is not None:
             for call in calls:
                 try:
@@ -226,7 +227,7 @@ class OffsetsTopic:
 
 #: The bytes that a record counts on top of its key and value.
 _RECORD_OVERHEAD = 100
-#: The most bytes in flight: the writer has room for them, so its `append` never waits.
+#: The most bytes in flight, for which the writer's buffer has room: so its `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20
 
 
@@ -241,7 +242,7 @@ class Call:
 
 
 class OffsetsBatching:
-    """A writer with the calls in flight, in order. `answer` gets finished calls, and must not wait."""
+    """A writer and its calls in flight. `answer` gets finished calls, and must not wait."""
 
     def __init__(self, sender: RecordSender, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
         # `_order` keeps calls and records in the same order; the writer's thread takes only `_lock`
@@ -254,7 +255,7 @@ class OffsetsBatching:
     def append(
         self, partition: int, records: Sequence[tuple[bytes, bytes | None]], on_stored: OnStored, size_code: ErrorCode
     ) -> None:
-        """Append records; never waits. `size_code` is the code for records that would never fit."""
+        """Append records; never waits. `size_code` is the code for records that are too large."""
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
         call = Call(on_stored, len(records), size)
         with self._order:
@@ -264,7 +265,7 @@ class OffsetsBatching:
                 elif self.has_failed or self._waiting_bytes + size > _MAX_WAITING_BYTES:
                     call.code = ErrorCode.coordinator_load_in_progress
                 else:
-                    # queued before `append`: a writer without a thread delivers the records in `append`
+                    # before `append`, which may deliver the records itself
                     self._calls.setdefault(partition, deque()).append(call)
                     self._waiting_bytes += size
             if call.code is not ErrorCode.none:
@@ -277,7 +278,7 @@ class OffsetsBatching:
                 self._refuse(partition, call, error, size_code)
 
     def _refuse(self, partition: int, call: Call, error: DistlogError, size_code: ErrorCode) -> None:
-        """Refuse a call whose only record is too large. Any other error fails all calls."""
+        """Refuse a call if its only record is too large; any other error fails all calls."""
         with self._lock:
             only_this_call = isinstance(error, InvalidRecordError) and call.remaining == 1 and not self.has_failed
             if only_this_call:
@@ -307,7 +308,7 @@ class OffsetsBatching:
         self._answer(finished)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail all calls: a failed writer stores nothing more. The records of some may be durable nevertheless."""
+        """Fail all calls, since a failed writer stores nothing more; some records may be durable nevertheless."""
         with self._lock:
             if not self.has_failed:
                 FAILURES.note("storing groups", error)

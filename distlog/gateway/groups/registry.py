@@ -35,7 +35,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 
 @dataclass(slots=True)
 class Group:
-    """A group with its offsets. A thread that gets the lock of a group that `is_gone` looks the name up again."""
+    """A group with its offsets. A thread that has locked a group that `is_gone` must look up the name again."""
 
     membership: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets
@@ -55,7 +55,7 @@ Entry = TypeVar("Entry", bound=_Entry)
 
 
 class CoordinatedEntries(ABC, Generic[Entry]):
-    """Groups or transactions by name, each with a lock, as long as this gateway coordinates them; for many threads.
+    """The groups or transactions that this gateway coordinates, by name, each with a lock; for many threads.
 
     `check` raises CoordinatorError for a name that this gateway does not coordinate, or not yet.
     """
@@ -72,7 +72,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
         """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`.
 
         An entry that is unloaded concurrently is not missing: with this code, members would give up their partitions.
-        The name is not checked while it `is_loading`.
+        While `is_loading`, the name is not checked.
         """
         while True:
             unloads = self._unloads
@@ -184,7 +184,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
             else:
                 records[key] = value
         for key, value in values.items():
-            # Kafka also has a group without a name, which no client can use here
+            # also a group without a name, which Kafka may have stored
             with self._loading(key.group) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
@@ -195,7 +195,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
             with self._loading(name) as group:
-                # the group may have become a classic group with members, before its old records were deleted
+                # the group may have become a classic group before its old records were deleted
                 if has_members or group.membership.phase is GroupPhase.EMPTY:
                     group.membership = self._new_consumer_group(name)
                     group.membership.restore(records)
@@ -231,7 +231,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 yield group
 
     def on_unloaded(self, entry: Group) -> None:
-        # requests of the newer protocol wait only for the storage, which answers them
+        # requests of the newer protocol are answered by the storage
         for member in entry.membership.members if isinstance(entry.membership, ClassicGroup) else ():
             member.refuse(ErrorCode.not_coordinator)
 
@@ -282,7 +282,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
         deletions: Sequence[GroupChange] = [(GroupKey(membership.id), None)]
         if isinstance(membership, ConsumerGroup):
             deletions = membership.deletions()
-        # stored before the removal: a client that creates the group again must store its records after the deletions
+        # before the removal, so that a client that creates the group again stores its records after the deletions
         deletions = [*offsets.with_keys(dict.fromkeys(offsets.partitions)), *deletions]
         self.store.store(membership.id, deletions, on_stored)
         self.remove(membership.id, group)
@@ -326,7 +326,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                         group.queued_deadline = inf
                         group.membership.expire()
             except CoordinatorError:
-                # a group that is being loaded: no other thread may queue it again
+                # the group is being loaded: queue it again, unless another thread has
                 loading = self.get(name)
                 if loading is not None and loading.queued_deadline == deadline:
                     loading.queued_deadline = self.clock() + _LOAD_PAUSE_MS

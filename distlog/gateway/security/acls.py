@@ -112,7 +112,7 @@ def check_acl(acl: Acl) -> Acl:
         raise InvalidConfigError("the resource name of an ACL must have 1 to 1024 bytes of UTF-8")
     if name == WILDCARD:
         if acl.pattern_type is PatternType.PREFIXED:
-            raise InvalidConfigError("a prefix * matches no name: for all resources give the literal *")
+            raise InvalidConfigError("a prefix * matches no name: use the literal * for all resources")
     elif acl.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise InvalidConfigError(f"the cluster's name must be {CLUSTER_NAME}", name=name)
     elif acl.resource_type is ResourceType.TOPIC and not (

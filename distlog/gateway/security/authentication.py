@@ -167,7 +167,7 @@ def _decoded(text: str) -> bytes:
 
 #: An address's count of failures halves in this time.
 _HALF_LIFE_S = 30.0
-#: Each further multiple of this many failures adds the shortest delay, up to the longest.
+#: The delay of a response grows by the shortest delay for each _FAILURES_PER_DELAY failures, up to the longest.
 _FAILURES_PER_DELAY, _LONGEST_DELAY_S = 10, 20.0
 #: How many addresses are remembered with their failures.
 _MAX_ADDRESSES = 10_000
@@ -189,7 +189,7 @@ class FailedLogins:
             last_count, last_s = self._failures.pop(address, (0.0, now_s))
             count: float = last_count * 0.5 ** ((now_s - last_s) / _HALF_LIFE_S) + 1
             if len(self._failures) >= _MAX_ADDRESSES:
-                # the address without a failure for the longest time
+                # the address whose last failure is the oldest
                 del self._failures[next(iter(self._failures))]
             self._failures[address] = count, now_s
         return min(shortest_s * max(count / _FAILURES_PER_DELAY, 1), max(_LONGEST_DELAY_S, shortest_s))

@@ -49,7 +49,7 @@ class UsersFile:
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: The iterations of a new secret: the most that Kafka allows. Clients demand a minimum.
 ITERATIONS = 16_384
-#: The mechanism that checks the plain password of a user that does not exist.
+#: The mechanism that checks the plain password of an unknown user.
 PLAIN_BY = "SCRAM-SHA-256"
 #: The iterations that a secret may have: RFC 5802 has the minimum; with more than the maximum, logins would hang.
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
@@ -98,7 +98,7 @@ MAX_NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The users by name, with secrets. Unknown names get a constant salt from `decoy`: clients cannot detect them."""
+    """The secrets of users. An unknown name gets a constant salt from `decoy`, so that clients cannot detect it."""
 
     decoy: bytes = field(repr=False)
     secrets: Mapping[str, Mapping[str, ScramSecret]] = field(repr=False)
@@ -192,7 +192,7 @@ def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
 _log = logging.getLogger("distlog.gateway")
 #: The mode of a new file: its owner reads and writes it.
 _PRIVATE = 0o600
-#: The access that a file may not give: a group may read a mounted file, other users have no access.
+#: Forbidden permissions: a group may only read a mounted file, and other users have no access.
 _OTHER_ACCESS = 0o037
 #: The largest file of users: a million users need about half.
 _MAX_BYTES = 1 << 30
@@ -211,7 +211,7 @@ def write_users(path: str, change: Callable[[Users], Users], *, timeout_s: float
     target = os.path.realpath(path)
     with flocked(f"{target}.lock", timeout_s) as lock:
         try:
-            # the lock file is for the owner of the file of users, too
+            # the lock file also belongs to the owner of the file of users
             with suppress(PermissionError):
                 os.fchmod(lock, _PRIVATE)
             _keep_owner(target, lock, _PRIVATE)

@@ -1,8 +1,8 @@
 """Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
 
 The gathered batches are one object and one commit; a batch is acknowledged when its commit is stored. The queue of
-the commit log (`core.commits.group_commit`) cannot do this: there, each append puts objects of its own. It also has
-no fences, which transactions and the gateway's own records need.
+the commit log (`core.commits.group_commit`) would put an object for each append, and lacks the fences that
+transactions and the gateway's own records need.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
+from itertools import chain
 from weakref import WeakKeyDictionary
 
 from distlog.core.commits.deduplication import KEPT_BATCHES
@@ -35,14 +36,14 @@ from distlog.gateway.topics.partition import Fence, RefreshingTopic
 Results = dict[int, Future[AppendInfo]]
 #: A request's batches by partition, each with the fence that may refuse it.
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
-#: About the most batches in a commit: this bounds its number of producers.
+#: The most batches in a commit, about, which bounds its number of producers.
 MAX_BATCHES = 10_000
-#: Times of the monotonic clock: the earliest one, which means at once, and the latest one.
+#: Times of the monotonic clock.
 _NOW, _NEVER = -math.inf, math.inf
-#: Requests that clients send together arrive within this time. They share a commit, also after a pause.
+#: Requests that clients send together arrive within this time, and share a commit.
 _BURST_S = 0.01
-#: A client with a backlog sends its next request within this part of the linger after a response.
-_BACKLOG_PART = 0.25
+#: A client with a backlog sends its next request within this fraction of the linger after a response.
+_BACKLOG_FRACTION = 0.25
 #: A commit of at least this size need not wait for the end of the linger.
 _EARLY_COMMIT_BYTES = 64 << 10
 #: A thread without batches ends after this time: a root may have more topics than a process may have threads.
@@ -52,9 +53,9 @@ _IDLE_S = 60.0
 class GatheredAppends:
     """The appends of one topic, for many threads: a thread commits the gathered batches.
 
-    A commit comes `linger_ms` after the first batch, or earlier: when the batches are large, when all their senders
-    wait for responses, and soon after a pause of `linger_ms`, so that an occasional batch does not wait. There are at
-    most two commits in each `linger_ms`. The thread ends after a long pause.
+    A commit comes `linger_ms` after the first batch, or earlier: if the batches are large, if all their senders wait
+    for responses, or after a pause of `linger_ms`, so that an occasional batch does not wait. There are at most two
+    commits in each `linger_ms`.
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class GatheredAppends:
     ) -> None:
         self._hosted, self._linger_s, self._linger_bytes = hosted, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
-        # in order of age; the last gathering gets new requests, unless it is full
+        # in order of age; new requests go to the last one, unless it is full
         self._waiting = deque[_Gathering]()
         self._senders = WeakKeyDictionary[object, Sender]()
-        # senders that were answered together, so that their next requests may come together; and until when
+        # senders that were answered together: their next requests may come together, until this time
         self._expected, self._expected_until_s = set[Sender](), _NOW
-        # the time of the next commit, if batches wait; a batch after `_pause_from_s` comes after a pause
+        # the time of the next commit, if batches wait; from `_pause_from_s` on, a batch comes after a pause
         self._due_s = self._pause_from_s = _NOW
-        # returns for a partition the check that may refuse the first batch of an unknown producer
+        # the check of a partition that may refuse an unknown producer's first batch
         self._check_of = check_of
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -124,7 +125,7 @@ class GatheredAppends:
             sender = None
             if connection is not None:
                 sender = self._senders.setdefault(connection, Sender())
-                sender.send(now_s, _BACKLOG_PART * self._linger_s)
+                sender.send(now_s, _BACKLOG_FRACTION * self._linger_s)
                 self._expected.discard(sender)
             if not self._waiting or len(self._waiting[-1].batches) >= MAX_BATCHES:
                 self._waiting.append(_Gathering())
@@ -199,7 +200,7 @@ class GatheredAppends:
     def _try_commit(self, batches: Sequence[GatheredBatch]) -> None:
         check = ProducerCheck(self._hosted.topic.handle, self._hosted.refresh(), self._check_of)
         accepted: dict[int, list[GatheredBatch]] = {}
-        # batches that a client has sent again, each with its first occurrence
+        # batches that a client has sent again, each with the first one
         repeats = list[tuple[GatheredBatch, GatheredBatch]]()
         first_by_sequence = dict[tuple[int, ...], GatheredBatch]()
         for batch in batches:
@@ -215,27 +216,29 @@ class GatheredAppends:
             batch.outcome = first.outcome
 
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
-        parts = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
+        valid = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
         configs = [batch.config for batches in accepted.values() for batch in batches]
-        # a batch was validated by the config of its time: commit by one that demands no keys, if any
+        # each batch was validated by the config of its time: use one that requires no keys, if any
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
-        result, snapshot = commit_batches(check, parts, config, partial(refuse_fenced, accepted))
+        result, snapshot = commit_batches(check, valid, config, partial(refuse_fenced, accepted))
         self._hosted.topic.advance(snapshot)
         for number, batches in accepted.items():
-            first = result.offsets[number][0]
+            offset = result.offsets[number][0]
             for batch in batches:
-                batch.outcome = _info_of(snapshot, number, first, first + batch.valid.offset_count)
-                first += batch.valid.offset_count
+                end = offset + batch.valid.offset_count
+                batch.outcome, offset = _append_info(snapshot, number, offset, end), end
 
     def _must_commit(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
-        """True if the batch must be committed; if not, sets its outcome: an error, or its earlier append."""
+        """True if the batch must be committed; else sets its outcome: an error, or its earlier append."""
         try:
             earlier = check.check(batch.partition, [batch.valid])
         except Exception as error:
             batch.outcome = error
             return False
         if earlier is not None:
-            batch.outcome = _info_of(check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1)
+            batch.outcome = _append_info(
+                check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1
+            )
         return earlier is None
 
 
@@ -247,7 +250,7 @@ class GatheredBatch:
     valid: ValidBatch
     config: TopicConfig
     fence: Fence | None = None
-    #: The offsets of the batch, or its error. `result` gets the outcome after the whole commit.
+    #: The offsets of the batch, or its error, which `result` gets after the commit.
     outcome: AppendInfo | BaseException | None = None
     result: Future[AppendInfo] = field(default_factory=Future)
 
@@ -263,9 +266,9 @@ Accepted = Mapping[int, Sequence[GatheredBatch]]
 
 
 def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
-    """Fail batches that their fences refuse. Raises ConcurrentAppendError if any: the rest is committed again."""
+    """Fail batches that their fences refuse. Raises ConcurrentAppendError if any: then the others are committed."""
     refusals = dict[Fence, Exception | None]()
-    for batch in [batch for batches in accepted.values() for batch in batches]:
+    for batch in chain.from_iterable(accepted.values()):
         if batch.fence is not None:
             if batch.fence not in refusals:
                 refusals[batch.fence] = _refusal(batch.fence, current)
@@ -282,7 +285,7 @@ def _refusal(fence: Fence, current: Snapshot) -> Exception | None:
     return None
 
 
-def _info_of(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
+def _append_info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
     state, time_ms = snapshot.partitions[partition], NO_TIMESTAMP
     if snapshot.config.message_timestamp_type == "LogAppendTime":
         row = state.segments.find(first)
@@ -304,7 +307,7 @@ class Completeness(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A connection. Its `window`, if known, is the number of requests after which it waits for a response."""
+    """A connection, which sends up to `window` requests, if known, before it waits for a response."""
 
     in_flight: int = 0
     window: int | None = None
@@ -360,7 +363,7 @@ class _Gathering:
 
     @property
     def complete_at_s(self) -> float:
-        """The time after which no sender will send more before its response: then a longer wait gains nothing."""
+        """The time from which on no sender will send more before a response, so that waiting gains nothing."""
         senders = self._senders
         if senders[Completeness.UNKNOWN]:
             return _NEVER

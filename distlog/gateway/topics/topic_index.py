@@ -149,7 +149,7 @@ class _IndexedTopic(NamedTuple):
     """A version that was the newest at `seen_ms` by the store's clock; or a missing topic.
 
     Until `kept_ms` later, no vacuum deletes commits after `version`. So if `version + 1` is missing, the topic has
-    not changed. The commit of `version` existed at `proven_ms`; if it is missing now, the folder was replaced by hand.
+    not changed. The commit of `version` existed at `proven_ms`; if it is missing now, the folder was replaced.
     """
 
     topic_id: str

@@ -1,8 +1,8 @@
-"""The transactions of Kafka clients, over any topics of a root and the offsets of groups: all or nothing.
+"""The transactions of Kafka clients, over any topics of a root and the offsets of groups.
 
 After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
-`__transaction_state`, which is durable before its step begins. `docs/design/gateway.md` explains why each step is
-safe when a gateway is killed, or paused.
+`__transaction_state`; a state is durable before its step begins. `docs/design/gateway.md` explains why each step is
+safe when a gateway is killed or paused.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
 
     def load(self, states: Iterable[TransactionState]) -> None:
-        """Load stored states, before `check` accepts their ids; `run_timers` finishes decided transactions."""
+        """Load stored states; `run_timers` finishes decided transactions."""
         now_ms = self._clock()
         transactions = {
             state.transactional_id: CoordinatedTransaction(state.without_future_start(now_ms)) for state in states
@@ -77,10 +77,10 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         return [transaction.state for transaction in transactions if transaction is not None and transaction.state]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
-        """Return the next producer of an id: the former producer is fenced, and its transaction aborted.
+        """Return the next producer of an id, after fencing the former producer and aborting its transaction.
 
-        `expected` is the producer that the caller is already, if any: it gets its next epoch, also after its
-        transaction has timed out, and is refused if another producer has started.
+        `expected` is the caller's current producer, if any: it gets its next epoch, also after its transaction has
+        timed out, but is refused if another producer has started.
         """
         with self.lock_entry(id_, create=True) as transaction:
             state, now_ms = transaction.state, self._clock()
@@ -128,10 +128,10 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         now_ms, is_locked = self._clock(), threading.Event()
 
         def run(id_: str) -> None:
-            # after one lock was not free in time, wait for no other lock: it may have the same holder
+            # after a timeout, wait for no other lock, which may have the same holder
             timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
             try:
-                # CoordinatorError: another thread has forgotten the id
+                # raised if another thread has forgotten the id
                 with suppress(CoordinatorError), self.lock_entry(id_) as transaction:
                     self._run_timer(id_, transaction, timeout_s)
             except DistlogError as error:
@@ -180,7 +180,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         transaction.state = completed
 
     def _finish_if_decided(self, transaction: CoordinatedTransaction) -> TransactionState:
-        """Return the state, with no decision left to finish; raises CoordinatorError: the client must retry."""
+        """Finish a decided transaction, and return the state. Raises CoordinatorError: the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
             with suppress(DistlogError):
@@ -260,7 +260,7 @@ def _has_marker(result: Future[Any]) -> bool:
     try:
         result.result()
     except (ProducerFencedError, _AlreadyFinishedError):
-        # a newer producer has written to the partition, so another gateway has ended this transaction
+        # another gateway has ended this transaction
         return False
     return True
 
@@ -292,7 +292,7 @@ _PAUSE_S = 1.0
 
 
 class TransactionServices:
-    """The transactions that this gateway coordinates by its lease. Its `fence` works for all transactions."""
+    """The transactions that this gateway coordinates by its lease; `fence` works for all transactions."""
 
     def __init__(
         self,

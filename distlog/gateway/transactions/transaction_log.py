@@ -50,7 +50,7 @@ class TransactionLog:
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
         self._has_failed, self._compaction = False, InternalTopicCompaction()
-        #: Appends for which no call waits.
+        #: Appends that no call waits for.
         self._in_flight = set[Future[AppendInfo]]()
 
     def read_partition_count(self) -> int:
@@ -68,7 +68,7 @@ class TransactionLog:
         return offsets_partition(transactional_id, self.partitions)
 
     def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions: earlier leaders can write nothing more. Raises the errors of `Leadership.begin`."""
+        """Lead partitions, and fence earlier leaders. Raises the errors of `Leadership.begin`."""
         self._open_topic().leadership.begin(partitions, check_may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
@@ -91,18 +91,18 @@ class TransactionLog:
         return partitions
 
     def drain(self) -> None:
-        """Return when all appends in flight are stored, or were refused."""
+        """Wait for the appends in flight."""
         with self._lock:
             in_flight = list(self._in_flight)
         wait(in_flight)
 
     def load(self, partitions: Collection[int]) -> Iterator[TransactionState]:
-        """Sync these partitions, and return the newest states. A corrupt record is logged. Raises DistlogError."""
+        """Sync partitions, and yield their newest states. A corrupt record is logged. Raises DistlogError."""
         if not partitions:
             return
         state_topic = self._open_topic()
         if state_topic.hosted.is_local:
-            # decisions depend on loaded states: the gateway that wrote them may have been killed before its sync
+            # the gateway that wrote the states may have been killed before its sync
             ends = state_topic.hosted.topic.refresh().end_offsets()
             used = [number for number in partitions if ends[number]]
             in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used)
@@ -119,7 +119,7 @@ class TransactionLog:
         return [state for newest in state_topic.newest for state in newest.all() if state.producer.id == producer_id]
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Store a state, fsynced if it `is_durable`; if not, an object store gets it with the next commit."""
+        """Store a state, fsynced if it `is_durable`; else an object store gets it with the next commit."""
         state_topic, id_, value = self._open_topic(), state.transactional_id, encode_state(state)
         newest = state_topic.newest[self.partition_of(id_)]
         if is_durable or state_topic.hosted.is_local:
@@ -133,7 +133,7 @@ class TransactionLog:
         if state_topic.hosted.is_local:
             self._append(state_topic, transactional_id, None, is_durable=False)
         else:
-            # many ids that are forgotten together share a commit
+            # ids that are forgotten together share a commit
             self._append_later(state_topic, transactional_id, None)
 
     def _append(
@@ -253,7 +253,7 @@ class NewestStates:
             return list(self._states.values())
 
     def add(self, state: TransactionState, offset: int) -> None:
-        """Add a state that this process has written at `offset`: it need not be read."""
+        """Add a state that this process has written at `offset`, if that is next: then it need not be read."""
         with self._lock:
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state
@@ -272,7 +272,7 @@ class NewestStates:
             self._add_records(records)
 
     def _read_segments(self) -> None:
-        """Read all new segments together, if there are several: most are small, since each was a commit."""
+        """Read new segments in parallel, if there are several: most are small, since each was a commit."""
         hosted = self._partition.hosted
         state = hosted.snapshot.partitions[self._partition.number]
         first = state.segments.find(self._tail.offset)
