@@ -19,8 +19,8 @@ from distlog.core.files.file_reader import (
     Block,
     FileReader,
     FileSplit,
+    InputPart,
     LineReading,
-    Part,
     RunReading,
     files_without_records,
     warning_of_no_records,
@@ -145,7 +145,7 @@ class StreamReading:
         self._path, self._wait = path, wait
         self._lines = LineReading(reader, input_format, seen_fields)
 
-    def __iter__(self) -> Iterator[Part | None]:
+    def __iter__(self) -> Iterator[InputPart | None]:
         """Raises OSError, and InvalidRecordError for a bad line."""
         position = 0
         with nullcontext(sys.stdin.buffer) if self._path == STANDARD_INPUT else open(self._path, "rb") as file:
@@ -159,7 +159,7 @@ class StreamReading:
                 yield from self._lines.block(Block(position, text))
                 position += len(text) + 1
 
-    def remaining(self) -> Iterator[Part]:
+    def remaining(self) -> Iterator[InputPart]:
         return self._lines.remaining()
 
 
@@ -245,7 +245,7 @@ class Appending:
             return None
         return max(0.0, self._due_s - self._clock())
 
-    def append(self, part: Part) -> None:
+    def append(self, part: InputPart) -> None:
         """Buffer the records of a part. Raises InvalidRecordError with file and line for a refused record."""
         records = part.records
         self.skipped += part.skipped

@@ -25,7 +25,7 @@ from forked_programs import Program, command
 import distlog
 from distlog.cli import input
 from distlog.cli.input import Appending, blocks
-from distlog.core.files.file_reader import Origin, Part
+from distlog.core.files.file_reader import InputPart, Origin
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
 SKIP = "(--bad-lines skip leaves bad lines out)"
@@ -35,8 +35,8 @@ def values(topic: distlog.Topic) -> list[bytes | None]:
     return [record.value for record in distlog.open(topic.url).records()]
 
 
-def part(value: bytes) -> Part:
-    return Part(pa.table({"value": [value]}), 0, 0, value, None, [Origin(0, None, 0, 0)])
+def part(value: bytes) -> InputPart:
+    return InputPart(pa.table({"value": [value]}), 0, 0, value, None, [Origin(0, None, 0, 0)])
 
 
 def lines(folder: Path, name: str, text: str) -> str:
@@ -309,7 +309,7 @@ def test_a_signal_during_files_appends_nothing(
 ) -> None:
     append = Appending.append
 
-    def interrupted(self: Appending, part: Part) -> None:
+    def interrupted(self: Appending, part: InputPart) -> None:
         signal.raise_signal(signal.SIGTERM)
         append(self, part)
 

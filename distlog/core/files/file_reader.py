@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from distlog.core.files.input_files import (
 )
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
 from distlog.core.files.record_times import TimeReader
-from distlog.core.files.table_rows import CsvRows, check_columns, header_names, parquet_records, row_groups
+from distlog.core.files.table_rows import CsvRows, check_columns, header_names, parquet_records, row_group_sizes
 from distlog.core.files.text_lines import BadLine, LineParser, PatternLines, TextLines, line_at, line_starts
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.parallel import in_order, in_parallel
@@ -57,7 +58,7 @@ _FIRST_TAIL_READ = 64 << 10
 #: Files of lines up to the first size are read together, in blocks of the second size.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
 _READS_AHEAD = 16
-#: The most bytes that are read to count the number of a bad line for its error.
+#: The most bytes that are read to find the line number of a bad line.
 _MAX_COUNTED_BYTES = 1 << 30
 #: The most bytes of a batch of one record in addition to its key and value, without headers.
 _BATCH_OVERHEAD = 128
@@ -82,8 +83,8 @@ class FileReader:
         """Return the splits of files in order, of about `split_bytes` each; None makes one split of each file."""
         large = [file for file in files if split_bytes is not None and file.size > split_bytes]
         parquet = [file for file in large if file.kind.format == PARQUET]
-        groups = dict(zip(parquet, in_parallel(partial(row_groups, self.storage), parquet), strict=True))
-        return [split for file in files for split in _file_splits(file, split_bytes, groups.get(file))]
+        group_sizes = dict(zip(parquet, in_parallel(partial(row_group_sizes, self.storage), parquet), strict=True))
+        return [split for file in files for split in _file_splits(file, split_bytes, group_sizes.get(file))]
 
     def check_first_files(self, files: Sequence[InputFile]) -> None:
         """Check the columns and options for the first file of each format that has bytes."""
@@ -92,8 +93,8 @@ class FileReader:
             if form == PARQUET:
                 check_columns(self.storage, file, self.options)
             elif form == CSV:
-                is_packed, storage = file.kind.compression is not None, self.storage
-                blocks = split_blocks(storage, whole_file(file)) if is_packed else lines_after(storage, file, 0)
+                is_compressed, storage = file.kind.compression is not None, self.storage
+                blocks = split_blocks(storage, whole_file(file)) if is_compressed else lines_after(storage, file, 0)
                 LineReading(self, form, seen_fields, file).read_names(next(blocks))
             else:
                 self.parser(form, seen_fields)
@@ -119,24 +120,24 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the bytes of a block from `offset` on come from: from `position` on in `file`, or in a stream if None."""
+    """The source of a block's bytes from `offset` on: `file` from `position` on, or a stream if `file` is None."""
 
     offset: int
     file: InputFile | None
-    #: In bytes; in Parquet in rows.
+    #: In bytes; in rows for Parquet.
     position: int
-    #: The number of lines before `position`; None if it is unknown.
+    #: The number of lines before `position`; None if unknown.
     lines: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Records in order, the stored bytes that they take (`size`), and the number of `skipped` bad lines."""
+class InputPart:
+    """Some records of an input in order, their `size` in stored bytes, and the number of `skipped` bad lines."""
 
     records: pa.Table
     size: int
     skipped: int
-    #: The block of lines; empty for Parquet.
+    #: The block of lines that has the records; empty for Parquet.
     text: bytes
     #: The positions of the records in `text`; None if each line is a record.
     starts: npt.NDArray[np.int64] | None
@@ -175,7 +176,7 @@ class Part:
 
 def location_at(text: bytes, origins: Sequence[Origin], position: int) -> dict[str, Any]:
     """Return the file and the line, or the position, of a byte of a block."""
-    origin = origins[bisect_right([origin_.offset for origin_ in origins], position) - 1]
+    origin = origins[bisect_right(origins, position, key=attrgetter("offset")) - 1]
     name = None if origin.file is None else origin.file.name
     if origin.lines is None:
         return {"file": name, "position": origin.position + position - origin.offset}
@@ -198,8 +199,8 @@ class RunReport:
 
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
-    #: The error of a bad line in a split of CSV within a file. It may be wrong: `runs_to_repeat` raises it, unless
-    #: the split began within a row.
+    #: The error of a bad line in a later split of a CSV file. `runs_to_repeat` raises it, unless the split began
+    #: within a row: then the line may be good.
     error: InvalidRecordError | None = None
 
     @property
@@ -214,20 +215,20 @@ class RunReading:
         self._reader, self._run = reader, run
         self.report = RunReport(seen_fields)
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[InputPart]:
         for group in _read_groups(self._run):
             if len(group) > 1:
-                yield from self._small(group)
+                yield from self._small_files(group)
                 continue
             split = group[0]
             if split.file.kind.format == PARQUET:
-                yield from self._rows(split)
+                yield from self._parquet_rows(split)
                 continue
             yield from self._lines(split)
             if self.report.error is not None:
                 return
 
-    def _rows(self, split: FileSplit) -> Iterator[Part]:
+    def _parquet_rows(self, split: FileSplit) -> Iterator[InputPart]:
         groups = range(split.first_group, split.end_group) if split.end_group else None
         # the first part counts the bytes of the whole split
         reader, unreported_bytes, records, skipped = self._reader, split.length, 0, 0
@@ -241,11 +242,13 @@ class RunReading:
                     raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **location)
                 table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
             origin = Origin(0, split.file, first_row, None)
-            yield Part(_with_added_columns(table, reader.options), unreported_bytes, len(faults), b"", None, [origin])
+            yield InputPart(
+                _with_added_columns(table, reader.options), unreported_bytes, len(faults), b"", None, [origin]
+            )
             records, skipped, unreported_bytes = records + table.num_rows, skipped + len(faults), 0
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
-    def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
+    def _small_files(self, splits: Sequence[FileSplit]) -> Iterator[InputPart]:
         storage = self._reader.storage
         tasks = (partial(read_range, storage, split.file, 0, split.file.size) for split in splits)
         is_local = storage.is_local(splits[0].file.url)
@@ -266,11 +269,11 @@ class RunReading:
             skipped = part.skipped
             yield part
         for number, split in enumerate(splits):
-            # bad lines are not counted by file: the first file's report has all
+            # bad lines are not counted by file: the first report has the sum
             report = SplitReport(0, split.length, counts.get(split.file, 0), 0 if number else skipped)
             self.report.splits.append(report)
 
-    def _lines(self, split: FileSplit) -> Iterator[Part]:
+    def _lines(self, split: FileSplit) -> Iterator[InputPart]:
         reader, file = self._reader, split.file
         lines = LineReading(reader, file.kind.format, self.report.seen_fields, file)
         if split.start and file.kind.format == CSV:
@@ -328,7 +331,7 @@ class LineReading:
             error.details.setdefault("file", self._file.name if self._file else None)
             raise
 
-    def split(self, split: FileSplit) -> Iterator[Part]:
+    def split(self, split: FileSplit) -> Iterator[InputPart]:
         """Yield the records of the rows that begin in the split."""
         for block in split_blocks(self._reader.storage, split):
             yield from self.block(block)
@@ -336,7 +339,7 @@ class LineReading:
         position = self.end + len(self._unfinished)
         yield from self.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
 
-    def block(self, block: Block) -> Iterator[Part]:
+    def block(self, block: Block) -> Iterator[InputPart]:
         """Yield the records of the next block."""
         text = block.text
         if self.start is None:
@@ -349,13 +352,13 @@ class LineReading:
             self.end = block.position + len(line) + 1
             self._origin = Origin(0, self._file, self.end, 1)
             if not newline:
-                nothing = pa.table({"value": pa.nulls(0, pa.binary())})
-                yield Part(nothing, 0, 0, b"", None, [Origin(0, self._file, 0, 0)])
+                no_records = pa.table({"value": pa.nulls(0, pa.binary())})
+                yield InputPart(no_records, 0, 0, b"", None, [Origin(0, self._file, 0, 0)])
                 return
         yield from self.parts(self._unfinished + text, [self._origin])
 
-    def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
-        """Yield the records of unfinished lines, a row of CSV whose end may be in `blocks`."""
+    def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[InputPart]:
+        """Yield the last records; `blocks` follow, and may have the end of an unfinished row of CSV."""
         limit = len(self._unfinished)
         for block in blocks if limit else ():
             yield from self.parts(self._unfinished + block.text, [self._origin], limit)
@@ -368,7 +371,7 @@ class LineReading:
 
     def parts(
         self, text: bytes, origins: Sequence[Origin], limit: int | None = None, *, is_last: bool = False
-    ) -> Iterator[Part]:
+    ) -> Iterator[InputPart]:
         """Yield the records that begin in the first `limit` bytes of a block; then raise the error of a bad line."""
         origin = origins[0]
         assert self._parser is not None
@@ -390,7 +393,7 @@ class LineReading:
             parsed.records if bad is None else parsed.records.slice(0, bad.records_before), options
         )
         skipped = len(parsed.bad) if bad is None else 0
-        yield Part(records, parsed.consumed, skipped, text, parsed.starts, origins)
+        yield InputPart(records, parsed.consumed, skipped, text, parsed.starts, origins)
         if bad is not None:
             raise self._error(bad, text, origins)
 
@@ -412,8 +415,8 @@ def _with_added_columns(records: pa.Table, options: ReadOptions) -> pa.Table:
             records = records.set_column(index, "headers", column_of(lists, HEADERS_TYPE))
     if options.partition is not None:
         column = pa.repeat(scalar_of(options.partition, pa.int32()), records.num_rows)
-        index = records.schema.get_field_index("partition")
-        records = records.drop_columns("partition") if index >= 0 else records
+        if "partition" in records.schema.names:
+            records = records.drop_columns("partition")
         records = records.append_column("partition", column)
     return records
 
@@ -428,9 +431,9 @@ class Repeat:
 
 
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
-    """Return the runs to read again, since a split of CSV began in a quoted field. Raises other runs' errors."""
-    # a split assumes that its first line begins a row, which is right if the previous split's last row ended there;
-    # if not, its file is read again as one split
+    """Return the runs to read again, since a split of CSV began in a quoted field; raises the error of any other."""
+    # a split assumes that its first line begins a row, which is true if the previous split's last row ended there; if
+    # it is not, the file is read again as one split
     urls_to_repeat = set[str]()
     expected = ("", 0)
     for run, report in zip(runs, reports, strict=True):
@@ -507,9 +510,9 @@ def whole_file(file: InputFile) -> FileSplit:
 Run = Sequence[FileSplit]
 
 
-def _file_splits(file: InputFile, split_bytes: int | None, groups: Sequence[int] | None) -> Iterator[FileSplit]:
-    if groups is not None and split_bytes is not None:
-        yield from _row_group_splits(file, split_bytes, groups)
+def _file_splits(file: InputFile, split_bytes: int | None, group_sizes: Sequence[int] | None) -> Iterator[FileSplit]:
+    if group_sizes is not None and split_bytes is not None:
+        yield from _row_group_splits(file, split_bytes, group_sizes)
     elif split_bytes is None or file.kind.compression or file.kind.format == PARQUET or file.size <= split_bytes:
         yield whole_file(file)
     else:
@@ -538,7 +541,7 @@ def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
         return []
     work = [split.length * (3 if split.file.kind.compression else 1) + OPEN_BYTES for split in splits]
     ends = np.cumsum(work)
-    # a split belongs to the task in whose share its middle lies
+    # each task has an equal share of the work; a split belongs to the share that has its middle
     middles = ends - np.array(work) / 2
     owners = np.minimum((middles * tasks / ends[-1]).astype(np.int64), tasks - 1)
     edges = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(splits)]
@@ -554,7 +557,7 @@ class Block:
 
 
 def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
-    """Yield the lines that start in a split. Raises InvalidRecordError for a changed or bad file, or a long line."""
+    """Yield the lines that start in a split. Raises InvalidRecordError for a changed or bad file and a long line."""
     file = split.file
     if file.kind.compression:
         yield from _whole_lines(file, _decompressed_bytes(storage, file), 0)
@@ -616,31 +619,31 @@ def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: i
     """Yield blocks of whole lines, the first from `position` on; a line at `end` belongs to the next split."""
     fragments, size = list[bytes](), 0
     for chunk in chunks:
-        cut = chunk.rfind(b"\n")
-        if cut < 0:
+        newline = chunk.rfind(b"\n")
+        if newline < 0:
             fragments.append(chunk)
             size += len(chunk)
             if size > LONGEST_LINE:
                 text = f"a line is longer than {LONGEST_LINE >> 20} MiB: check the format"
                 raise InvalidRecordError(text, file=file.name, position=position)
             continue
-        fragments.append(chunk[:cut])
+        fragments.append(chunk[:newline])
         yield _block(position, fragments)
-        position += size + cut + 1
-        fragments, size = [chunk[cut + 1 :]], len(chunk) - cut - 1
+        position += size + newline + 1
+        fragments, size = [chunk[newline + 1 :]], len(chunk) - newline - 1
     if size and (end is None or position < end):
         yield _block(position, fragments)
 
 
 def _block(position: int, fragments: list[bytes]) -> Block:
-    text = b"".join(fragments) if len(fragments) > 1 else fragments[0]
+    text = b"".join(fragments)
     if position == 0 and text.startswith(UTF8_MARK):
         return Block(len(UTF8_MARK), text[len(UTF8_MARK) :])
     return Block(position, text)
 
 
 def _decompressed_bytes(storage: InputStorage, file: InputFile) -> Iterator[bytes]:
-    stored = _Chunks(_stored_bytes(storage, file, 0, file.size))
+    stored = _ChunkStream(_stored_bytes(storage, file, 0, file.size))
     try:
         with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.kind.compression) as stream:
             is_first = True
@@ -657,8 +660,8 @@ def _decompressed_bytes(storage: InputStorage, file: InputFile) -> Iterator[byte
         raise InvalidRecordError(f"the file cannot be decompressed: {error}", file=file.name) from None
 
 
-class _Chunks(io.RawIOBase):
-    """Chunks as a stream; it stores the error of a chunk, which Arrow wraps."""
+class _ChunkStream(io.RawIOBase):
+    """Chunks as a stream; `error` is the original of an error that Arrow wraps."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._unread = chunks, memoryview(b"")

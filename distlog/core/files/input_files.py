@@ -1,4 +1,4 @@
-"""Input files: the files that paths, folders and patterns name, their formats, and the options of a read."""
+"""Input files: lists the files of paths, folders and patterns, detects their formats, and checks the options."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from distlog.core.times import check_unit
 _WILDCARDS = re.compile(r"[*?\[{]")
 #: Names that folders and patterns skip, as Hadoop and Spark do: logs and unfinished files.
 _HIDDEN = ("_", ".")
-#: The first bytes of this many local files are read by one thread: a thread costs more than a read.
+#: One thread reads the first bytes of this many local files: starting a thread costs more than a read.
 _HEADS_PER_TASK = 64
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
 FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
-#: How many bytes of a file show its format: a tar archive has its mark at 257.
+#: How many bytes of a file show its format; tar has its mark at 257.
 HEAD_BYTES = 512
 #: The endings of names, and the formats that they mean. Any other name means text.
 FORMAT_ENDINGS: Mapping[str, str] = {
@@ -85,7 +85,7 @@ _BYTE_ORDER_MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-#: Which of four bytes of ASCII text are not zero, by encoding.
+#: By encoding, which of four bytes of ASCII text are not zero.
 _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-16BE": (1, 3)}
 UTF8_MARK = b"\xef\xbb\xbf"
 #: The number of bytes that must look like UTF-16 or UTF-32 if the file has no byte order mark.
@@ -189,29 +189,29 @@ def _files_in_folder(
 
 def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
     """Yield the files that a pattern without braces matches, and the files in folders that the pattern matches."""
-    segments = pattern.split("/")
-    first = next(number for number, segment in enumerate([*segments, "*"]) if _WILDCARDS.search(segment))
-    if first == len(segments):
-        # braces alone
+    names = pattern.split("/")
+    first = next(number for number, name in enumerate([*names, "*"]) if _WILDCARDS.search(name))
+    if first == len(names):
+        # the pattern had only braces
         try:
             yield pattern, storage.size(pattern)
         except FileNotFoundError:
             yield from _files_in_folder(storage, pattern, storage.entries(pattern))
         return
-    folders = ["/".join(segments[:first])]
-    for number, segment in enumerate(segments[first:], first):
-        is_last = number == len(segments) - 1
-        if segment == "**":
+    folders = ["/".join(names[:first])]
+    for number, name_pattern in enumerate(names[first:], first):
+        is_last = number == len(names) - 1
+        if name_pattern == "**":
             folders = [path for folder in folders for path in _folders_in_folder(storage, folder)]
             if not is_last:
                 continue
-            segment = "*"
+            name_pattern = "*"
         listings = in_parallel(storage.entries, [folder or "/" for folder in folders])
-        matcher, next_folders = _matcher(segment), list[str]()
+        matcher, next_folders = _matcher(name_pattern), list[str]()
         for folder, entries in zip(folders, listings, strict=True):
             for entry in entries:
                 name = entry.name if isinstance(entry, FileInfo) else entry
-                if not matcher.fullmatch(name) or (name.startswith(_HIDDEN) and segment[0] != name[0]):
+                if not matcher.fullmatch(name) or (name.startswith(_HIDDEN) and name_pattern[0] != name[0]):
                     continue
                 if isinstance(entry, str):
                     next_folders.append(f"{folder}/{name}")
@@ -241,12 +241,12 @@ def _brace_alternatives(pattern: str) -> list[str]:
     ]
 
 
-def _matcher(segment: str) -> re.Pattern[str]:
+def _matcher(name_pattern: str) -> re.Pattern[str]:
     try:
-        # as in Hadoop, ^ negates a class, too
-        return re.compile(fnmatch.translate(segment.replace("[^", "[!")))
+        # as in Hadoop, [^a] negates a class, as [!a] does
+        return re.compile(fnmatch.translate(name_pattern.replace("[^", "[!")))
     except re.error:
-        return re.compile(re.escape(segment))
+        return re.compile(re.escape(name_pattern))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
 def compression_of(head: bytes) -> str | None:
     """Return the codec of a file that begins with `head`; None for a plain file."""
     codec = next((codec for magic, codec in COMPRESSIONS.items() if head.startswith(magic)), None)
-    # text may begin with BZh
+    # a text, too, may begin with BZh
     return None if codec == "bz2" and not _BZIP2_BLOCK.match(head) else codec
 
 

@@ -27,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 _FIELD_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
-#: How many names of fields the error of a wrong name shows.
+#: How many names the error about a missing field shows.
 _MAX_NAMES = 20
 _ARRAY_HINT = "; each line must be one object: `jq -c '.[]' FILE` splits an array"
 _SCHEMA = pa.schema({"partition": pa.int32(), **_FIELD_TYPES, "headers": HEADERS_TYPE})
@@ -84,7 +84,7 @@ class JsonFields:
     The default value is the line. A field that is not a text is its JSON as it was written; a missing field is null.
     """
 
-    # a kernel finds the fields; Python's `json` reads lines that the kernel refuses, or that escape a field
+    # a kernel finds the fields; Python's `json` reads lines that the kernel refuses, or whose fields have escapes
     fields: Mapping[str, str]
     times: TimeReader
     seen_fields: SeenFields
@@ -239,10 +239,10 @@ class _ScannedLines:
     def column(self, number: int, rows: Longs, python_values: Mapping[int, bytes | None]) -> pa.Array:
         """Return a field of the lines `rows`; `python_values` has the fields that Python read, by row."""
         # kinds above NULL have bytes
-        is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
-        starts = np.where(is_found, self.starts[rows, number], 0)
-        sizes = np.where(is_found, self.sizes[rows, number], 0)
-        column = _gather_column(self.data, starts, sizes, None if is_found.all() else is_found)
+        valid = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
+        starts = np.where(valid, self.starts[rows, number], 0)
+        sizes = np.where(valid, self.sizes[rows, number], 0)
+        column = _gather_column(self.data, starts, sizes, None if valid.all() else valid)
         if not python_values:
             return column
         order = np.arange(len(rows))
@@ -263,8 +263,8 @@ def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
     """Return the fields of a block of records, read by Arrow; None if it cannot read them."""
     lines = split_lines(block)
     # Arrow's reader crashes at a null ahead of the first object
-    delimited = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
-    if len(block) >= MAX_INT or not pc.all(delimited).as_py():
+    have_braces = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
+    if len(block) >= MAX_INT or not pc.all(have_braces).as_py():
         return None
     time_type = pa.string() if isinstance(first_object(block).get("timestamp"), str) else pa.int64()
     schema = pa.schema({**_USUAL_TYPES, "timestamp": time_type})
@@ -277,12 +277,11 @@ def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
         )
     except pa.ArrowException:
         return None
-    # each line begins with { and ends with }, so none is part of a longer object: as many objects as lines means that
-    # each line is an object
+    # each line has its own braces, so if there are as many objects as lines, each line is an object
     batches = table.select(schema.names).combine_chunks().to_batches() if table.num_rows == len(lines) else []
     # Arrow does not distinguish a null from a missing value
-    missing = lines.filter(pc.is_null(batches[0]["value"])).to_pylist() if batches else []
-    return batches[0] if batches and all("value" in json.loads(line) for line in missing) else None
+    null_lines = lines.filter(pc.is_null(batches[0]["value"])).to_pylist() if batches else []
+    return batches[0] if batches and all("value" in json.loads(line) for line in null_lines) else None
 
 
 def first_object(block: bytes) -> Mapping[str, Any]:
@@ -298,7 +297,7 @@ def _are_valid(fields: pa.RecordBatch) -> bool:
     """Return whether partitions are in their range, and each header has a name and a value."""
     low, high = (bound.as_py() for bound in pc.min_max(fields["partition"]).values())
     headers = pc.list_flatten(fields["headers"])
-    are_complete = all(part.null_count == 0 for part in (headers, *headers.flatten()))
+    are_complete = all(column.null_count == 0 for column in (headers, *headers.flatten()))
     return are_complete and (low is None or (low >= -1 and high <= MAX_INT))
 
 

@@ -1,4 +1,4 @@
-"""Times of records as files have them: numbers of a unit, ISO 8601, or text in a format of `strptime`."""
+"""Reads times of records in files: numbers of a unit, ISO 8601, or text in a format of `strptime`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from distlog.core.write.rows import scaled
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_TEXT_KINDS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds since 1970 (int64, null for no time or a fault), and the faults of values, by row."""
+    """Times in ms since 1970 (int64; null for no time and for a bad one), and the faults of bad times by row."""
 
     column: pa.Array
     faults: dict[int, str]
@@ -41,14 +41,14 @@ class TimeReader:
 
     unit: str = "ms"
     time_format: str | None = None
-    #: A time without a year gets the latest year that makes it at most a day later than this time.
+    #: A time without a year is in the latest year in which it is at most a day later than this.
     now_ms: int = 0
 
     def check(self) -> None:
         """Raise InvalidConfigError for a format that no text can have."""
         if self.time_format is None:
             return
-        # an empty text does not match, but errors about the format itself come first
+        # an empty text does not match, but a bad format is reported first
         try:
             datetime.strptime("", self.time_format)
         except (ValueError, re.error) as error:
@@ -59,7 +59,7 @@ class TimeReader:
         """Return the times of a column of texts, numbers, dates or timestamps; an empty text is null."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        if any(is_text(column.type) for is_text in _TEXTS):
+        if any(is_text(column.type) for is_text in _TEXT_KINDS):
             return self._read_texts(column)
         if pa.types.is_date(column.type):
             column = column.cast(pa.timestamp("ms"))
@@ -186,7 +186,7 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     raise ValueError(f"{WHOLE_TIME} (--timestamp-unit), from 0 on, -1 for none, or null, not {value!r}")
 
 
-#: By directive of `strptime`: the number of digits, and the smallest and largest value. `%f` has the other digits.
+#: By directive of `strptime`: the number of digits, and the smallest and largest value.
 _DIRECTIVES = {
     "Y": (4, 1970, 9999),
     "m": (2, 1, 12),
@@ -202,21 +202,24 @@ _ZERO = ord("0")
 
 @dataclass(frozen=True, slots=True)
 class FixedTimes:
-    """A format whose directives have fixed widths, with four digits of the year."""
+    """A format whose directives have fixed widths, except `%f`, and with four digits of the year.
 
-    parts: Sequence[str]
+    `tokens` are directives and other characters.
+    """
+
+    tokens: Sequence[str]
 
     @classmethod
     @lru_cache
     def of(cls, form: str) -> FixedTimes | None:
         """Return the format, or None if its directives vary in width or are unknown here: `strptime` reads it."""
-        parts = re.findall(r"%.|[^%]", form, re.DOTALL)
-        names = [part[1] for part in parts if len(part) == 2]
+        tokens = re.findall(r"%.|[^%]", form, re.DOTALL)
+        names = [token[1] for token in tokens if len(token) == 2]
         is_known = form.isascii() and {*names} <= {*_WIDTHS, "f"} and len({*names}) == len(names)
         # digits after a fraction or a zone may belong to either
         if not is_known or "Y" not in names or {"m", "b"} <= {*names} or re.search(r"%f[%0-9]|%z[%0-9:]", form):
             return None
-        return cls(tuple(parts))
+        return cls(tuple(tokens))
 
     def read(self, texts: pa.Array) -> pa.Array | None:
         """Return ms since 1970 of texts (binary); None unless all have one length and are times since then."""
@@ -225,44 +228,44 @@ class FixedTimes:
             return None
         ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + count + 1]
         size = int(ends[1] - ends[0])
-        fraction_digits = size - sum(_WIDTHS.get(part[1:], 0) if len(part) == 2 else 1 for part in self.parts)
-        has_its_width = 1 <= fraction_digits <= 6 if "%f" in self.parts else fraction_digits == 0
-        if not has_its_width or (np.diff(ends) != size).any():
+        fraction_digits = size - sum(_WIDTHS.get(token[1:], 0) if len(token) == 2 else 1 for token in self.tokens)
+        has_valid_size = 1 <= fraction_digits <= 6 if "%f" in self.tokens else fraction_digits == 0
+        if not has_valid_size or (np.diff(ends) != size).any():
             return None
-        data = np.frombuffer(texts.buffers()[2], np.uint8)[ends[0] : ends[-1]].reshape(count, size)
-        moments, is_valid = self._moments(data, fraction_digits)
-        return integers(moments) if is_valid.all() else None
+        characters = np.frombuffer(texts.buffers()[2], np.uint8)[ends[0] : ends[-1]].reshape(count, size)
+        times, is_valid = self._times(characters, fraction_digits)
+        return integers(times) if is_valid.all() else None
 
-    def _moments(self, data: Bytes, fraction_digits: int) -> tuple[Longs, Flags]:
-        digits_by_part, is_valid, position = dict[str, Longs](), np.ones(len(data), np.bool_), 0
-        for part in self.parts:
-            name = part[1:]
-            width = 1 if len(part) == 1 else fraction_digits if name == "f" else _WIDTHS[name]
-            column = data[:, position : position + width]
+    def _times(self, characters: Bytes, fraction_digits: int) -> tuple[Longs, Flags]:
+        # scalars stand for directives that the format lacks
+        values: dict[str, Any] = {**dict.fromkeys("HMSfz", np.int64(0)), "m": np.int64(1), "d": np.int64(1)}
+        is_valid, position = np.ones(len(characters), np.bool_), 0
+        for token in self.tokens:
+            name = token[1:]
+            width = 1 if len(token) == 1 else fraction_digits if name == "f" else _WIDTHS[name]
+            column = characters[:, position : position + width]
             position += width
-            if len(part) == 1:
-                is_valid &= column[:, 0] == ord(part)
+            if len(token) == 1:
+                is_valid &= column[:, 0] == ord(token)
             elif name == "b":
-                digits_by_part["m"] = _months(column)
-                is_valid &= digits_by_part["m"] > 0
+                values["m"] = _months(column)
+                is_valid &= values["m"] > 0
             elif name == "z":
                 hours, minutes = _number(column[:, 1:3], is_valid), _number(column[:, 3:], is_valid)
                 is_valid &= np.isin(column[:, 0], (ord("+"), ord("-"))) & (hours < 24) & (minutes < 60)
-                digits_by_part["z"] = np.where(column[:, 0] == ord("-"), -1, 1) * (hours * 60 + minutes)
+                values["z"] = np.where(column[:, 0] == ord("-"), -1, 1) * (hours * 60 + minutes)
             else:
-                digits_by_part[name] = _number(column, is_valid)
-                _, least, largest = _DIRECTIVES.get(name, (0, 0, 10**6))
-                is_valid &= (digits_by_part[name] >= least) & (digits_by_part[name] <= largest)
-        # scalars stand for parts that the format lacks
-        values: dict[str, Any] = {**dict.fromkeys("HMSfz", np.int64(0)), "m": np.int64(1), "d": np.int64(1)}
-        values |= digits_by_part
+                values[name] = _number(column, is_valid)
+                _, smallest, largest = _DIRECTIVES.get(name, (0, 0, 10**6))
+                is_valid &= (values[name] >= smallest) & (values[name] <= largest)
         months = (np.where(is_valid, values["Y"], 1970) - 1970) * 12 + np.where(is_valid, values["m"], 1) - 1
         days = months.astype("datetime64[M]").astype("datetime64[D]") + (values["d"] - 1)
+        # the 31st of June is in July
         is_valid &= days.astype("datetime64[M]").astype(np.int64) == months
         minutes = values["H"] * 60 + values["M"] - values["z"]
         ms = values["S"] * 1000 + values["f"] * 1000 // 10**fraction_digits
-        moments = days.astype(np.int64) * _DAY_MS + minutes * _MINUTE_MS + ms
-        return moments, is_valid & (moments >= 0)
+        times = days.astype(np.int64) * _DAY_MS + minutes * _MINUTE_MS + ms
+        return times, is_valid & (times >= 0)
 
 
 def _number(digits: Bytes, is_valid: Flags) -> Longs:

@@ -1,10 +1,10 @@
 """Rows of CSV and Parquet as records: some columns are key, value and timestamp; the default value is the whole row.
 
-A row of CSV is as in RFC 4180. An expression finds how far the rows are valid, unless counts show that all lines of a
-block are rows; Arrow reads valid rows at once. After a quoted field that does not end validly, the next line begins a
-row again: a stray quote costs only its line.
+A row of CSV is as in RFC 4180. Arrow reads a block at once if the number of rows shows that each line is a row; if
+not, a regular expression finds the valid rows first. After a quoted field without a valid end, the next line begins a
+row, so that a stray quote costs only its line.
 
-As JSON, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they are UTF-8, else
+In JSON, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they are UTF-8, else
 {"base64": "..."}. NaN and infinities, which JSON lacks, are texts.
 """
 
@@ -41,10 +41,10 @@ _BLANK_LINE = re.compile(rb"^%b" % _BLANK, re.MULTILINE)
 _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
 _OPEN_QUOTED_FIELD = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
 _VALID_CELLS = re.compile(_CELLS)
-_ASCII_MASK = bytes(min(byte, 127) for byte in range(256))
-#: A quoted field hardly ever has more lines than this: its first quote is a stray quote.
+_TO_ASCII = bytes(min(byte, 127) for byte in range(256))
+#: The first quote of a field with more lines is taken for a stray quote.
 _MAX_FIELD_LINES = 1000
-#: Rows of one table at most, and the bytes that they should have.
+#: The most rows of a table, and the bytes that they should have.
 _MAX_TABLE_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
 #: The columns of a row group of an object are fetched together if they have at most this many bytes. Larger columns,
 #: and columns of a local file, are read through buffers.
@@ -114,12 +114,11 @@ class CsvRows:
             bad |= {int(starts[row]): reason for row, reason in bad_times.items()}
             columns = columns.take(integers(np.delete(np.arange(len(starts)), [*bad_times])))
             starts = np.delete(starts, [*bad_times])
-        counts_before = np.searchsorted(starts, sorted(bad)).tolist()
-        lines = [
-            BadLine(position, count, bad[position])
-            for position, count in zip(sorted(bad), counts_before, strict=True)
+        bad_lines = [
+            BadLine(position, int(np.searchsorted(starts, position)), reason)
+            for position, reason in sorted(bad.items())
         ]
-        return Parsed(columns, lines, consumed, starts)
+        return Parsed(columns, bad_lines, consumed, starts)
 
     def _record_columns(self, table: pa.Table) -> tuple[pa.Table, Mapping[int, str]]:
         """Return the columns of the records, and the faults of bad times, by row."""
@@ -163,7 +162,7 @@ def header_names(line: bytes) -> list[str]:
 
 def _all_rows(text: bytes, names: Sequence[str]) -> pa.Table | None:
     """Return the rows of a text if each line is surely one row, else None."""
-    # Arrow takes a return for the end of a row, and a blank line for a row of one field
+    # to Arrow a return ends a row, and a blank line is a row of one field
     has_returns = text.count(b"\r") != text.count(b"\r\n")
     if has_returns or not _has_plain_quotes(text) or (len(names) == 1 and _BLANK_LINE.search(text)):
         return None
@@ -171,7 +170,7 @@ def _all_rows(text: bytes, names: Sequence[str]) -> pa.Table | None:
         table = _read_rows(text, names)
     except pa.ArrowInvalid:
         return None
-    # line ends within fields, and lines that Arrow skips, make fewer rows
+    # fewer rows: a field has a newline, or Arrow has skipped a line
     return table if table.num_rows == text.count(b"\n") else None
 
 
@@ -195,8 +194,8 @@ def _find_bad_rows(rows: bytes, names: Sequence[str]) -> dict[int, str]:
         bad_rows[row.number - 1] = f"the row has {row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
-    # Arrow decodes the bytes of a row for its message
-    _read_rows(rows.translate(_ASCII_MASK), names, refuse)
+    # in ASCII, since Arrow decodes a bad row for its message
+    _read_rows(rows.translate(_TO_ASCII), names, refuse)
     return bad_rows
 
 
@@ -214,7 +213,7 @@ def _read_rows(text: bytes, names: Sequence[str], refuse: Callable[[Any], str] |
 
 
 class StoredFile(io.RawIOBase):
-    """A file of its listed size, read by ranges; of an object one request for each read."""
+    """A file of its listed size as a stream; each read of an object is one request."""
 
     def __init__(self, storage: InputStorage, file: InputFile) -> None:
         self._storage, self._file, self._position = storage, file, 0
@@ -236,10 +235,10 @@ class StoredFile(io.RawIOBase):
         return data
 
 
-def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
+def row_group_sizes(storage: InputStorage, file: InputFile) -> list[int]:
     with _open(storage, file) as parquet:
         metadata = parquet.metadata
-        return [_stored_bytes(metadata.row_group(number), None) for number in range(metadata.num_row_groups)]
+        return [_compressed_bytes(metadata.row_group(number), None) for number in range(metadata.num_row_groups)]
 
 
 @contextmanager
@@ -292,19 +291,19 @@ def parquet_records(
         first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(numbers.start))
         is_local = storage.is_local(file.url)
         for number in numbers:
-            reading = parquet
-            if not is_local and _stored_bytes(parquet.metadata.row_group(number), column_names) <= _MAX_GROUP_FETCH:
+            reader, group = parquet, parquet.metadata.row_group(number)
+            if not is_local and _compressed_bytes(group, column_names) <= _MAX_GROUP_FETCH:
                 # the columns of the row group are fetched together
-                reading = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
+                reader = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
             # one group at a time, since Arrow fetches all given groups at once
-            for batch in reading.iter_batches(batch_rows, row_groups=[number], columns=column_names):
+            for batch in reader.iter_batches(batch_rows, row_groups=[number], columns=column_names):
                 table, faults = _records(batch, columns, options, times)
                 yield ParquetRecords(table, first_row, faults)
                 first_row += batch.num_rows
 
 
-def _stored_bytes(group: Any, column_names: Sequence[str] | None) -> int:
-    """Sum up the stored bytes of the columns `column_names` of a row group, or of all columns if None."""
+def _compressed_bytes(group: Any, column_names: Sequence[str] | None) -> int:
+    """Sum up the compressed bytes of the columns `column_names` of a row group, or of all columns if None."""
     columns = map(group.column, range(group.num_columns))
     return sum(
         column.total_compressed_size
@@ -332,8 +331,8 @@ def _records(
     for role, name in fields.items():
         column = batch.column(name)
         if role == "timestamp":
-            moments = times.of_column(column)
-            arrays[role], faults = moments.column, moments.faults
+            parsed = times.of_column(column)
+            arrays[role], faults = parsed.column, parsed.faults
         elif role in ("key", "value"):
             arrays[role] = _as_bytes(column)
         else:

@@ -1,8 +1,8 @@
 """Lines of text as records: values, keys and values with a separator, or the groups of a regular expression.
 
-Arrow's expressions (RE2) are several times as fast as Python's, and differ: in a class's characters outside ASCII,
-at line ends, in repeats of an expression that may be empty. So a simple pattern is rewritten for RE2 from its parse
-tree, with each class as ranges of ASCII, for lines in ASCII. Python's `re` reads any other pattern or line.
+Arrow's RE2 is several times as fast as Python's `re`. They differ in classes of characters outside ASCII, at line
+ends, and in repeats of an expression that may be empty. So RE2 reads only lines in ASCII, by simple patterns, which
+are rewritten from their parse tree with each class as ranges of ASCII. `re` reads any other pattern or line.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Parsed:
 
     records: pa.Table
     bad: Sequence[BadLine]
-    #: The parsed bytes of the block and its last newline: other bytes are of a row that continues in the next block.
+    #: The parsed bytes, including the block's last newline; the next ones are of a row that the next block continues.
     consumed: int
     #: The positions of the records in the block; None if each line is a record.
     starts: npt.NDArray[np.int64] | None = None
@@ -125,8 +125,8 @@ class PatternLines:
             key = columns["key"]
             columns["key"] = pc.if_else(pc.equal(pc.binary_length(key), 0), pa.nulls(1, key.type)[0], key)
         for row in np.flatnonzero(is_bad).tolist():
-            shown = lines[row].as_py()[:_SHOWN_BYTES].decode(errors="replace")
-            reasons[row] = f"the pattern does not match: {shown}"
+            line_start = lines[row].as_py()[:_SHOWN_BYTES].decode(errors="replace")
+            reasons[row] = f"the pattern does not match: {line_start}"
         if not reasons:
             return Parsed(pa.table(columns), (), len(text) + 1)
         return without_bad_rows(pa.table(columns), line_starts(text), reasons, len(text) + 1)
@@ -135,7 +135,7 @@ class PatternLines:
 def without_bad_rows(
     rows: pa.Table, starts: npt.NDArray[np.int64], reasons: Mapping[int, str], consumed: int
 ) -> Parsed:
-    """Return the rows, which begin at `starts` in a block, without bad rows, which have `reasons`."""
+    """Return the rows, which begin at `starts` in a block, without those in `reasons`, which has the faults."""
     bad_rows = sorted(reasons)
     bad = [BadLine(int(starts[row]), row - count, reasons[row]) for count, row in enumerate(bad_rows)]
     good = np.delete(np.arange(len(starts)), bad_rows)
@@ -144,7 +144,7 @@ def without_bad_rows(
 
 @dataclass(frozen=True, slots=True)
 class _LineGroups:
-    """The named groups of lines as bytes, and which lines match; an unused group is empty."""
+    """The named groups of lines as bytes, and which lines match; a group that does not match is empty."""
 
     columns: Mapping[str, pa.Array]
     matches: np.ndarray
@@ -161,13 +161,13 @@ def _line_groups(lines: pa.Array, pattern: str, *, is_ascii: bool) -> _LineGroup
         return _by_python(lines, pattern)
     ascii_rows, other_rows = np.flatnonzero(flags), np.flatnonzero(~flags)
     by_re2 = _by_re2(lines.take(integers(ascii_rows)), rewritten_pattern)
-    parts = by_re2, _by_python(lines.take(integers(other_rows)), pattern)
+    by_python = _by_python(lines.take(integers(other_rows)), pattern)
     original_order = np.argsort(np.concatenate([ascii_rows, other_rows]))
     columns = {
-        name: pa.concat_arrays([part.columns[name] for part in parts]).take(integers(original_order))
-        for name in by_re2.columns
+        name: pa.concat_arrays([column, by_python.columns[name]]).take(integers(original_order))
+        for name, column in by_re2.columns.items()
     }
-    return _LineGroups(columns, np.concatenate([part.matches for part in parts])[original_order])
+    return _LineGroups(columns, np.concatenate([by_re2.matches, by_python.matches])[original_order])
 
 
 def _by_re2(lines: pa.Array, pattern: str) -> _LineGroups:
@@ -180,7 +180,7 @@ def _by_re2(lines: pa.Array, pattern: str) -> _LineGroups:
 def _by_python(lines: pa.Array, pattern: str) -> _LineGroups:
     compiled = re.compile(pattern)
     names = [name for name in PATTERN_GROUPS if name in compiled.groupindex]
-    # bytes that are not UTF-8 come back as they were
+    # surrogateescape keeps bytes that are not UTF-8
     texts = (line.decode(errors="surrogateescape") for line in lines.to_pylist())
     matches = [compiled.search(text) for text in texts]
     columns = {name: column_of([_group(match, name) for match in matches], pa.binary()) for name in names}
@@ -207,20 +207,20 @@ def re2_pattern(pattern: str) -> str | None:
 
 
 class _UnsureError(Exception):
-    """A part of a pattern may mean something else to RE2."""
+    """RE2 may match a part of the pattern in another way."""
 
 
 def _re2_text(tree: Any, names: Mapping[int, str]) -> str:
-    return "".join(_node(code, argument, names) for code, argument in tree)
+    return "".join(_node_text(code, argument, names) for code, argument in tree)
 
 
-def _node(code: Any, argument: Any, names: Mapping[int, str]) -> str:
+def _node_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     if code is op.LITERAL and argument < _ASCII:
         return f"\\x{{{argument:x}}}"
     if code in (op.NOT_LITERAL, op.ANY, op.IN):
-        return _class(_members(code, argument))
+        return _class_text(_members(code, argument))
     if code is op.AT:
-        return _position(argument)
+        return _anchor_text(argument)
     if code is op.BRANCH:
         return f"(?:{'|'.join(_re2_text(choice, names) for choice in argument[1])})"
     if code is op.SUBPATTERN:
@@ -230,29 +230,29 @@ def _node(code: Any, argument: Any, names: Mapping[int, str]) -> str:
         begin = f"(?P<{names[group]}>" if group in names else "(?:"
         return f"{begin}{_re2_text(inside, names)})"
     if code in (op.MAX_REPEAT, op.MIN_REPEAT):
-        return _repeat(code, argument, names)
+        return _repeat_text(code, argument, names)
     raise _UnsureError
 
 
-def _repeat(code: Any, argument: Any, names: Mapping[int, str]) -> str:
+def _repeat_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     low, high, body = argument
     inside = _re2_text(body, names)
-    # of several rounds a group would keep the last one
-    has_group = "(?P<" in inside and high != 1
+    # which round a repeated group returns may differ
+    repeats_group = "(?P<" in inside and high != 1
     is_unbounded = high is op.MAXREPEAT
-    if body.getwidth()[0] == 0 or has_group or max(low, 0 if is_unbounded else high) > _MAX_REPEATS:
+    if body.getwidth()[0] == 0 or repeats_group or max(low, 0 if is_unbounded else high) > _MAX_REPEATS:
         raise _UnsureError
     times = f"{{{low},}}" if is_unbounded else f"{{{low},{high}}}"
     return f"(?:{inside}){times}{'?' if code is op.MIN_REPEAT else ''}"
 
 
-def _position(where: Any) -> str:
-    if where in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+def _anchor_text(anchor: Any) -> str:
+    if anchor in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
         return r"\A"
     # a line has no newline at its end
-    if where in (op.AT_END, op.AT_END_STRING):
+    if anchor in (op.AT_END, op.AT_END_STRING):
         return r"\z"
-    if where is op.AT_BOUNDARY:
+    if anchor is op.AT_BOUNDARY:
         return r"\b"
     raise _UnsureError
 
@@ -270,9 +270,7 @@ def _members(code: Any, argument: Any) -> set[int]:
         elif kind is op.LITERAL:
             members |= {value} & everything
         elif kind is op.RANGE:
-            members |= (
-                set(range(value[0], value[1] + 1)) if value[1] < _ASCII else everything & set(range(value[0], _ASCII))
-            )
+            members |= set(range(value[0], min(value[1] + 1, _ASCII)))
         elif kind is op.CATEGORY and value in _CATEGORIES:
             members |= {point for point in everything if re.fullmatch(_CATEGORIES[value], chr(point))}
         else:
@@ -280,12 +278,11 @@ def _members(code: Any, argument: Any) -> set[int]:
     return everything - members if is_negated else members
 
 
-def _class(members: set[int]) -> str:
+def _class_text(members: set[int]) -> str:
     if not members:
         raise _UnsureError
     points = np.array(sorted(members))
-    cuts = np.flatnonzero(np.diff(points) > 1) + 1
-    spans: Sequence[np.ndarray] = np.split(points, cuts)
+    spans: Sequence[np.ndarray] = np.split(points, np.flatnonzero(np.diff(points) > 1) + 1)
     return "[" + "".join(f"\\x{{{span[0]:x}}}-\\x{{{span[-1]:x}}}" for span in spans) + "]"
 
 
