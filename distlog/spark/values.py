@@ -22,7 +22,7 @@ from distlog.core.schemas.decoding import (
     ValueFormat,
     check_distinct,
     check_on_error,
-    decoded_batches,
+    decoded_batch,
     schema_with,
 )
 from distlog.core.schemas.protobuf import Message, ProtobufDecoder
@@ -108,8 +108,9 @@ def _decode_in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: O
     spark_schema = pa.schema([pa.field(field.name, _spark_type(field.type)) for field in decoded])
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in decoded_batches(batches, decoded, decoder, on_error, flatten):
-            yield batch.cast(pa.schema([pa.field(f.name, _with_micros(f.type)) for f in decoded])).cast(spark_schema)
+        micros_schema = pa.schema([pa.field(field.name, _with_micros(field.type)) for field in decoded])
+        for batch in batches:
+            yield decoded_batch(batch, decoded, decoder, on_error, flatten).cast(micros_schema).cast(spark_schema)
 
     return df.mapInArrow(read, from_arrow_schema(spark_schema))
 

@@ -26,7 +26,7 @@ from distlog.core.schemas.decoding import (
     Decoder,
     OnError,
     check_on_error,
-    decoded_batches,
+    decoded_batch,
     schema_with,
 )
 from distlog.core.schemas.protobuf import protobuf_decoder
@@ -375,7 +375,8 @@ class Scan:
             batches = list(batches)
         decoder = decoder_of(batch.column("value") for batch in batches)
         schema = schema_with(self.schema, decoder, flatten)
-        return pa.Table.from_batches(decoded_batches(batches, schema, decoder, on_error, flatten), schema)
+        decoded = (decoded_batch(batch, schema, decoder, on_error, flatten) for batch in batches)
+        return pa.Table.from_batches(decoded, schema)
 
     def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
         return Progress("reading", total_rows=max_record_count(self.slices), shown=progress).of(batches)

@@ -1,7 +1,7 @@
-"""Values of Avro as Arrow: pyruhvro decodes in bulk if it can, fastavro decodes other values, record by record.
+"""Values of Avro as Arrow: pyruhvro decodes many at once if it can, fastavro decodes other values one by one.
 
-Bulk is about forty times as fast. It needs values that were written with the schema of the columns, of types that
-pyruhvro supports; fastavro resolves other schemas to the schema of the columns, and finds bad values.
+pyruhvro is about forty times as fast. It needs values of the same schema as the columns, and types that it supports;
+fastavro resolves other schemas to the columns' schema, and finds bad values.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from distlog.core.arrays import flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.schemas.decoding import (
     Decoded,
+    DecodedRows,
     Longs,
     attempt,
     decode_in_halves,
@@ -43,7 +44,7 @@ _PRIMITIVE: Mapping[str, pa.DataType] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-#: The logical types of numbers: the number is decoded, and Arrow's type gives the number its meaning.
+#: Arrow's types of numbers, by primitive and logical type.
 _NUMBER_TYPES: Mapping[tuple[str, str], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
@@ -55,7 +56,7 @@ _NUMBER_TYPES: Mapping[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-#: Types that pyruhvro does not decode; it also makes no columns of bytes and decimals.
+#: Primitive types that pyruhvro does not decode into columns, as decimals and fixed types.
 _NOT_IN_BULK = ("null", "bytes")
 #: The most types of a schema, counted at every use.
 MAX_TYPES = 10_000
@@ -63,11 +64,11 @@ MAX_TYPES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A resolved schema: the schema with each named type defined at its first use (`plain`), and Arrow's type."""
+    """A schema whose named types are each defined at the first use (`plain`), and Arrow's type."""
 
     plain: Any
     kind: pa.DataType
-    #: Whether pyruhvro, which decodes in bulk, supports the schema.
+    #: Whether pyruhvro supports the schema.
     is_bulk_supported: bool
     #: The aliases of fields, by the path of the field.
     aliases: Mapping[str, Sequence[str]]
@@ -112,16 +113,16 @@ class _SchemaWalk:
         self._defined: set[str] = set()
         self.aliases: dict[str, Sequence[str]] = {}
 
-    def walk(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """Walk the schema of the field `path` in the records `inside`.
+    def walk(self, schema: Any, path: str, enclosing: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
+        """Return the plain schema of the field `path`, Arrow's type, and whether pyruhvro supports it.
 
-        Return the plain schema, Arrow's type, and whether pyruhvro supports it.
+        `enclosing` has the names of the records around the field.
         """
         self._remaining_types -= 1
         if self._remaining_types < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
         if isinstance(schema, list):
-            branches = [self.walk(branch, path, inside) for branch in schema]
+            branches = [self.walk(branch, path, enclosing) for branch in schema]
             kinds = [kind for _, kind, _ in branches if not pa.types.is_null(kind)]
             if len(kinds) > 1:
                 self._refuse_for_reader(
@@ -134,34 +135,34 @@ class _SchemaWalk:
         if isinstance(schema, str):
             if schema in _PRIMITIVE:
                 return schema, _PRIMITIVE[schema], schema not in _NOT_IN_BULK
-            return self.walk(self._named[schema], path, inside)
+            return self.walk(self._named[schema], path, enclosing)
         kind = schema["type"]
         if kind in ("record", "error"):
-            return self._record(schema, path, inside)
+            return self._record(schema, path, enclosing)
         if kind == "enum":
             definition = {
                 name: schema[name] for name in ("type", "name", "symbols", "default", "aliases") if name in schema
             }
             return self._definition_or_name(schema["name"], definition), pa.string(), True
         if kind == "array":
-            plain, item, is_bulk_supported = self.walk(schema["items"], path + "[]", inside)
+            plain, item, is_bulk_supported = self.walk(schema["items"], path + "[]", enclosing)
             if pa.types.is_null(item) or (pa.types.is_struct(item) and not item.num_fields):
                 raise InvalidConfigError("an array of values without bytes has no column", field=path)
             return {"type": "array", "items": plain}, pa.list_(item), is_bulk_supported
         if kind == "map":
-            plain, value, is_bulk_supported = self.walk(schema["values"], path + "{}", inside)
+            plain, value, is_bulk_supported = self.walk(schema["values"], path + "{}", enclosing)
             return {"type": "map", "values": plain}, pa.map_(pa.string(), value), is_bulk_supported
-        return self._number(schema, path, inside)
+        return self._leaf_type(schema, path, enclosing)
 
-    def _record(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
+    def _record(self, schema: Any, path: str, enclosing: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
         name = schema["name"]
-        if name in inside:
+        if name in enclosing:
             self._refuse_for_reader("a recursive record has no columns: use a schema without that field", path)
             return name, pa.null(), False
         fields, columns, is_bulk_supported = [], [], True
         for field in schema["fields"]:
             field_path = f"{path}.{field['name']}".lstrip(".")
-            plain, kind, is_supported = self.walk(field["type"], field_path, (*inside, name))
+            plain, kind, is_supported = self.walk(field["type"], field_path, (*enclosing, name))
             is_bulk_supported &= is_supported
             self.aliases[field_path] = field.get("aliases", ())
             columns.append(pa.field(field["name"], kind))
@@ -182,8 +183,8 @@ class _SchemaWalk:
         if self._is_reader:
             raise InvalidConfigError(text, field=path or "value")
 
-    def _number(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """Walk a primitive type or a fixed; unknown logical types are ignored."""
+    def _leaf_type(self, schema: Any, path: str, enclosing: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
+        # unknown logical types are ignored, as the specification demands
         kind, logical = schema["type"], schema.get("logicalType")
         fixed = {"type": "fixed", "name": schema["name"], "size": schema["size"]} if kind == "fixed" else None
         if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:
@@ -195,7 +196,7 @@ class _SchemaWalk:
         if fixed:
             return self._definition_or_name(schema["name"], fixed), pa.binary(schema["size"]), False
         if not isinstance(kind, str) or kind in self._named:
-            return self.walk(kind, path, inside)
+            return self.walk(kind, path, enclosing)
         return kind, _NUMBER_TYPES.get((kind, str(logical)), _PRIMITIVE[kind]), kind not in _NOT_IN_BULK
 
 
@@ -204,7 +205,7 @@ class AvroDecoder:
 
     def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
-        #: By id, the schema, or the reason why the schema cannot be used.
+        #: By id: the schema, or the reason why it cannot be used.
         self._writers: dict[int, AvroSchema | str] = {}
 
     @property
@@ -213,7 +214,7 @@ class AvroDecoder:
 
     def decode(self, values: pa.Array) -> Decoded:
         faults: dict[int, str] = {}
-        parts: list[tuple[Longs, pa.RecordBatch]] = []
+        parts: list[DecodedRows] = []
         for rows, payloads, writer in self._groups(values, faults):
             decode_one_by_one = partial(self._record_by_record, writer, faults)
             is_bulk = self._reader is not None and writer.is_bulk_supported and writer.plain == self._reader.plain
@@ -269,12 +270,12 @@ class AvroDecoder:
 
     def _record_by_record(
         self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
-    ) -> tuple[Longs, pa.RecordBatch]:
+    ) -> DecodedRows:
         values = decode_singly(self._value_reader(writer), "Avro of its schema", faults, rows, payloads.to_pylist())
         return self._columns(writer, values, faults)
 
     def _schema_with_units(self, writer: AvroSchema) -> pa.Schema:
-        """Return the columns with the writer's units of time: Avro resolves numbers without their units."""
+        """Return the columns with the writer's units of time: fastavro ignores units when it resolves a schema."""
         assert self._reader is not None
         kind = _with_units(self._reader.kind, writer.kind, self._reader.aliases)
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
@@ -282,32 +283,30 @@ class AvroDecoder:
     def _value_reader(self, writer: AvroSchema) -> Callable[[bytes], Any]:
         """Return a function that decodes a value of the schema `writer`."""
         fastavro = optional("fastavro", "avro()", extra("avro"))
-        written, resolved, named_types = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
+        writer_schema, reader_schema, named_types = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
         if self._reader is not None and self._reader.plain != writer.plain:
-            resolved = fastavro.parse_schema(self._reader.plain, named_types)
-            _read_defaults(named_types)
+            reader_schema = fastavro.parse_schema(self._reader.plain, named_types)
+            _convert_defaults(named_types)
 
         def read(payload: bytes) -> Any:
             file = io.BytesIO(payload)
-            value = fastavro.schemaless_reader(file, written, resolved)
-            # trailing bytes show that the value has another schema, or a registry's header; with a schema id they are
-            # ignored, as pyruhvro does
+            value = fastavro.schemaless_reader(file, writer_schema, reader_schema)
+            # trailing bytes show that the value has another schema, or a registry's header; values with a schema id
+            # may have them, since pyruhvro ignores them
             if self._registry is None and (trailing := len(payload) - file.tell()):
                 raise ValueError(f"{trailing} bytes follow the value")
             return value
 
         return read
 
-    def _columns(
-        self, writer: AvroSchema, values: dict[int, Any], faults: dict[int, str]
-    ) -> tuple[Longs, pa.RecordBatch]:
-        """Return the rows of the values and their columns; a value that its type cannot hold is a fault."""
+    def _columns(self, writer: AvroSchema, values: dict[int, Any], faults: dict[int, str]) -> DecodedRows:
+        """Return the columns of the values; a value that Arrow's type cannot hold is a fault."""
         assert self._reader is not None
-        written, is_record = self._schema_with_units(writer), pa.types.is_struct(self._reader.kind)
+        writer_columns, is_record = self._schema_with_units(writer), pa.types.is_struct(self._reader.kind)
 
         def columns_of(decoded: Iterable[Any]) -> pa.RecordBatch:
             rows = [value if is_record else {"value": value} for value in decoded]
-            return pa.RecordBatch.from_pylist(rows, written).cast(self.schema)
+            return pa.RecordBatch.from_pylist(rows, writer_columns).cast(self.schema)
 
         columns, fault = attempt(columns_of, values.values())
         if fault:
@@ -320,12 +319,12 @@ class AvroDecoder:
         return np.array([*values], np.int64), columns
 
 
-def _read_defaults(named_types: Mapping[str, Any]) -> None:
+def _convert_defaults(named_types: Mapping[str, Any]) -> None:
     """Convert the defaults of parsed records to values: fastavro would return the JSON of a default."""
     fields = [
         field for definition in named_types.values() for field in definition.get("fields", ()) if "default" in field
     ]
-    # all are converted before one changes: the default of a record may be made from defaults of its fields
+    # convert all before a change: the default of a record may use the defaults of its fields
     defaults = []
     for field in fields:
         try:
@@ -353,9 +352,10 @@ def _default(default: Any, schema: Any, named_types: Mapping[str, Any]) -> Any:
         sign, digits, _ = Decimal(int.from_bytes(data, "big", signed=True)).as_tuple()
         return Decimal((sign, digits, -definition["scale"]))
     if kind in ("record", "error"):
-        fields = definition["fields"]
-        parts = [(field["name"], default.get(field["name"], field.get("default")), field["type"]) for field in fields]
-        return {name: _default(part, type_, named_types) for name, part, type_ in parts}
+        return {
+            field["name"]: _default(default.get(field["name"], field.get("default")), field["type"], named_types)
+            for field in definition["fields"]
+        }
     if kind == "array":
         return [_default(item, definition["items"], named_types) for item in default]
     if kind == "map":

@@ -7,7 +7,7 @@ the message in its file follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
@@ -22,6 +22,8 @@ OnError = Literal["fail", "null"]
 ValueFormat = Literal["json", "avro", "protobuf"]
 """The format of values: json, avro or protobuf."""
 Longs = npt.NDArray[np.int64]
+#: The row numbers of some values, and their columns.
+DecodedRows = tuple[Longs, pa.RecordBatch]
 #: The columns that a read needs in addition to the selected columns.
 DECODING_COLUMNS = ("partition", "offset", "value")
 #: If values cannot be decoded together, halves of at most this size are decoded value by value.
@@ -32,8 +34,7 @@ HEADER_BYTES = 5
 #: The deepest nesting of a message of Protobuf, and the most bytes of its indexes.
 MAX_DEPTH = 32
 INDEXES_BYTES = 5 * (MAX_DEPTH + 1)
-#: The indexes of a message in its file: the index of the outermost message, then the index in that message, and so
-#: on.
+#: The location of a message in its file: the index of the outermost message, the index within that message, ...
 Indexes = tuple[int, ...]
 #: Indexes of at most this many bytes are decoded in bulk: up to seven levels of messages.
 _SHORT_INDEXES_BYTES = 8
@@ -77,17 +78,10 @@ def check_distinct(other_columns: Sequence[str], decoded: Sequence[str]) -> None
         )
 
 
-def decoded_batches(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, decoder: Decoder, on_error: OnError, flatten: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches of `schema`. Raises InvalidRecordError for the first bad value, unless `on_error` is null."""
-    for batch in batches:
-        yield decoded_batch(batch, schema, decoder, on_error, flatten)
-
-
 def decoded_batch(
     batch: pa.RecordBatch, schema: pa.Schema, decoder: Decoder, on_error: OnError, flatten: bool
 ) -> pa.RecordBatch:
+    """Return the batch with decoded values. Raises InvalidRecordError for a bad value, unless `on_error` is null."""
     values = batch.column("value").cast(pa.binary())
     rows, faults = decoder.decode(values)
     if faults and on_error == "fail":
@@ -131,9 +125,9 @@ def decode_in_halves(
     rows: Longs,
     payloads: Payloads,
     decode_together: Callable[[Payloads], pa.RecordBatch | None],
-    decode_one_by_one: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
-) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """Decode payloads together, or by halves where that fails; yields rows and their columns."""
+    decode_one_by_one: Callable[[Longs, Payloads], DecodedRows],
+) -> Iterator[DecodedRows]:
+    """Decode payloads together, or by halves where that fails."""
     columns = decode_together(payloads)
     if columns is not None:
         yield rows, columns
@@ -145,8 +139,8 @@ def decode_in_halves(
         yield from decode_in_halves(rows[half:], payloads[half:], decode_together, decode_one_by_one)
 
 
-def rows_at_numbers(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return `count` rows: the rows of `parts` at their row numbers, and null rows elsewhere."""
+def rows_at_numbers(parts: Sequence[DecodedRows], count: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return `count` rows: the rows of `parts` at their row numbers, and null in other rows."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
     sources = np.full(count, -1, np.int64)
@@ -169,16 +163,16 @@ class SplitValues(NamedTuple):
 
 def split_headers(values: pa.Array) -> SplitValues:
     ids = np.full(len(values), -1, np.int64)
-    starts, lengths, data = _parts(values)
+    starts, lengths, data = _slices(values)
     rows = np.flatnonzero(lengths >= HEADER_BYTES)
-    header = data[starts[rows][:, None] + np.arange(HEADER_BYTES)]
-    number = header[:, 1:].copy().view(">i4").ravel().astype(np.int64)
-    good = (header[:, 0] == 0) & (number >= 0)
-    ids[rows[good]] = number[good]
+    headers = data[starts[rows][:, None] + np.arange(HEADER_BYTES)]
+    header_ids = headers[:, 1:].copy().view(">i4").ravel().astype(np.int64)
+    valid = (headers[:, 0] == 0) & (header_ids >= 0)
+    ids[rows[valid]] = header_ids[valid]
     return SplitValues(ids, without_prefixes(values, np.minimum(lengths, HEADER_BYTES)))
 
 
-def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
+def _slices(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
     """Return the starts of values in their bytes, their lengths, and the bytes; a null has no bytes."""
     if not len(values):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8)
@@ -193,7 +187,7 @@ def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
 def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
     """Return the values without their prefixes: value i without its first `sizes[i]` bytes."""
     # repeat(starts - cumsum(n) + n, n) + arange(sum(n)): the positions of n[i] bytes from starts[i] on, for all i
-    starts, lengths, data = _parts(values)
+    starts, lengths, data = _slices(values)
     ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
     is_payload = np.zeros(len(data), np.bool_)
     if len(starts) and not values.null_count:
@@ -202,34 +196,32 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
         is_payload[np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())] = True
     is_payload[np.repeat(starts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())] = False
     valid = values.is_valid().buffers()[1] if values.null_count else None
-    parts = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data[is_payload])]
-    return pa.Array.from_buffers(pa.binary(), len(values), parts)
+    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data[is_payload])]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Split payloads of Protobuf in indexes and messages.
+    """Split payloads of Protobuf into indexes and messages.
 
-    Returns the distinct indexes (None for bad ones), for each payload the number of its indexes, and the messages.
+    Returns the distinct indexes (None for bad ones), each payload's code, its number among them, and the messages.
     """
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
-    starts, lengths, data = _parts(payloads)
-    number_of_row, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
-    numbers_by_indexes: dict[Indexes | None, int] = {(0,): 0}
+    starts, lengths, data = _slices(payloads)
+    codes, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
+    code_by_indexes: dict[Indexes | None, int] = {(0,): 0}
     nonempty = np.flatnonzero(lengths)
     other_rows = np.concatenate([nonempty[data[starts[nonempty]] != 0], np.flatnonzero(lengths == 0)])
     heads = _short_indexes(starts[other_rows], lengths[other_rows], data)
     distinct_heads, head_of_row = np.unique(heads, return_inverse=True)
     decoded = [_read_indexes(head.to_bytes(_SHORT_INDEXES_BYTES, "little")) for head in distinct_heads.tolist()]
     for indexes, _ in decoded:
-        numbers_by_indexes.setdefault(indexes, len(numbers_by_indexes))
-    number_of_row[other_rows] = np.array([numbers_by_indexes[indexes] for indexes, _ in decoded], np.intp)[
-        head_of_row
-    ]
+        code_by_indexes.setdefault(indexes, len(code_by_indexes))
+    codes[other_rows] = np.array([code_by_indexes[indexes] for indexes, _ in decoded], np.intp)[head_of_row]
     sizes[other_rows] = np.array([size for _, size in decoded], np.int64)[head_of_row]
     for row in other_rows[heads == 0].tolist():
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
-        number_of_row[row] = numbers_by_indexes.setdefault(indexes, len(numbers_by_indexes))
-    return list(numbers_by_indexes), number_of_row, without_prefixes(payloads, sizes)
+        codes[row] = code_by_indexes.setdefault(indexes, len(code_by_indexes))
+    return list(code_by_indexes), codes, without_prefixes(payloads, sizes)
 
 
 def _short_indexes(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:

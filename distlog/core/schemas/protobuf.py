@@ -1,7 +1,4 @@
-"""Values of Protobuf as Arrow: ptars decodes them in bulk, protobuf's own library parses the schemas.
-
-A registry has the text of .proto files, which the compiler of grpcio-tools reads.
-"""
+"""Values of Protobuf as Arrow: ptars decodes them; Protobuf's own library and grpcio-tools parse their schemas."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ from distlog.core.arrays import flags_of, integers, join
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.schemas.decoding import (
     Decoded,
+    DecodedRows,
     Indexes,
     Longs,
     attempt,
@@ -38,7 +36,7 @@ _EXTRA = extra("protobuf")
 #: The file name of a schema, next to the files that it imports.
 _FILE_NAME = "value.proto"
 #: ptars's options for Arrow's types: times in microseconds, since Python has no nanoseconds; enums as their names;
-#: lists, maps and their values nullable, as other fields are, although an absent list or map is empty.
+#: lists, maps and their values are nullable, as other fields, although an absent list or map is empty.
 _PTARS_CONFIG = {
     "timestamp_unit": "us",
     "duration_unit": "us",
@@ -54,7 +52,7 @@ _DURATION_RANGE = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
 
 
 class Message:
-    """A type of messages, and the columns of its values. It can be pickled."""
+    """A type of messages, and the columns of its values; can be pickled."""
 
     def __init__(self, files: tuple[bytes, ...], name: str) -> None:
         self._files, self.name = files, name
@@ -78,9 +76,9 @@ class Message:
         if _has_oneof_conflict(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
             message_class = message_factory.GetMessageClass(self._descriptor)
-            # Protobuf's own library keeps the last field of each oneof: decode the messages that it writes
-            written = [message_class.FromString(payload).SerializePartialToString() for payload in payloads]
-            decoded = self._handler.list_to_record_batch(written)
+            # Protobuf's own library keeps only the last field of each oneof
+            normalized = [message_class.FromString(payload).SerializePartialToString() for payload in payloads]
+            decoded = self._handler.list_to_record_batch(normalized)
         return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -112,17 +110,17 @@ def _handler(descriptor: Any) -> tuple[pa.Schema, Any]:
     return pa.schema([field.with_nullable(True) for field in handler.schema()]), handler
 
 
-def _check_not_recursive(descriptor: Any, inside: tuple[str, ...]) -> None:
-    if descriptor.full_name in inside:
+def _check_not_recursive(descriptor: Any, enclosing: tuple[str, ...]) -> None:
+    if descriptor.full_name in enclosing:
         text = "a recursive message has no columns: use a schema without that field"
         raise InvalidConfigError(text, name=descriptor.full_name)
     for field in descriptor.fields:
         if field.message_type is not None:
-            _check_not_recursive(field.message_type, (*inside, descriptor.full_name))
+            _check_not_recursive(field.message_type, (*enclosing, descriptor.full_name))
 
 
 def _has_oneof_conflict(values: pa.Array, descriptor: Any) -> bool:
-    """Return whether a message sets two fields of a oneof, as ptars allows. Raises ValueError for wrong times."""
+    """Return whether a message sets two fields of a oneof, which ptars allows. Raises ValueError for wrong times."""
     if pa.types.is_list(values.type):
         return _has_oneof_conflict(values.values, descriptor)
     if pa.types.is_map(values.type):
@@ -189,9 +187,9 @@ def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
 
 
 class ProtobufDecoder:
-    """Decodes values to the columns of `reader`; with a `registry`, values have headers, which must name `reader`."""
+    """Decodes values to the columns of `reader`; with a `registry`, the headers of values must name its message."""
 
-    # a message may be of any version of the schema: Protobuf reads fields by their numbers
+    # of any version of the schema, since Protobuf identifies fields by number
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
         #: By schema id and indexes: why values cannot be read, or an empty text.
@@ -205,7 +203,7 @@ class ProtobufDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         faults: dict[int, str] = {}
         rows, payloads = self._payloads(values, faults)
-        parts: list[tuple[Longs, pa.RecordBatch]] = []
+        parts: list[DecodedRows] = []
         if self._reader is not None:
             decode, decode_one_by_one = self._reader.rows, partial(_record_by_record, self._reader, faults)
             parts += decode_in_halves(rows, payloads, lambda group: attempt(decode, group)[0], decode_one_by_one)
@@ -217,19 +215,14 @@ class ProtobufDecoder:
             return valid, values.drop_null().to_pylist()
         ids, payloads = split_headers(values)
         faults.update(dict.fromkeys(valid[ids[valid] < 0].tolist(), "the value has no header with a schema's id"))
-        distinct, number_of_row, messages = split_messages(payloads)
-        framed = np.flatnonzero(ids >= 0)
-        # a schema id and its message indexes, as one number
-        headers_of_rows = ids[framed] * len(distinct) + number_of_row[framed]
-        headers, header_of_row = np.unique(headers_of_rows, return_inverse=True)
-        reasons = [
-            self._fault(header // len(distinct), distinct[header % len(distinct)]) for header in headers.tolist()
-        ]
-        bad = np.array([bool(reason) for reason in reasons], np.bool_)[header_of_row]
-        bad_headers = zip(framed[bad], header_of_row[bad], strict=True)
-        faults.update({int(row): reasons[header] for row, header in bad_headers})
-        readable = framed[~bad]
-        return readable, messages.take(integers(readable)).to_pylist()
+        distinct, codes, messages = split_messages(payloads)
+        rows = np.flatnonzero(ids >= 0)
+        # one number for a schema id and message indexes, to check each pair once
+        pairs, pair_of_row = np.unique(ids[rows] * len(distinct) + codes[rows], return_inverse=True)
+        reasons = [self._fault(pair // len(distinct), distinct[pair % len(distinct)]) for pair in pairs.tolist()]
+        is_bad = np.array([bool(reason) for reason in reasons], np.bool_)[pair_of_row]
+        faults.update({int(row): reasons[pair] for row, pair in zip(rows[is_bad], pair_of_row[is_bad], strict=True)})
+        return rows[~is_bad], messages.take(integers(rows[~is_bad])).to_pylist()
 
     def _fault(self, schema_id: int, indexes: Indexes | None) -> str:
         if (schema_id, indexes) not in self._faults:
@@ -257,14 +250,12 @@ class ProtobufDecoder:
         return _message_name(self.files(schema_id), indexes)
 
 
-def _record_by_record(
-    reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]
-) -> tuple[Longs, pa.RecordBatch]:
+def _record_by_record(reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> DecodedRows:
     singles = [[payload] for payload in payloads]
-    parts = decode_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
-    # parts are joined, not decoded again together: one message with a doubled oneof would send all messages through
-    # Protobuf's own library, which refuses more
-    return np.array(list(parts), np.int64), join([reader.rows([]), *parts.values()])
+    batches = decode_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
+    # not decoded together again: one message that sets two fields of a oneof would send all through Protobuf's own
+    # library, which refuses more messages
+    return np.array(list(batches), np.int64), join([reader.rows([]), *batches.values()])
 
 
 def protobuf_decoder(
@@ -283,10 +274,10 @@ def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], messag
     newest: dict[int, Indexes] = {}
     for values in batches:
         ids, payloads = split_headers(values)
-        distinct, number_of_row, _ = split_messages(payloads)
+        distinct, codes, _ = split_messages(payloads)
         for schema_id in np.unique(ids[ids >= 0]).tolist():
             last_row = np.flatnonzero(ids == schema_id)[-1]
-            indexes = distinct[number_of_row[last_row]]
+            indexes = distinct[codes[last_row]]
             if indexes is not None:
                 newest[schema_id] = indexes
     decoder = ProtobufDecoder(None, registry)

@@ -24,7 +24,7 @@ from distlog.core.integers import whole_number
 #: The limits of an answer, in bytes and in seconds.
 MAX_ANSWER_BYTES = 8 << 20
 ANSWER_SECONDS = 30.0
-#: The most schemas that a schema may refer to, in total, which also bounds cycles.
+#: The most schemas that a schema may refer to, directly or not, which also bounds cycles.
 MAX_REFERENCES = 250
 #: The kinds of schemas. A registry omits the kind of Avro.
 KINDS = ("AVRO", "PROTOBUF", "JSON")
@@ -216,29 +216,29 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 class _Server:
-    """A registry at an address, Confluent's or Karapace. User and password go into a header, and are never shown."""
+    """Confluent's registry or Karapace at an address; user and password go into a header, and are never shown."""
 
     # https://docs.confluent.io/platform/current/schema-registry/develop/api.html
     def __init__(self, url: str, context: str = DEFAULT_CONTEXT, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
+            address = urlsplit(url)
+            host, port = address.hostname, address.port
         except ValueError:
             host = port = None
-        if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+        if not host or address.scheme not in ("http", "https") or address.query or address.fragment:
             raise InvalidConfigError(
                 "a registry's address must be like https://user:password@host:8081; for a topic with schemas, pass "
                 "distlog.open(url)"
             )
-        name = f"[{host}]" if ":" in host else host
-        self._url = f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+        host = f"[{host}]" if ":" in host else host
+        self._url = f"{address.scheme}://{host}{'' if port is None else f':{port}'}{address.path.rstrip('/')}"
         if context != DEFAULT_CONTEXT:
             self._url += f"/contexts/{quote(context, safe='')}"
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        if parts.username is not None:
-            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+        if address.username is not None:
+            credentials = f"{unquote(address.username)}:{unquote(address.password or '')}"
+            self._headers["Authorization"] = "Basic " + base64.b64encode(credentials.encode()).decode()
 
     def by_id(self, schema_id: int) -> _Registered:
         return self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
@@ -265,15 +265,15 @@ class _Server:
             raise StorageError(text, registry=self._url, requested=requested, reason=str(error)[:200]) from None
 
     def _read(self, answer: IO[bytes]) -> bytes:
-        end, parts, size = self._clock() + ANSWER_SECONDS, [], 0
-        while part := answer.read1(1 << 16):  # type: ignore[attr-defined]
-            parts.append(part)
-            size += len(part)
+        end, chunks, size = self._clock() + ANSWER_SECONDS, [], 0
+        while chunk := answer.read1(1 << 16):  # type: ignore[attr-defined]
+            chunks.append(chunk)
+            size += len(chunk)
             if size > MAX_ANSWER_BYTES:
                 raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
             if self._clock() > end:
                 raise TimeoutError(f"the answer takes longer than {ANSWER_SECONDS:g} s")
-        return b"".join(parts)
+        return b"".join(chunks)
 
     def _error_of(self, code: int, requested: str) -> Exception:
         if code == HTTPStatus.NOT_FOUND:
@@ -303,8 +303,8 @@ class _Topic:
 
     def __init__(self, topic: SchemaTopic, context: str) -> None:
         self._topic, self._context, self._is_read = topic, context, False
-        #: By context and id: the first version with this id (as in Confluent's registry), and its schema.
-        #: Deleted schemas stay, since old values need them.
+        #: By context and id: the first version with this id (as in Confluent's registry), and its schema, even if it
+        #: was deleted, since old values need it.
         self._ids: dict[tuple[str, int], tuple[_Version, _Registered]] = {}
         self._versions: dict[_Version, _Registered] = {}
         self._deleted: set[_Version] = set()
