@@ -47,7 +47,7 @@ def test_chunks_of_one_size_and_a_last_one_are_found() -> None:
     index = ChunkIndex.parse({**value, "transformedChunkSize": 7, "finalTransformedChunkSize": 4}, compressed=True)
     assert index.ends is not None
     assert index.ends.tolist() == [0, 7, 14, 18]
-    assert [index.start(number) for number in range(4)] == [0, 10, 20, 25]
+    assert [index.log_position(number) for number in range(4)] == [0, 10, 20, 25]
     assert (index.numbers(0, 10), index.numbers(9, 11), index.numbers(5, 5)) == (range(1), range(2), range(0))
 
 

@@ -1,7 +1,7 @@
 """Kafka's tiered storage (KIP-405, Aiven's plugin), read-only: a topic in a bucket as a folder of segment files.
 
-`TieredStorage` shows the objects as files, so that everything that reads a topic reads it too; `load` makes its
-snapshot of the manifests.
+`TieredStorage` presents the objects as files, so that the readers of other topics also read this one; `load` makes
+its snapshot from the manifests.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from distlog.core.storage.storage import Storage
 #: The most chunks that a segment may have.
 MAX_CHUNKS = 1 << 22
 _NUMBER, _SIZE = Integer(0, MAX_INT), Integer(1, MAX_INT)
-#: The most bytes that one size has in `transformedChunks`.
+#: The most bytes of a size in `transformedChunks`.
 _MAX_WIDTH = 4
-#: The size of the cache of chunks, and the fewest chunks in it. It has chunks in which reads began or ended: the next
-#: read may need their other part.
+#: The size of the cache of chunks, which always has room for two. It has chunks where reads began or ended: the next
+#: read may need their remaining bytes.
 CACHE_BYTES, CACHE_CHUNKS = 32 << 20, 2
 #: A chunk: the name of the object, and its number there.
 Key = tuple[str, int]
@@ -171,11 +171,11 @@ class ChunkIndex:
     def numbers(self, start: int, end: int) -> range:
         return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
 
-    def start(self, number: int) -> int:
+    def log_position(self, number: int) -> int:
         """Return where a chunk starts in the log."""
         return min(number * self.chunk_bytes, self.log_bytes)
 
-    def end(self, number: int) -> int:
+    def object_end(self, number: int) -> int:
         """Return where a compressed chunk ends in the object."""
         assert self.ends is not None
         return int(self.ends[number + 1])
@@ -202,8 +202,8 @@ class ChunkIndex:
 
 def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
     """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
-    # the frame has the count (int32); for several chunks a base (int32), the bytes per value (1 byte), and for all
-    # but the last chunk the difference to the base; then the last size (int32); all numbers are big-endian
+    # the frame has the count (int32); for several chunks a base (int32), the bytes of a difference (1 byte), and for
+    # all but the last chunk the difference to the base; then the last size (int32); all numbers are big-endian
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
@@ -215,9 +215,9 @@ def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
         raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
     sizes = np.zeros(count, np.int64)
     if count > 1:
-        added = np.frombuffer(data, np.uint8, width * (count - 1), 9).reshape(count - 1, width).astype(np.int64)
+        digits = np.frombuffer(data, np.uint8, width * (count - 1), 9).reshape(count - 1, width).astype(np.int64)
         powers = 256 ** np.arange(width - 1, -1, -1, dtype=np.int64)
-        sizes[:-1] = int.from_bytes(data[4:8], "big", signed=True) + added @ powers
+        sizes[:-1] = int.from_bytes(data[4:8], "big", signed=True) + digits @ powers
     sizes[-1:] = int.from_bytes(data[-4:], "big", signed=True)
     return sizes
 
@@ -235,10 +235,10 @@ class ChunkedRange:
     def keys(self) -> list[Key]:
         return [(self.name, number) for number in self.chunks.numbers(self.start, self.end)]
 
-    def part_in(self, key: Key, data: memoryview) -> memoryview:
-        """Return the bytes of the range in the chunk `key` with the content `data`."""
-        chunk_start = self.chunks.start(key[1])
-        return data[max(self.start - chunk_start, 0) : self.end - chunk_start]
+    def bytes_in(self, key: Key, chunk: memoryview) -> memoryview:
+        """Return the bytes of the range in the decompressed `chunk`, whose key is `key`."""
+        chunk_start = self.chunks.log_position(key[1])
+        return chunk[max(self.start - chunk_start, 0) : self.end - chunk_start]
 
 
 class ChunkReader:
@@ -258,13 +258,13 @@ class ChunkReader:
                 chunks |= task.wait()
         finally:
             self._finish_fetch(ranges, chunks, own_keys)
-        return [_joined([chunked.part_in(key, chunks[key]) for key in chunked.keys]) for chunked in ranges]
+        return [_joined([chunked.bytes_in(key, chunks[key]) for key in chunked.keys]) for chunked in ranges]
 
     def _start_fetch(self, requested: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
         """Return cached chunks, the fetches of the missing ones, and the keys that this thread fetches."""
         with self._lock:
             if self._process != os.getpid():
-                # after a fork: fetches of the parent's threads never finish in this process
+                # after a fork, since the parent's threads do not finish their fetches here
                 self._process, self._fetches = os.getpid(), {}
             chunks = {key: self._cache[key] for key in requested if key in self._cache}
             tasks = {id(task): task for key in requested if (task := self._fetches.get(key))}
@@ -288,10 +288,12 @@ class ChunkReader:
                 self._cache.popitem(last=False)
 
     def _fetch(self, requested: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
-        ranges = [(name, chunks.end(number - 1), chunks.end(number)) for (name, number), chunks in requested]
+        ranges = [
+            (name, chunks.object_end(number - 1), chunks.object_end(number)) for (name, number), chunks in requested
+        ]
         stored = self._bucket.read_ranges(ranges)
         return {
-            key: _decompressed(data, chunks.start(key[1] + 1) - chunks.start(key[1]), stored_range)
+            key: _decompressed(data, chunks.log_position(key[1] + 1) - chunks.log_position(key[1]), stored_range)
             for (key, chunks), data, stored_range in zip(requested, stored, ranges, strict=True)
         }
 
@@ -309,13 +311,13 @@ def _decompressed(data: memoryview, size: int, stored_range: tuple[str, int, int
     return decompressed.toreadonly()
 
 
-def _joined(parts: Sequence[memoryview]) -> memoryview:
-    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+def _joined(fragments: Sequence[memoryview]) -> memoryview:
+    return fragments[0] if len(fragments) == 1 else memoryview(b"".join(fragments))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSegment:
-    """An uploaded segment; `indexes` has (start, end) in the object `.indexes` by suffix, if not empty."""
+    """An uploaded segment; `indexes` has by suffix the (start, end) in the object `.indexes`, unless empty."""
 
     stem: str
     partition: int
@@ -352,7 +354,7 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
         if size:
             ranges[suffix] = start, start + size
     if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(ranges.values()))):
-        # bytes of one index would be read as another index, and a wrong transaction index would hide records
+        # a reader would take an index for another one, and a wrong transaction index hides records
         raise ValueError("segmentIndexes has ranges that overlap")
     return ranges
 
@@ -360,7 +362,7 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
 class TieredFiles:
     """The files of a remote topic, the backend of `TieredStorage`, which cannot be written."""
 
-    # `<topic>-<partition>/<stem>.log` is assembled from chunks; the other files are parts of one object; a stem is a
+    # `<topic>-<partition>/<stem>.log` is assembled from chunks, the other files are ranges of one object; a stem is a
     # start offset and a uuid, as in the objects' names
     def __init__(self, topic: RemoteTopic, url: str) -> None:
         self._topic, self._prefix = topic, f"{url}/"
@@ -402,8 +404,8 @@ class TieredFiles:
     def _stored_range(self, segment: RemoteSegment, suffix: str, start: int, end: int) -> tuple[str, int, int]:
         if suffix == LOG:
             return self._object(segment, LOG), start, min(end, segment.chunks.log_bytes)
-        low, high = segment.indexes[suffix]
-        return self._object(segment, INDEXES), low + start, min(low + end, high)
+        index_start, index_end = segment.indexes[suffix]
+        return self._object(segment, INDEXES), index_start + start, min(index_start + end, index_end)
 
     def _object(self, segment: RemoteSegment, suffix: str) -> str:
         return self._topic.file(segment.partition, segment.stem, suffix)
@@ -424,21 +426,20 @@ class TieredFiles:
         return segment
 
     def replied_ms(self) -> int:
-        """Return 0 for an unknown time: only commits need the store's time."""
-        return 0
+        return 0  # unknown: only commits need the store's time
 
     def _list_nothing(self, *_: object) -> Any:
-        """List no file, since only the bucket is listed."""
         return ()
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Refuse to write, which the store's time also needs, and to read the time of a file, which has none here."""
         raise ReadOnlyTopicError(
             "a topic in Kafka's tiered storage is read-only: write to it by its brokers", url=self._prefix.rstrip("/")
         )
 
+    # only the bucket is listed
     entries = files_after = uploads = _list_nothing
     put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse
+    # only writers need the store's time, and the time of a file
     now_ms = modified_ms = _refuse
 
 
@@ -489,17 +490,13 @@ def load(storage: TieredStorage, version: int = 0) -> Snapshot:
     current = {segment.stem: cached[segment.stem] for segment in listed if segment.stem in cached}
     new = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in cached])
     storage.files.segments = current | {segment.stem: segment for segment in new}
-    return _snapshot(storage, list(storage.files.segments.values()), version)
-
-
-def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: int) -> Snapshot:
-    by_partition = groupby(sorted(uploaded, key=_PARTITION_OF), key=_PARTITION_OF)
-    logs = {number: log_parts(storage.topic, segments) for number, segments in by_partition}
-    unstable = first_unstable_offsets(storage, [parts[-1].segment for parts in logs.values()])
+    uploaded = sorted(storage.files.segments.values(), key=_PARTITION_OF)
+    logs = {number: log_spans(storage.topic, segments) for number, segments in groupby(uploaded, key=_PARTITION_OF)}
+    unstable = first_unstable_offsets(storage, [spans[-1].segment for spans in logs.values()])
     reader = SegmentReader(storage, storage.topic.name, IndexCache())
     states = [PartitionState()] * (max(logs, default=-1) + 1)
-    for (number, parts), offset in zip(logs.items(), unstable, strict=True):
-        states[number] = partition_state(reader, parts, offset)
+    for (number, spans), offset in zip(logs.items(), unstable, strict=True):
+        states[number] = partition_state(reader, spans, offset)
     return Snapshot(
         version=version,
         commit_id="",
@@ -520,7 +517,7 @@ class ListedSegment:
 
 
 def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
-    """List the uploaded segments that have a manifest and a log, with one listing per partition, and one more."""
+    """List the segments that have a manifest and a log, with one listing for the topic and one for each partition."""
     names = (paths.last_part(folder) for folder in topic.bucket.list_folders(topic.folder))
     numbers = sorted(int(name) for name in names if _PARTITION.fullmatch(name) and int(name) < MAX_PARTITIONS)
     listings = in_parallel(partial(_list_partition, topic), numbers)
@@ -572,22 +569,22 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
             )
 
 
-class LogPart(NamedTuple):
-    """A segment as part of a log, which is read up to `end_offset`, the start of the next segment."""
+class LogSpan(NamedTuple):
+    """A segment of a log, which is read up to `end_offset`, the start of the next one."""
 
     segment: RemoteSegment
     end_offset: int
 
 
-def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[LogPart]:
-    """Return the parts of a partition's log in order, from all uploaded segments. Raises CorruptMetadataError."""
+def log_spans(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[LogSpan]:
+    """Return a partition's log in order, from all uploaded segments. Raises CorruptMetadataError."""
     # a restarted broker may upload a segment again: of segments with the same start offset the longest is read, and
     # of equally long segments the last upload; after a leader change segments overlap, since each broker rolls its
     # own: as in Kafka, the segment with the higher start offset is read from its start
-    parts: list[LogPart] = []
+    spans: list[LogSpan] = []
     for segment in sorted(uploaded, key=lambda remote: (remote.start_offset, -remote.next_offset, -remote.event_ms)):
-        end = parts[-1].end_offset if parts else segment.start_offset
-        if parts and segment.next_offset <= end:
+        end = spans[-1].end_offset if spans else segment.start_offset
+        if spans and segment.next_offset <= end:
             file = topic.file(segment.partition, segment.stem, LOG)
             _log.warning("skipped a duplicate upload of a segment (file=%s)", file)
             continue
@@ -601,16 +598,15 @@ def log_parts(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[Log
                 expected=end,
             )
         if segment.start_offset < end:
-            parts[-1] = LogPart(parts[-1].segment, segment.start_offset)
-        parts.append(LogPart(segment, segment.next_offset))
-    return parts
+            spans[-1] = LogSpan(spans[-1].segment, segment.start_offset)
+        spans.append(LogSpan(segment, segment.next_offset))
+    return spans
 
 
-def partition_state(reader: SegmentReader, parts: Sequence[LogPart], unstable: int) -> PartitionState:
-    """Return the state of a partition of `parts`, whose first open transaction starts at `unstable`."""
-    infos = [segment_info(part.segment, NO_OFFSET) for part in parts[:-1]]
-    infos = [_cut_at(reader, info, part.end_offset) for info, part in zip(infos, parts[:-1], strict=True)]
-    infos.append(segment_info(parts[-1].segment, unstable))
+def partition_state(reader: SegmentReader, spans: Sequence[LogSpan], unstable: int) -> PartitionState:
+    """Return the state of a partition, whose first open transaction starts at `unstable`."""
+    infos = [_cut_at(reader, segment_info(span.segment, NO_OFFSET), span.end_offset) for span in spans[:-1]]
+    infos.append(segment_info(spans[-1].segment, unstable))
     start, end = infos[0].base_offset, infos[-1].next_offset
     return PartitionState(log_start_offset=start, log_end_offset=end, segments=SegmentTable.of(infos))
 
@@ -625,7 +621,7 @@ def _cut_at(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInf
             break
         if len(rows):
             position = chunk.ranges[0].origin + int(chunk.batches["position"][rows[0]])
-            # the indexes have entries past the cut: without them
+            # without its indexes, whose entries continue after the cut
             return replace(segment, next_offset=end, log_bytes=position, offset_index_bytes=0, time_index_bytes=0)
     text = "two uploaded segments overlap, and no batch of the first ends where the second begins: restore the bucket"
     raise CorruptMetadataError(text, file=reader.name(segment), partition=segment.partition, offset=end)
