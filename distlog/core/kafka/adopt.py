@@ -71,7 +71,7 @@ Replicas = Mapping[PartitionName, Sequence[LogDir]]
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic of the log directories, at `url`; `existed` if an earlier import created the topic."""
+    """The outcome for a topic, imported to `url`; `existed` if an earlier import created the topic."""
 
     name: str
     url: str
@@ -84,7 +84,6 @@ class AdoptedTopic:
 
     @property
     def result(self) -> str:
-        """The outcome in a word; the topic of an earlier import is extended, or unchanged."""
         if self.error is not None:
             return "failed"
         if self.existed:
@@ -105,20 +104,20 @@ def adopt_topic(
     by_links: bool,
     dry_run: bool,
 ) -> _Adoption:
-    """Import the partitions `replicas` as the topic in the folder `topic`, and return its snapshot, too.
+    """Import the partitions `replicas` as the topic in the folder `topic`, or extend the topic of an earlier import.
 
-    All files are written first, then one commit makes the topic: after a crash, adopt again. The topic of an earlier
-    import gets new partitions, and new records if its log ends with a batch that the broker's log also has.
+    All files are written first, then one commit creates the topic: after a crash, adopt again. An existing topic gets
+    new partitions, and new records if its log ends with a batch that the broker's log also has.
     """
     log, name = topic_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
     if by_links and parse_partition_folder(name) is not None:
-        text = "a topic of this name cannot be adopted without a copy: its folder would look like a partition's"
+        text = "a topic of this name cannot be adopted without a copy: its folder would have a partition's name"
         raise InvalidTopicError(text, topic=name)
     existing = _load(log)
-    ends = {} if existing is None else {n: state.log_end_offset for n, state in enumerate(existing.partitions)}
-    copies = _read_replicas(replicas, config, ends)
-    topic_id = _topic_id(copies)
-    partitions = [with_end_markers(_most_complete(replicas_of_one), states) for replicas_of_one in copies]
+    ends = [] if existing is None else [state.log_end_offset for state in existing.partitions]
+    read_replicas = _read_replicas(replicas, config, dict(enumerate(ends)))
+    topic_id = _topic_id(read_replicas)
+    partitions = [with_end_markers(_most_complete(candidates), states) for candidates in read_replicas]
     if not topic.is_local:
         partitions = [with_names_of_contents(partition) for partition in partitions]
     is_linked = by_links and topic.is_local
@@ -141,15 +140,15 @@ def adopt_topic(
         text = "the topic's folder has other files: adopt to another address, or delete them"
         raise StorageError(text, url=topic.url, file=existing_files[0])
     with import_lock(topic):
-        # before this import had the lock, another may have created the topic
+        # another import may have created the topic before this one had the lock
         if _load(log) is None:
             _write_partitions(topic, name, partitions, linked=is_linked)
-            # on object storage, which has no lock, another import may have created the topic
+            # another import may have created the topic on object storage, which has no lock
             with suppress(TopicExistsError):
-                contents: list[Action] = [action for partition in partitions for action in partition.actions()]
-                contents += _producer_batches(topic, partitions)
+                actions: list[Action] = [action for partition in partitions for action in partition.actions()]
+                actions += _producer_batches(topic, partitions)
                 count = max(partition.name.partition for partition in partitions) + 1
-                snapshot = log.create(count, config, topic_id=topic_id, imported=contents)
+                snapshot = log.create(count, config, topic_id=topic_id, imported=actions)
                 remove_mark(topic)
                 return adopted, log, snapshot
         remove_mark(topic)
@@ -158,14 +157,14 @@ def adopt_topic(
 
 def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) -> AdoptedPartition:
     """Return the partition with the end markers of decided open transactions, and notes on all open transactions."""
-    # a coordinator decides in `__transaction_state`, and then has a marker written to every partition; a broker that
-    # was killed before the last marker writes the missing ones at startup, and so does an import of its logs
+    # a coordinator stores its decision in `__transaction_state` before it has markers written to all partitions; a
+    # broker that was killed in between writes the missing ones at startup, and so does an import of its logs
     producers = read_producer_snapshot(partition.producer_snapshot)
     open_transactions = producers[producers["transaction_first_offset"] >= 0]
     if not len(open_transactions) or not partition.segments:
         return partition
     topic_partition, notes = (partition.name.topic, partition.name.partition), list(partition.notes)
-    #: Decided transactions, each with the epoch of its coordinator.
+    # with the epochs of their coordinators
     decided = list[tuple[TransactionState, int]]()
     for entry in np.sort(open_transactions, order="transaction_first_offset"):
         producer, start_offset = int(entry["producer_id"]), int(entry["transaction_first_offset"])
@@ -192,7 +191,7 @@ def _transaction_text(producer: int, state: TransactionState | None) -> str:
 
 
 def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
-    """Return the partition with another segment: the markers of transactions, with their coordinators' epochs."""
+    """Return the partition with a new segment, the markers of transactions with their coordinators' epochs."""
     base, last = partition.log_end_offset, partition.segments[-1].info
     written_ms = max(state.updated_ms for state, _ in decided)
     data = b"".join(
@@ -250,9 +249,9 @@ def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartiti
 
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
-    """Return the partition with a stem by content for each segment: 20 digits, of a number that no offset reaches."""
-    # on object storage a put may take effect late, after another import of a log that has grown: by these names it
-    # writes the same bytes again, or a file that no commit names; an import deletes nothing there
+    """Return the partition with a stem by content for each segment: 20 digits, a number above all offsets."""
+    # on object storage a put may take effect late, after another import of a log that has grown: with these names it
+    # writes the same bytes, or a file that no commit names; an import deletes nothing there
     segments = []
     for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
@@ -275,13 +274,12 @@ def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, l
     if len(snapshot) > _EMPTY_SNAPSHOT_BYTES:
         topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
     if partition.epochs:
-        # after the leader epochs of records that were imported earlier
         file = f"{folder}/{LEADER_EPOCHS}"
-        existing: Epochs = []
+        imported_epochs: Epochs = []
         with suppress(FileNotFoundError):
-            existing = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
-        start = min(offset for _, offset in (*existing, *partition.epochs))
-        topic.put(file, write_epochs(joined_epochs([existing, partition.epochs], start)))
+            imported_epochs = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
+        start = min(offset for _, offset in (*imported_epochs, *partition.epochs))
+        topic.put(file, write_epochs(joined_epochs([imported_epochs, partition.epochs], start)))
     if linked:
         topic.sync(folder)
 
@@ -301,12 +299,12 @@ def _write_segment(
 
 
 def _link(folder: PartitionFolder, source: str, target: str) -> None:
-    """Make a hard link of a file and sync its bytes, which a killed broker may not have done."""
+    """Make a hard link of a file, and sync its bytes, since a killed broker may not have done so."""
     try:
         with closed_after(folder.open_file(source)) as file:
             os.link(folder.path(source), target, follow_symlinks=False)
             if not os.path.samestat(os.fstat(file), os.stat(target, follow_symlinks=False)):
-                # the file was replaced by a link
+                # the source was replaced after it was opened
                 os.unlink(target)
                 raise StorageError("this file was replaced during the import: adopt again", file=folder.path(source))
             os.fsync(file)
@@ -332,7 +330,7 @@ _MARK_TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 @contextmanager
 def import_lock(topic: Storage) -> Iterator[None]:
-    """Keep other imports out of the topic's folder on a disk in the block. Raises StorageError."""
+    """Lock other imports out of the topic's folder, if it is on a disk. Raises StorageError."""
     if not topic.is_local:
         yield
         return
@@ -342,7 +340,7 @@ def import_lock(topic: Storage) -> Iterator[None]:
     with ExitStack() as stack:
         with suppress(LockHeldError):
             mark = stack.enter_context(flocked(path, timeout_s=0))
-        # a mark without a link was just deleted by the import that had locked it
+        # a mark without a link was deleted by the import that had locked it
         if mark is None or not os.fstat(mark).st_nlink:
             raise StorageError("another adoption to this address is under way: wait for it", url=topic.url)
         with failing_as("write the mark", path):
@@ -351,26 +349,26 @@ def import_lock(topic: Storage) -> Iterator[None]:
 
 
 def remove_mark(topic: Storage) -> None:
-    """Remove the mark of an import: the files in the topic's folder belong to the topic, or are deleted."""
+    """Remove the mark of an import: all files in the topic's folder belong to the topic."""
     if topic.is_local:
         with suppress(StorageError):
             topic.delete([_MARK])
 
 
 def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
-    """Read the replicas of partitions, split at the topic's end; skips a damaged replica if there is another."""
+    """Read each partition's replicas, split at the topic's end; skips a damaged replica if there is another."""
 
     def read(name: PartitionName) -> list[AdoptedPartition]:
-        copies, errors = list[AdoptedPartition](), list[CorruptionError]()
+        partitions, errors = list[AdoptedPartition](), list[CorruptionError]()
         for log_dir in replicas[name]:
             try:
-                copies.append(read_partition(log_dir, name, config, ends.get(name.partition, 0)))
+                partitions.append(read_partition(log_dir, name, config, ends.get(name.partition, 0)))
             except CorruptionError as error:  # noqa: PERF203 - damage must not hide the next replica
                 errors.append(error)
-        if not copies:
+        if not partitions:
             raise errors[0]
         notes = tuple(f"a replica was left out: {error}" for error in errors)
-        return [dataclasses.replace(copy, notes=(*notes, *copy.notes)) for copy in copies]
+        return [dataclasses.replace(partition, notes=(*notes, *partition.notes)) for partition in partitions]
 
     return in_parallel(read, list(replicas))
 
@@ -382,10 +380,10 @@ def _most_complete(replicas: Sequence[AdoptedPartition]) -> AdoptedPartition:
     path, end_offset = best.folder.path(""), best.log_end_offset
     notes = [f"of {len(replicas)} replicas, the one in {path} is used, which ends at {end_offset}"]
     notes += [
-        f"the replica in {other.folder.path('')} had committed records up to {other.high_watermark}: a leader "
+        f"the replica in {replica.folder.path('')} had committed records up to {replica.high_watermark}: a leader "
         "without them was elected, or the directory of another replica is missing"
-        for other in replicas
-        if other is not best and other.high_watermark > end_offset
+        for replica in replicas
+        if replica is not best and replica.high_watermark > end_offset
     ]
     return dataclasses.replace(best, notes=(*notes, *best.notes))
 
@@ -409,11 +407,13 @@ def _producer_batches(
     topic: Storage, partitions: Sequence[AdoptedPartition], states: Mapping[int, PartitionState] | None = None
 ) -> list[Action]:
     """Return the action with the producers; none on a local disk, where snapshots next to the logs have them."""
+    if topic.is_local_disk:
+        return []
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
-    added = {} if topic.is_local_disk else {partition.name.partition: partition for partition in partitions}
     # a producer becomes up to three batches
-    max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(added)))
-    batches = {number: added[number].producer_batches(ends.get(number, 0), max_producers) for number in sorted(added)}
+    max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(partitions)))
+    by_number = {partition.name.partition: partition for partition in partitions}
+    batches = {n: by_number[n].producer_batches(ends.get(n, 0), max_producers) for n in sorted(by_number)}
     nonempty = {number: partition_batches for number, partition_batches in batches.items() if partition_batches}
     return [ProducerBatches(nonempty)] if nonempty else []
 
@@ -425,29 +425,29 @@ class _Extension:
         self, log: CommitLog, existing: Snapshot, topic: Storage, partitions: Sequence[AdoptedPartition]
     ) -> None:
         self._log, self._existing, self._topic = log, existing, topic
-        self._states = {
-            number: _partition_state(existing, number) for number in (part.name.partition for part in partitions)
-        }
-        self._missing_parts = [part for part in map(self._missing_part, partitions) if part is not None]
+        numbers = [partition.name.partition for partition in partitions]
+        self._states = {number: _partition_state(existing, number) for number in numbers}
+        #: The partitions with the segments that the topic lacks.
+        self._additions = [missing for missing in map(self._missing_records, partitions) if missing is not None]
 
     def run(self, *, linked: bool, dry_run: bool) -> _Adoption | None:
         """Append the new records in one commit; returns None if the topic has changed since."""
         log, existing, topic, notes = self._log, self._existing, self._topic, list[str]()
-        for part in self._missing_parts:
-            start_offset = self._states[part.name.partition].log_end_offset or part.log_start_offset
-            is_empty = start_offset == part.log_end_offset
-            added = ", without records" if is_empty else f" the offsets from {start_offset} to {part.log_end_offset}"
-            notes.append(f"partition {part.name.partition}: added{added}")
-        notes += _notes(self._missing_parts, len(existing.partitions))
-        adopted = AdoptedTopic(existing.name, topic.url, tuple(self._missing_parts), tuple(notes), existed=True)
-        if dry_run or not self._missing_parts:
+        for partition in self._additions:
+            start = self._states[partition.name.partition].log_end_offset or partition.log_start_offset
+            end = partition.log_end_offset
+            records = f" the offsets from {start} to {end}" if start != end else ", without records"
+            notes.append(f"partition {partition.name.partition}: added{records}")
+        notes += _notes(self._additions, len(existing.partitions))
+        adopted = AdoptedTopic(existing.name, topic.url, tuple(self._additions), tuple(notes), existed=True)
+        if dry_run or not self._additions:
             if not dry_run:
                 remove_mark(topic)
             return adopted, log, existing
-        for part in self._missing_parts:
-            if linked and any(segment.position for segment in part.segments):
+        for partition in self._additions:
+            if linked and any(segment.position for segment in partition.segments):
                 text = "the broker has appended to files that it shares with the topic: adopt to another address"
-                raise StorageError(text, url=topic.url, partition=part.name.partition)
+                raise StorageError(text, url=topic.url, partition=partition.name.partition)
         with import_lock(topic):
             try:
                 # another import may have ended since, and then the files belong to the topic
@@ -455,12 +455,12 @@ class _Extension:
                     return None
                 if topic.is_local:
                     # delete the files of an import that crashed
-                    infos = [segment.info for part in self._missing_parts for segment in part.segments]
+                    infos = [segment.info for partition in self._additions for segment in partition.segments]
                     stems = [(existing.name, info.partition, info.stem) for info in infos]
                     suffixes = paths.SEGMENT_SUFFIXES
                     topic.delete([paths.segment_file(*stem, suffix) for stem in stems for suffix in suffixes])
-                for part in self._missing_parts:
-                    write_partition(topic, existing.name, part, linked=linked)
+                for partition in self._additions:
+                    write_partition(topic, existing.name, partition, linked=linked)
                 return adopted, log, self._commit()
             finally:
                 remove_mark(topic)
@@ -475,16 +475,17 @@ class _Extension:
                 if not self._is_unchanged(head):
                     text = "nothing was adopted: the topic was changed concurrently; adopt again"
                     raise CommitConflictError(text, url=self._topic.url)
-                count = max(part.name.partition for part in self._missing_parts) + 1
+                count = max(partition.name.partition for partition in self._additions) + 1
                 actions: list[Action] = [SetPartitions(count)] if count > len(head.partitions) else []
-                for part in self._missing_parts:
-                    is_empty = not self._states[part.name.partition].log_end_offset
-                    actions += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
-                race.put([*actions, *_producer_batches(self._topic, self._missing_parts, self._states)])
+                for partition in self._additions:
+                    is_new = not self._states[partition.name.partition].log_end_offset
+                    added_segments = [Add(segment.info) for segment in partition.segments]
+                    actions += partition.actions() if is_new else added_segments
+                race.put([*actions, *_producer_batches(self._topic, self._additions, self._states)])
         return race.snapshot
 
-    def _missing_part(self, partition: AdoptedPartition) -> AdoptedPartition | None:
-        """Return the part of a partition that the topic lacks, if any. Raises TopicExistsError if it does not fit."""
+    def _missing_records(self, partition: AdoptedPartition) -> AdoptedPartition | None:
+        """Return the partition with the segments that the topic lacks, if any. Raises TopicExistsError."""
         number = partition.name.partition
         state, topic_end = self._states[number], self._states[number].log_end_offset
         if not topic_end and state.active is None:
@@ -497,7 +498,7 @@ class _Extension:
         new = partition.segments[len(earlier) :]
         is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
         is_same_log = not earlier or _is_same_end(state, earlier[-1].info)
-        # if the commits of imports are deleted, a batch in both logs decides
+        # if the commits of imports were deleted, a batch in both logs decides
         adopted_end = self._adopted_ends.get(number, topic_end if earlier else 0)
         if not (is_next and is_same_log and adopted_end == topic_end):
             text = (
@@ -509,7 +510,7 @@ class _Extension:
 
     @cached_property
     def _adopted_ends(self) -> Mapping[int, int]:
-        """The end of imported offsets per partition, as far as the stored commits have it."""
+        """The end of imported offsets per partition, by the commits that were not deleted."""
         ends = dict[int, int]()
         for commit in self._log.history():
             imported = (commit.topic_id, commit.operation) == (self._existing.topic_id, "import")
@@ -537,13 +538,12 @@ def _is_same_end(state: PartitionState, segment: SegmentInfo) -> bool:
     return (stored.next_offset, stored.last_batch_crc) == (segment.next_offset, segment.last_batch_crc)
 
 
-def _topic_id(copies: Iterable[Sequence[AdoptedPartition]]) -> str | None:
-    """Return the topic id in all replicas of all partitions; None if they have no id. Raises InvalidTopicError."""
-    all_replicas = [replica for replicas in copies for replica in replicas]
-    topic_ids = {replica.topic_id for replica in all_replicas}
+def _topic_id(read_replicas: Sequence[Sequence[AdoptedPartition]]) -> str | None:
+    """Return the topic id of all replicas; None if they have no id. Raises InvalidTopicError."""
+    topic_ids = {replica.topic_id for replicas in read_replicas for replica in replicas}
     if len(topic_ids) > 1:
         text = "the partitions have the ids of several topics in partition.metadata: adopt each topic by itself"
-        raise InvalidTopicError(text, topic=all_replicas[0].name.topic)
+        raise InvalidTopicError(text, topic=read_replicas[0][0].name.topic)
     (topic_id,) = topic_ids
     return None if topic_id is None else str(topic_id)
 

@@ -1,4 +1,4 @@
-"""Reads a broker's partition as the broker loads it: segment by segment, with recovery after a crash."""
+"""Reads a partition as the broker loads it: segment by segment, with recovery after a crash."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from distlog.core.segments.segment_state import LogDescription, RecordStats, Unf
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
-#: Records of old formats are read when their batches have decompressed to this many bytes.
+#: The decompressed bytes of batches of old formats whose records are read at once.
 _PART_BYTES = 4 << 20
 _INDEX_NAMES = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
 
@@ -52,7 +52,7 @@ class AdoptedSegment(NamedTuple):
     #: By suffix, the name of a broker's valid file, or the content of a rebuilt file.
     files: Mapping[str, str | bytes]
     position: int
-    #: The damage that ends the segment early.
+    #: The error at which the segment ends early, if any.
     damage: CorruptRecordError | None
     #: The suffixes of the rebuilt files.
     rebuilt: tuple[str, ...]
@@ -67,10 +67,10 @@ class AdoptedSegment(NamedTuple):
 
 
 class PartitionReading(NamedTuple):
-    """A partition in progress: its open transactions and producers after the batches that were read."""
+    """A read of a partition: its open transactions and producers after the batches that were read so far."""
 
     folder: PartitionFolder
-    #: The setting of the topic's offset indexes.
+    #: The topic's `index.interval.bytes`.
     interval_bytes: int
     #: The segment with this offset is split there.
     split_at: int
@@ -82,8 +82,8 @@ def read_segments(
     reading: PartitionReading, base_offset: int, end: int | None, *, checked: bool
 ) -> Iterator[AdoptedSegment]:
     """Describe the segment at `base_offset`; yields several if it spans `split_at`, or if its indexes overflow."""
-    # a broker also splits segments whose indexes overflow (KAFKA-6264; `LocalLog.splitOverflowedSegment`). After a
-    # clean shutdown only headers are read: they have all that a commit needs, also checksums to join to the file's
+    # a broker also splits segments whose indexes overflow (KAFKA-6264; `LocalLog.splitOverflowedSegment`); after a
+    # clean shutdown only headers are read: they have all that a commit needs, also the checksums that make the file's
     names: Mapping[str, str] = reading.folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
@@ -162,7 +162,7 @@ class _SegmentInspection:
         self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
 
     def _fitting_base_offset(self, batches: Batches, row: int) -> int | None:
-        """Return the base offset of a refused batch, if only this segment's indexes cannot hold it."""
+        """Return the base offset of a refused batch, if it only is too far above this segment's base offset."""
         rows = batches.rows[row - 1 : row + 1] if row else batches.rows[:1]
         bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
         is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)
@@ -188,7 +188,7 @@ class _SegmentInspection:
         end = self.end if self.next_base_offset is None else self.next_base_offset
         gap = 0 if walk.damage is not None or end is None else max(0, end - info.next_offset)
         info = dataclasses.replace(info, next_offset=info.next_offset + gap, **changes)
-        # within a file no segment can be missing
+        # a gap within a file is not a missing segment
         is_sparse = self.is_sparse or (gap > 0 and self.next_base_offset is not None)
         files = {".log": self.names[".log"], **files}
         return AdoptedSegment(info, files, position, walk.damage, rebuilt, gap, is_sparse)
@@ -268,7 +268,7 @@ class AdoptedPartition:
     def producer_batches(self, known_end: int, max_producers: int) -> tuple[ProducerBatch, ...]:
         """Return the batches from `known_end` on of up to `max_producers` producers, as a commit has them."""
         entries = read_producer_snapshot(self.producer_snapshot)
-        # of too many producers, keep the producers of open transactions, and then the latest
+        # if there are too many producers, those with open transactions come first, and then the latest ones
         order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
         batches = (batch for entry in entries[np.sort(order[-max_producers:])] for batch in batches_of(entry))
         return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
@@ -341,7 +341,7 @@ def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> I
 def _producers(
     folder: PartitionFolder, segments: list[AdoptedSegment], known_states: ProducerStates, end: int
 ) -> ProducerStates:
-    """Return the producers at the log end: `known_states`, unless their snapshot is past the cut."""
+    """Return the producers at the log end: `known_states`, unless their snapshot is past the end, which was cut."""
     if known_states.offset <= end:
         return known_states
     states = folder.producers(end)

@@ -106,9 +106,9 @@ EPOCH_LINE = Line("leaderEpoch", (number_field("epoch"), number_field("startOffs
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
-#: Records are shown when their batches have decompressed to this many bytes.
+#: The decompressed bytes of batches whose records are formatted at once.
 PART_BYTES = 4 << 20
-#: The parts of a window that are formatted early: a window may decompress to any size, and memory must have a bound.
+#: How many parts of a window are formatted ahead: this bounds the memory, since a window may decompress to any size.
 _BUFFERED_PARTS = 4
 
 
@@ -221,22 +221,22 @@ class _LogDump:
     def run(self, end: int) -> None:
         position = 0
         try:
-            for parts, stop in self._formatted(end):
-                for part in parts:
-                    self._output.write(part.lines)
-                    self._compare_offsets(part.offsets)
-                    if part.error is not None:
-                        self._output.fail(part.error)
-                position = stop
+            for window, window_end in self._formatted(end):
+                for batches in window:
+                    self._output.write(batches.lines)
+                    self._compare_offsets(batches.offsets)
+                    if batches.error is not None:
+                        self._output.fail(batches.error)
+                position = window_end
         except CorruptRecordError as error:
             self._output.fail(error)
-        # with `max_bytes` the end of the log may be missing
+        # with `max_bytes` the last batch may be incomplete
         if position < end and self._options.max_bytes == MAX_INT:
             text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
             self._output.write_line(text, "invalidBytes", count=end - position)
 
     def _formatted(self, end: int) -> Iterator[tuple[Iterator[BatchLines], int]]:
-        """Yield the output and the end of windows; all cores format the next windows."""
+        """Yield the lines and the end of each window; all cores format the next windows."""
 
         def started(window: Batches) -> tuple[Iterator[BatchLines], int]:
             return prefetched(self._windows.format(window), _BUFFERED_PARTS), window.end
@@ -312,7 +312,7 @@ class LogWindows:
 
 
 def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of an `.index` file, and the entries without a batch that ends with their offset."""
+    """Write the entries of an `.index` file, and again those that do not have the last offset of a batch."""
     if file.size < OFFSET_ENTRY.itemsize:
         output.write_line(f"{file.address} is empty.", "empty")
         return
@@ -370,7 +370,7 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], output: DumpOutput) -> 
 
 
 def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
-    """Return flags of the positions that have a whole batch, and the last offset of each batch."""
+    """Return which positions have a complete batch, and the last offset of each."""
     size = log.size
     has_batch = (positions >= 0) & (positions + _BATCH_PREFIX_BYTES <= size)
     ranges = [(log.name, position, position + _BATCH_PREFIX_BYTES) for position in positions[has_batch].tolist()]
@@ -389,7 +389,7 @@ def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
 
 
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of a `.timeindex` file, and those whose offset ends no batch, or a batch of another time."""
+    """Write the entries of a `.timeindex` file, and again those without a batch, or with another time than it has."""
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, output)
         return
@@ -414,7 +414,7 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
-    """Return for `offsets` the last offset of their batch, and if that is equal, its largest timestamp."""
+    """Return the last offset of each offset's batch, and if that is the offset, the batch's largest timestamp."""
     last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_SUCH_BATCH)
     order, begin = np.argsort(offsets, kind="stable"), 0
     try:

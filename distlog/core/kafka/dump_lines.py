@@ -76,9 +76,9 @@ _UNKNOWN = len(_CONTROL_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class LineField:
-    """A value of a line. `labels` and `words` are pairs: for text, and for JSON.
+    """A value of a line, whose `labels` and `words` are pairs: for text, and for JSON.
 
-    The words are the names of a choice, or for an optional number the text for ABSENT, the prefix and the suffix.
+    The words of a choice are its names, of an optional number the text for ABSENT, the prefix and the suffix.
     """
 
     name: str
@@ -101,7 +101,8 @@ class LineField:
 
 def number_field(name: str, label: str | None = None) -> LineField:
     """Return the field of a number; in text, `label` replaces the usual label, the name."""
-    return LineField(name, _NUMBER, (f" {name}: " if label is None else label, f',"{name}":'))
+    text_label, json_label = _labels(name)
+    return LineField(name, _NUMBER, (text_label if label is None else label, json_label))
 
 
 def flag_field(name: str) -> LineField:
@@ -120,13 +121,10 @@ def labelled_choice_field(name: str, as_text: Sequence[str], as_json: Sequence[s
 def optional_field(
     name: str, as_text: tuple[str, str, str] | None = None, as_json: tuple[str, str, str] | None = None
 ) -> LineField:
-    """Return the field of an optional number: with the text for ABSENT, the prefix and the suffix of a number.
-
-    The default is the output of Java's `OptionalLong`.
-    """
-    text, label = f" {name}: ", f',"{name}":'
-    as_text = as_text or (f"{text}OptionalLong.empty", f"{text}OptionalLong[", "]")
-    return LineField(name, _OPTIONAL, ("", ""), (as_text, as_json or (f"{label}null", label, "")))
+    """Return the field of an optional number, with its words; by default as Java prints an `OptionalLong`."""
+    text_label, json_label = _labels(name)
+    as_text = as_text or (f"{text_label}OptionalLong.empty", f"{text_label}OptionalLong[", "]")
+    return LineField(name, _OPTIONAL, ("", ""), (as_text, as_json or (f"{json_label}null", json_label, "")))
 
 
 def time_fields(name: str) -> list[LineField]:
@@ -163,7 +161,6 @@ class Line:
         return [self.begin, *parts]
 
     def texts(self, count: int, columns: Mapping[str, npt.NDArray[Any]], *, as_json: bool) -> pa.Array:
-        """Return `count` lines with the values of `columns`."""
         return joined([*self.parts(columns, as_json=as_json), "}\n" if as_json else self.end], count)
 
 
@@ -191,12 +188,12 @@ class DumpOutput:
     ) -> None:
         count = len(next(iter(columns.values())))
         for start in range(0, count, _LINES_AT_ONCE):
-            part = {name: values[start : start + _LINES_AT_ONCE] for name, values in columns.items()}
-            text = line.texts(min(_LINES_AT_ONCE, count - start), part, as_json=self.as_json)
+            batch = {name: values[start : start + _LINES_AT_ONCE] for name, values in columns.items()}
+            text = line.texts(min(_LINES_AT_ONCE, count - start), batch, as_json=self.as_json)
             (stream or self.out).write(bytes_of(text))
 
     def write_problems(self, title: str, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Write lines of problems; in text the first lines have a `title` above them."""
+        """Write lines of problems; in text, under a `title` unless the previous problems have the same."""
         if len(next(iter(columns.values()))):
             if not self.as_json and title != self.title:
                 self.err.write(f"{title}\n".encode())
@@ -268,7 +265,7 @@ class DumpedRecords:
 
     @cached_property
     def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
-        """The checksums of the messages of formats 0 and 1, and flags of right checksums."""
+        """The checksums of the messages of formats 0 and 1, and which are right."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
             data, rows = memoryview(self.data.data), iter(range(self.size))
@@ -307,7 +304,7 @@ def decode(
         scan_sections(selection, buffer, sections, fields)
     except CorruptRecordError as error:
         fault = error
-        # the records before the fault, for one batch; none for several, which the caller halves to find the bad one
+        # several batches get no records: the caller halves them to find the bad one
         counts = np.array([error.details["record"] if len(batches) == 1 else 0] * len(batches))
     return DumpedRecords(buffer, sections, counts, fields, magic, fault is not None), fault
 
@@ -363,7 +360,7 @@ def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], *, as_js
         for line_field, column in zip(MARKER_FIELDS, marker_values, strict=True)
         for part in line_field.parts(column, as_json=as_json)
     ]
-    # the row of each control record in `markers`; other records get any row, and become null
+    # the row of each control record in `markers`; other records have some row, and become null
     marker_rows = np.maximum(np.cumsum(is_control) - 1, 0)
     markers = joined(parts, len(rows)).take(integers(marker_rows))
     return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
