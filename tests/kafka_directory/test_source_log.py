@@ -27,7 +27,7 @@ SIZE = 40 << 20
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers are announced to the system for any pages in memory, and for small batches."""
     monkeypatch.setattr(SparseMap, "is_in_memory", lambda *_: False)
-    monkeypatch.setattr(partition_folder, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(partition_folder, "_MIN_BATCH_BYTES", 0)
 
 
 def forget(path: Path) -> None:
@@ -72,7 +72,7 @@ def test_announced_headers_equal_a_map(stage: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["RWF_NOWAIT", "posix_fadvise"])
 def test_adoption_works_without_posix_fadvise(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_folder, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(partition_folder, "_MIN_BATCH_BYTES", 0)
     monkeypatch.delattr(os, missing)
     assert distlog.adopt(copy_of("first", tmp_path)).ok
 

@@ -67,7 +67,7 @@ def test_the_settings_equal_the_brokers_answer_to_clients(tmp_path: Path) -> Non
     assert notes_of(report, "clicks") == [
         "left out flush.messages=1000: acknowledged records could be lost, since there are no replicas; set it "
         "explicitly if that is intended",
-        "left out min.insync.replicas=1, which distlog does not have",
+        "left out min.insync.replicas=1: distlog does not have it",
     ]
 
 
@@ -86,7 +86,7 @@ def test_given_settings_override_the_brokers_silently(tmp_path: Path) -> None:
         "cleanup.policy": "delete",
         "retention.bytes": "5000000",
     }
-    assert notes_of(report, "clicks") == ["left out min.insync.replicas=1, which distlog does not have"]
+    assert notes_of(report, "clicks") == ["left out min.insync.replicas=1: distlog does not have it"]
 
 
 def test_the_longest_metadata_of_all_directories_applies(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_topics_are_adopted_without_settings_if_changes_may_be_lost(damage: obje
 def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_log_dir, "_MAX_COMPARED_BYTES", limit)
+    monkeypatch.setattr(broker_log_dir, "_MAX_CHECKED_BYTES", limit)
     log_dir = left_log_dir(tmp_path)
     (log_dir / ".kafka_cleanshutdown").unlink()
     log = log_dir / METADATA / LOG
@@ -350,7 +350,7 @@ def test_invalid_settings_are_ignored_and_reported_on_one_line(tmp_path: Path) -
     report = adopted(made_log_dir(tmp_path, [topic_record(), *wrong, RETENTION]))
     assert report.topic.config.overrides() == {"retention.ms": "1000", "max.compaction.lag.ms": "8"}
     assert notes_of(report, "clicks") == [
-        rf"left out a\x1b[2J\nb={'x' * 59}…, which distlog does not have",
+        rf"left out a\x1b[2J\nb={'x' * 59}…: distlog does not have it",
         "left out compression.type=lzma: compression.type must be one of producer, uncompressed, gzip, snappy, lz4, "
         "zstd",
         "left out file.delete.delay.ms=60000: readers of an older version need removed files for longer; set it "
@@ -401,12 +401,12 @@ def test_given_settings_that_contradict_the_brokers_fail_that_topic_alone(tmp_pa
 def test_the_size_of_metadata_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
     bounds = {
-        "_MOST_BYTES": 100,
-        "_MOST_VALUES": 1,
-        "_MOST_VALUE_BYTES": 20,
-        "_MOST_TOPIC_BYTES": 15,
-        "_MOST_RECORD_BYTES": 28,
-        "_MOST_BATCH_BYTES": 100,
+        "_MAX_BYTES": 100,
+        "_MAX_VALUES": 1,
+        "_MAX_VALUE_BYTES": 20,
+        "_MAX_TOPIC_BYTES": 15,
+        "_MAX_RECORD_BYTES": 28,
+        "_MAX_BATCH_BYTES": 100,
     }
     for name, most in bounds.items():
         with monkeypatch.context() as bounded:

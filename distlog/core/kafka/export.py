@@ -80,7 +80,7 @@ def export_topic(
         folders = {n: target.child(paths.partition_dir(handle.storage.name, n)) for n in sorted(set(partitions))}
         committed = without_tails(snapshot)
         for number, folder in folders.items():
-            # a damaged active segment ends early: the export would replace later records of an earlier export
+            # a damaged active segment ends early: an export could delete later records of an earlier export
             if (damage := damage_of_tail(handle, committed, number)) is not None:
                 raise damage
             _, exported_id = read_export(folder) or ([], snapshot.topic_id)
@@ -112,7 +112,7 @@ _COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segm
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportReport(Shown):
-    """The contents of the log directory `log_dir` after an export, and the part that it wrote."""
+    """The contents of the log directory `log_dir` after an export, and what the export wrote."""
 
     log_dir: str
     partitions: tuple[ExportedPartition, ...]
@@ -140,7 +140,6 @@ class ExportReport(Shown):
         return table_of_numbers(self._rows(), _COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the log directory, the rows of the table, and the notes."""
         return {"log_dir": self.log_dir, "partitions": self._rows(), "notes": list(self.notes)}
 
     def _rows(self) -> list[dict[str, int]]:
@@ -148,7 +147,7 @@ class ExportReport(Shown):
 
 
 #: Lists the exported segments; a broker ignores it. An export first lists all planned segments, the unwritten ones as
-#: incomplete, so that the next export can continue after a crash. A log of another size was changed by a broker.
+#: incomplete, so that the next export can continue after a crash. If a log has another size, a broker has changed it.
 EXPORT_FILE = ".distlog-export.json"
 _VERSION = 1
 
@@ -256,7 +255,7 @@ _BUFFER_BYTES, _BUFFER_FILES = 16 << 20, 64
 
 
 class ExportedFiles:
-    """The files of a partition's `folder`; in a `with` block a thread writes many small files together."""
+    """Writes the files of a partition's `folder`, many small ones together, in the background of a `with` block."""
 
     def __init__(self, folder: Storage) -> None:
         self.folder = folder
@@ -275,10 +274,9 @@ class ExportedFiles:
                 self._wait()
                 _write(self.folder, *self._pop_buffered())
         finally:
-            if self._writing is not None:
-                # the write must end with this export: the next export may write the same files
-                with suppress(Exception):
-                    self._writing.wait()
+            # the write must end with this export: the next export may write the same files
+            with suppress(Exception):
+                self._wait()
 
     def add(self, segment: SegmentInfo, files: Mapping[str, Buffer]) -> None:
         """Buffer or write a segment's files, by suffix, and delete a transaction index that it no longer has."""
@@ -290,7 +288,6 @@ class ExportedFiles:
             self._writing = begin(partial(_write, self.folder, *self._pop_buffered()))
 
     def _wait(self) -> None:
-        """Wait for the running write. Raises its StorageError."""
         if self._writing is not None:
             self._writing.wait()
 
@@ -368,7 +365,7 @@ def _with_shifted_offsets(chunk: Chunk, shift: int, position: int) -> tuple[memo
 def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, bytes]) -> dict[str, bytes]:
     """Return the index files of the segment if they are valid, else the indexes `rebuilt` from its log."""
     files = dict(rebuilt)
-    # exported logs have LogAppendTime in their batches, but stored logs and their time indexes do not
+    # LogAppendTime is in the batches of exported logs, but not of stored logs and their time indexes
     if not segment.is_active and segment.append_time_ms < 0:
         for suffix in rebuilt:
             with suppress(CorruptIndexError):
@@ -382,7 +379,6 @@ def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, byt
 
 
 def _stored_index(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes:
-    """Read an index file. Raises CorruptIndexError."""
     part = reader.part(segment, suffix)
     try:
         data = reader.storage.read(*part.full_range) if part.size else b""
@@ -433,14 +429,13 @@ class _PartitionExport:
             if (entry := nonempty.get(segment.base_offset)) is not None and entry.is_complete_copy_of(segment)
         }
         producers = self._producers(segments, unchanged)
-        if producers is None:
-            # export all segments again
+        if producers is None:  # export all segments again
             unchanged, producers = {}, self._producers(segments, {}) or ProducerStates()
         new = [segment for segment in segments if segment.base_offset not in unchanged]
         if not new and self._holds_all(exported, unchanged):
             self.present = exported
             return []
-        # record the future content of the folder before changing it
+        # list the future content of the folder before a change
         offsets = {self._state.log_start_offset, self._state.log_end_offset}
         planned = {offset: empty_segment(offset, is_complete=False) for offset in offsets}
         planned |= {entry.base_offset: dataclasses.replace(entry, is_complete=False) for entry in exported}
@@ -518,13 +513,13 @@ def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedParti
         start, first_dirty = entry.log_start_offset, entry.first_dirty_offset
         starts[entry.partition] = start if start > entry.first_base_offset else None
         first_dirty_offsets[entry.partition] = first_dirty if first_dirty > start else None
-    _merge(target, RECOVERY_POINTS, topic, ends)
-    _merge(target, HIGH_WATERMARKS, topic, ends)
-    _merge(target, LOG_START_OFFSETS, topic, starts)
-    _merge(target, FIRST_DIRTY_OFFSETS, topic, first_dirty_offsets)
+    _update_checkpoint(target, RECOVERY_POINTS, topic, ends)
+    _update_checkpoint(target, HIGH_WATERMARKS, topic, ends)
+    _update_checkpoint(target, LOG_START_OFFSETS, topic, starts)
+    _update_checkpoint(target, FIRST_DIRTY_OFFSETS, topic, first_dirty_offsets)
 
 
-def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | None]) -> None:
+def _update_checkpoint(target: Storage, name: str, topic: str, offsets: Mapping[int, int | None]) -> None:
     """Set the offsets of the topic's partitions in a checkpoint file; None removes a partition."""
     previous = dict[PartitionName, int]()
     with suppress(FileNotFoundError):

@@ -66,10 +66,12 @@ class LogDir:
     """A log directory's partitions and their checkpoints; `is_clean` after a clean shutdown of the broker."""
 
     storage: Storage
+    #: The partitions whose folders are symbolic links.
     links: Set[PartitionName]
     files: Mapping[PartitionName, Sequence[FileInfo]]
     is_clean: bool
     partitions: tuple[PartitionName, ...]
+    #: By skipped folder, the reason.
     left_out: Mapping[str, str]
     #: By name of the checkpoint file, the offsets of partitions.
     checkpoints: Mapping[str, Mapping[PartitionName, int]]
@@ -96,14 +98,14 @@ class StoredTransactions:
     def of(self, producer_id: int, epoch: int, partition: tuple[str, int]) -> TransactionState | None:
         """Return the state of the producer's open transaction in a partition; None if unknown."""
         for state in self.by_id.values():
-            # a decision that fences the producer has the next epoch
+            # after a decision that fences the producer, its epoch is the next one
             if state.producer.id == producer_id and state.producer.epoch >= epoch and partition in state.partitions:
                 return state
         return None
 
 
 def merged_transactions(directories: Sequence[StoredTransactions]) -> StoredTransactions:
-    """Merge the states of several log directories; the newest state of an id applies."""
+    """Merge the states of several log directories: the newest one of each id."""
     states = [state for directory in directories for state in directory.by_id.values()]
     states.sort(key=lambda state: (state.updated_ms, state.status.value))
     notes = dict.fromkeys(note for directory in directories for note in directory.notes)
@@ -135,8 +137,8 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
     return None
 
 
-#: A broker's `meta.properties` has some hundred bytes.
-_MOST_PROPERTIES_BYTES = 64 << 10
+#: The most bytes of a `meta.properties`; a broker's has some hundred.
+_MAX_PROPERTIES_BYTES = 64 << 10
 _STATES = {"delete": "was being deleted", "future": "was a copy on its way to another disk", "stray": "was stray"}
 
 
@@ -169,14 +171,14 @@ def read_log_dir(
 
 
 def check_is_no_topic(directory: Storage, folders: Container[str]) -> None:
-    """Raise InvalidTopicError if a directory with these folders is a topic, which names them as a broker does."""
+    """Raise InvalidTopicError if a directory with these folders is a topic, whose partitions have the same names."""
     if paths.COMMITS_DIR in folders:
         text = "this is the folder of a topic, not a broker's log directory: use the log directory"
         raise InvalidTopicError(text, directory=directory.url)
 
 
 def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], links: Iterable[str] = ()) -> LogDir:
-    """Read the partitions in `folders`; `siblings` are all folders, of which some may have internal topics."""
+    """Read the partitions in `folders`, and the internal topics in `siblings`, all folders of the directory."""
     sibling_names = [name for folder in siblings if (name := parse_partition_folder(folder))]
     sizes = {file.name: file.size for file in storage.list()}
     names = sizes.keys()
@@ -209,7 +211,7 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
 
 def _cluster_id(storage: Storage, sizes: Mapping[str, int]) -> str | None:
     """Return the id of the broker's cluster in `meta.properties`; None if it cannot be read."""
-    is_small = sizes.get(META_PROPERTIES, MAX_INT) <= _MOST_PROPERTIES_BYTES
+    is_small = sizes.get(META_PROPERTIES, MAX_INT) <= _MAX_PROPERTIES_BYTES
     if not is_small or (storage.is_local and not os.path.isfile(storage.local_path(META_PROPERTIES))):
         return None
     with suppress(DistlogError, OSError):
@@ -223,10 +225,10 @@ def _cluster_id(storage: Storage, sizes: Mapping[str, int]) -> str | None:
 def _folders(
     storage: Storage, listed: Mapping[PartitionName, Sequence[FileInfo]], names: Iterable[PartitionName], topic: str
 ) -> list[PartitionFolder]:
-    """Return the folders of an internal topic; `listed` has the files of the folders that were listed before."""
+    """Return the folders of an internal topic among `names`; `listed` has the files of some folders."""
     selected = sorted(name for name in names if name.topic == topic)
-    missing = [_folder_name(name) for name in selected if name not in listed]
-    files = {**listed, **_partition_files(storage, missing, ())}
+    unlisted = [_folder_name(name) for name in selected if name not in listed]
+    files = {**listed, **_partition_files(storage, unlisted, ())}
     return [
         PartitionFolder(storage.child(_folder_name(name)), name, files[name]) for name in selected if name in files
     ]
@@ -253,7 +255,7 @@ def _folder_name(name: PartitionName) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The settings of a cluster's topics; `progress`, leader epoch and end offset, orders replicas."""
+    """The settings of a cluster's topics, by one replica; `progress`, (leader epoch, end offset), orders replicas."""
 
     cluster_id: str | None
     #: By name and id of a topic, its settings.
@@ -266,27 +268,25 @@ class ClusterMetadata:
         return self.progress[1] >= 0
 
     def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
-        """Return the settings of the topic with an id in `topic_ids`, or with any id if these are empty; or None."""
+        """Return the settings of the topic, or None; of the one with an id in `topic_ids`, unless that is empty."""
         candidates = self.topics.get(topic, {})
         return next((values for key, values in candidates.items() if not topic_ids or key in topic_ids), None)
 
 
-# A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and then
-# the record's fields, flexible (KIP-482). Null resets a setting. Records of a transaction (KIP-868) apply at its end.
+# A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and the
+# record's fields, flexible (KIP-482). Null resets a setting. Records of a transaction (KIP-868) apply at its end.
 _FRAME, _VERSION = 1, 0
 _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
 #: The resource type of topics in settings; other types are brokers and clients.
 _TOPIC_RESOURCE = 2
 #: The first two bytes of the values that are applied.
 _RELEVANT_PREFIXES = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
-#: Limits of reading and storing: a cluster's metadata fits into the memory of its brokers.
-_MOST_BYTES, _MOST_VALUES, _MOST_VALUE_BYTES = 1 << 30, 1_000_000, 256 << 20
-#: The limit of a topic's settings; Kafka's have some hundred bytes, and lists of throttled replicas up to 32 KiB.
-_MOST_TOPIC_BYTES = 256 << 10
-#: The limit of a record.
-_MOST_RECORD_BYTES = 64 << 10
-#: The limit of a batch: Kafka's have at most 8 MiB (`KafkaRaftClient`).
-_MOST_BATCH_BYTES = 16 << 20
+#: The most bytes of the files, and the most values and their bytes in memory: brokers, too, have them in memory.
+_MAX_BYTES, _MAX_VALUES, _MAX_VALUE_BYTES = 1 << 30, 1_000_000, 256 << 20
+#: The most bytes of a topic's settings; Kafka's have some hundred, and lists of throttled replicas up to 32 KiB.
+_MAX_TOPIC_BYTES = 256 << 10
+#: The most bytes of a record, and of a batch: Kafka's have up to 8 MiB (`KafkaRaftClient`).
+_MAX_RECORD_BYTES, _MAX_BATCH_BYTES = 64 << 10, 16 << 20
 
 
 @dataclass(slots=True)
@@ -333,8 +333,8 @@ class _Image:
         elif kind == _REMOVED_TOPIC:
             self.settings.pop(self.names.pop(uuid.UUID(bytes=reader.read(16)), ""), None)
         else:
-            resource, name, setting, value = reader.number(">b"), reader.text(), reader.text(), reader.nullable_text()
-            if resource != _TOPIC_RESOURCE:
+            kind, name, setting, value = reader.number(">b"), reader.text(), reader.text(), reader.nullable_text()
+            if kind != _TOPIC_RESOURCE:
                 return
             if value is None:
                 self.settings.get(name, {}).pop(setting, None)
@@ -345,9 +345,9 @@ class _Image:
     def _count_value(self, size: int) -> None:
         self._count += 1
         self._bytes += size
-        if self._count > _MOST_VALUES or self._bytes > _MOST_VALUE_BYTES:
+        if self._count > _MAX_VALUES or self._bytes > _MAX_VALUE_BYTES:
             text = f"{CLUSTER_METADATA} has too many topics and settings"
-            raise CorruptRecordError(text, most=_MOST_VALUES)
+            raise CorruptRecordError(text, most=_MAX_VALUES)
 
     def add_batches(self, batches: Batches, file: str) -> None:
         rows = batches.rows
@@ -358,12 +358,12 @@ class _Image:
         if rows["base_offset"][0] > self.end_offset or (rows["base_offset"][1:] != ends[:-1]).any():
             raise _gap_error(file, self.end_offset)
         rows = rows[(rows["attributes"] & CONTROL == 0) & (rows["record_count"] > 0)]
-        # Kafka never compresses metadata (`BatchAccumulator`, `RecordsSnapshotWriter`), so the file's size bounds the
-        # size of the records
+        # Kafka never compresses metadata (`BatchAccumulator`, `RecordsSnapshotWriter`): the file's size bounds the
+        # memory of the records
         if (rows["attributes"] & CODEC_MASK).any():
             raise CorruptRecordError("a batch is compressed, and batches of metadata never are", file=file)
-        if (rows["size"] > _MOST_BATCH_BYTES).any():
-            raise CorruptRecordError("a batch of metadata is too large", file=file, most=_MOST_BATCH_BYTES)
+        if (rows["size"] > _MAX_BATCH_BYTES).any():
+            raise CorruptRecordError("a batch of metadata is too large", file=file, most=_MAX_BATCH_BYTES)
         for value in _relevant_records(batches.data, rows, file, self.end_offset):
             self.add(value)
         self.end_offset = int(ends[-1])
@@ -378,8 +378,8 @@ def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int)
     if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
         raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
     relevant = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_RELEVANT_PREFIXES)))
-    if (pc.max(pc.binary_length(relevant)).as_py() or 0) > _MOST_RECORD_BYTES:
-        raise CorruptRecordError("a record of metadata is too large", file=file, most=_MOST_RECORD_BYTES)
+    if (pc.max(pc.binary_length(relevant)).as_py() or 0) > _MAX_RECORD_BYTES:
+        raise CorruptRecordError("a record of metadata is too large", file=file, most=_MAX_RECORD_BYTES)
     yield from relevant.to_pylist()
 
 
@@ -387,8 +387,8 @@ _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint"
 _SNAPSHOT_FOOTER = 4
 #: The format of all batches of metadata, and its position in a batch.
 _MAGIC, _MAGIC_POSITION = 2, 16
-#: How many bytes are searched at once for batches, and how many bytes of candidates are compared at most.
-_SEARCH_BYTES, _MAX_COMPARED_BYTES = 4 << 20, 64 << 20
+#: How many bytes are searched for batches at once, and the most bytes of candidates whose checksums are computed.
+_SEARCH_BYTES, _MAX_CHECKED_BYTES = 4 << 20, 64 << 20
 
 
 def newest_metadata(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
@@ -429,8 +429,8 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
         names = [name for name in folder.names if name.endswith((".log", ".checkpoint"))]
         folder.check_files(names)
         size = sum(map(folder.size, names))
-        if size > _MOST_BYTES:
-            raise CorruptRecordError("the files of metadata are too large", bytes=size, most=_MOST_BYTES)
+        if size > _MAX_BYTES:
+            raise CorruptRecordError("the files of metadata are too large", bytes=size, most=_MAX_BYTES)
         image, epoch = _read_snapshot(folder, notes)
         epoch = max(epoch, _apply_log(folder, image, notes, is_clean=is_clean))
         # a snapshot, even an incomplete one, may have later records than were read
@@ -438,9 +438,9 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
             if offset > image.end_offset:
                 raise _gap_error(folder.path(file), image.end_offset)
         for name, settings_of_topic in image.settings.items():
-            if sum(map(len, itertools.chain(*settings_of_topic.items()))) > _MOST_TOPIC_BYTES:
+            if sum(map(len, itertools.chain(*settings_of_topic.items()))) > _MAX_TOPIC_BYTES:
                 text = "the settings of a topic are too large"
-                raise CorruptRecordError(text, topic=short_text(name), most=_MOST_TOPIC_BYTES)
+                raise CorruptRecordError(text, topic=short_text(name), most=_MAX_TOPIC_BYTES)
     except Exception as error:
         # the topics are imported even if these files are damaged
         reason = error if isinstance(error, DistlogError) else f"{type(error).__name__}: {error}"
@@ -506,17 +506,17 @@ def _gap_error(file: str, from_offset: int) -> CorruptRecordError:
 
 
 def _has_later_batch(log: SourceLog, position: int) -> bool:
-    """Return whether a complete batch may follow the damage at `position`, which is then not a torn write."""
-    data_after, compared_bytes = log.read(position + 1, log.size), 0
-    data = byte_array(data_after)
+    """Return whether a complete batch may follow the damage at `position`, which then is not a torn write."""
+    later_bytes, checked_bytes = log.read(position + 1, log.size), 0
+    data = byte_array(later_bytes)
     for start in range(0, data.size, _SEARCH_BYTES):
         magics = data[start + _MAGIC_POSITION : start + _MAGIC_POSITION + _SEARCH_BYTES]
-        for position_after in (start + np.flatnonzero(magics == _MAGIC)).tolist():
-            size = size_of_first(data_after[position_after : position_after + LOG_OVERHEAD])
-            if not HEADER_SIZE <= size <= data.size - position_after:
+        for candidate in (start + np.flatnonzero(magics == _MAGIC)).tolist():
+            size = size_of_first(later_bytes[candidate : candidate + LOG_OVERHEAD])
+            if not HEADER_SIZE <= size <= data.size - candidate:
                 continue
-            compared_bytes += size
-            if compared_bytes > _MAX_COMPARED_BYTES or _is_batch(data_after[position_after : position_after + size]):
+            checked_bytes += size
+            if checked_bytes > _MAX_CHECKED_BYTES or _is_batch(later_bytes[candidate : candidate + size]):
                 return True
     return False
 
@@ -555,34 +555,27 @@ class ImportedSettings:
     ) -> ImportedSettings:
         """Merge the `broker`'s valid settings with `overrides`; without retention if the policy is invalid."""
         names = {setting.name for setting in settings()}
-        valid_settings, left_out, is_policy_refused = dict[str, str](), list[str](), False
-        # the policy sorts before the settings that it rules
+        valid_settings, skips = dict[str, str](), dict[str, str]()
+        # the policy sorts before the settings that depend on it
         for name, value in sorted(broker.items()):
             if name in overrides:
                 continue
-            setting_text = f"{short_text(name)}={short_text(value)}"
             if name not in names:
-                left_out.append(f"left out {setting_text}, which distlog does not have")
+                skips[name] = "distlog does not have it"
             elif name in _UNSUITABLE:
-                left_out.append(
-                    f"left out {setting_text}: {_UNSUITABLE[name]}; set it explicitly if that is intended"
-                )
-            elif name in _DELETING and is_policy_refused:
-                left_out.append(
-                    f"left out {setting_text}: without the topic's cleanup.policy it could delete kept records"
-                )
+                skips[name] = f"{_UNSUITABLE[name]}; set it explicitly if that is intended"
+            elif name in _DELETING and _POLICY in skips:
+                skips[name] = "without the topic's cleanup.policy it could delete kept records"
             else:
-                # spaces and repetitions in a list mean nothing to Kafka
-                text = (
-                    ",".join(dict.fromkeys(item.strip() for item in value.split(","))) if name == _POLICY else value
-                )
+                # to Kafka, spaces and repetitions in a list mean nothing
+                items = dict.fromkeys(item.strip() for item in value.split(","))
+                text = ",".join(items) if name == _POLICY else value
                 try:
+                    config = TopicConfig.parse({**_KEEP_ALL, **valid_settings, name: text})
                     # in distlog's form: Kafka's text may have spaces
-                    valid_settings[name] = TopicConfig.parse({**_KEEP_ALL, **valid_settings, name: text}).overrides()[
-                        name
-                    ]
+                    valid_settings[name] = config.overrides()[name]
                 except InvalidConfigError as error:
-                    left_out.append(f"left out {setting_text}: {error.message}")
-                    is_policy_refused |= name == _POLICY
+                    skips[name] = error.message
         config = TopicConfig.parse({**_KEEP_ALL, **valid_settings, **overrides})
+        left_out = [f"left out {short_text(name)}={short_text(broker[name])}: {text}" for name, text in skips.items()]
         return cls(config, valid_settings, (*notes, *left_out))

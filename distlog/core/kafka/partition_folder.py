@@ -76,10 +76,10 @@ class PartitionFolder:
     def walk(
         self, name: str, *, checked: bool, start: int = 0, end: int = MAX_LONG, offset_index: bytes | None = None
     ) -> BatchWalk:
-        """Walk over the bytes [start, end) of a log, up to damage; an `offset_index` shows where headers may be."""
+        """Walk over the batches in [start, end) of a log, up to damage; an `offset_index` locates some headers."""
         log = self.log(name) if checked or offset_index is None else self.headers(name, offset_index)
         step = _WINDOW_BYTES if self._storage.is_local and not checked else _READ_BYTES
-        # the log may have become shorter
+        # min: the log may have become shorter
         return BatchWalk(log.read, start, min(log.size, end), step, "stop", self.path(name), checked=checked)
 
     def log(self, name: str) -> SourceLog:
@@ -92,7 +92,7 @@ class PartitionFolder:
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
         size = self.size(name)
         positions = batch_positions(offset_index, size) if self._storage.is_local else _NO_POSITIONS
-        if len(positions) * _WORTH_BYTES > size or not len(positions):
+        if len(positions) * _MIN_BATCH_BYTES > size or not len(positions):
             return self.log(name)
         with failing_as("open the log", self.path(name)):
             file = SparseMap(self.open_file(name))
@@ -106,7 +106,7 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """Return the time of the last write to a file in ms; 0 if it is before 1970, as of an export's empty logs."""
+        """Return the time of the last write to a file in ms; 0 before 1970, as for the empty logs of an export."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not report write times, which retention may need: copy the files to a disk"
@@ -160,7 +160,7 @@ class PartitionName(NamedTuple):
 
 
 class FileName(NamedTuple):
-    """A file of a segment, or a producer snapshot; `temporary` is the end after its suffix, usually empty."""
+    """A file of a segment, or a producer snapshot; `temporary` is a second suffix, such as .swap, or empty."""
 
     offset: int
     suffix: str
@@ -229,10 +229,10 @@ def write_epochs(epochs: Epochs) -> bytes:
     return _text(f"{epoch} {start}" for epoch, start in epochs)
 
 
-def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: int) -> list[tuple[int, int]]:
+def joined_epochs(segments: Iterable[Iterable[tuple[int, int]]], log_start_offset: int) -> list[tuple[int, int]]:
     """Join the leader epochs of segments to the entries of a leader-epoch-checkpoint."""
     epochs = list[tuple[int, int]]()
-    for epoch, start in itertools.chain.from_iterable(parts):
+    for epoch, start in itertools.chain.from_iterable(segments):
         if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, start))
     earlier = [epoch for epoch, start in epochs if start < log_start_offset]
@@ -307,7 +307,7 @@ def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[
             text = "another export or import is running in this log directory: wait for it"
             raise StorageError(text, directory=folder) from None
         except OSError:
-            # a network file system without locks of folders: the user must not run two exports or imports at once
+            # a network file system cannot lock folders: the user must not run two exports or imports at once
             pass
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
@@ -322,7 +322,7 @@ def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """The names of valid files, by offset (and suffix), and of other files with the reasons to leave them out."""
+    """The names of valid files, by offset (and suffix), and of files to leave out, with the reasons."""
 
     segments: dict[int, dict[str, str]] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
@@ -331,10 +331,10 @@ class LoadedFiles:
 
 def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
     """Select the valid files of `names`; `next_offset` returns the offset after the last batch of a `.log.swap`."""
-    # a broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
-    # down, deletes the old files, and renames the new files; it may have stopped after any step
+    # a broker replaces segments in steps, and may have stopped after any: it writes `.cleaned` files, renames them to
+    # `.swap` from the highest offset down, deletes the old files, and renames the new files
     files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
-    cleaned = min((parsed.offset for parsed in files.values() if parsed.temporary == ".cleaned"), default=MAX_LONG)
+    cleaned_start = min((file.offset for file in files.values() if file.temporary == ".cleaned"), default=MAX_LONG)
     reasons = {
         ".deleted": "was being deleted",
         ".cleaned": "of a cleaning that did not finish",
@@ -343,7 +343,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
     left_out = {
         name: reasons[parsed.temporary]
         for name, parsed in files.items()
-        if parsed.temporary and (parsed.temporary != ".swap" or parsed.offset >= cleaned)
+        if parsed.temporary and (parsed.temporary != ".swap" or parsed.offset >= cleaned_start)
     }
     swaps = {name: parsed for name, parsed in files.items() if parsed.temporary == ".swap" and name not in left_out}
     logs = [(parsed.offset, name) for name, parsed in swaps.items() if parsed.suffix == LOG_SUFFIX]
@@ -368,18 +368,18 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
 Positions = npt.NDArray[np.int64]
 
 _COPIED_BYTES = 8 << 20
-#: The bytes of a step of a walk: over a map with only header reads, and over a file.
+#: The bytes of a step of a walk: over a map of which only headers are read, and over a file.
 _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
 #: From this mean size of a batch on, fetching the pages of headers is faster than reading the log: a measured disk
 #: read 45,000 pages a second, or 440 MB sequentially.
-_WORTH_BYTES = 12 << 10
-#: The number of sampled positions, and the share that must be right: other headers are fetched one by one.
-_SAMPLE_SIZE, _LEAST_SHARE = 64, 0.95
+_MIN_BATCH_BYTES = 12 << 10
+#: The number of sampled positions, and the share of right ones that makes the other positions useful.
+_SAMPLE_SIZE, _MIN_SHARE = 64, 0.95
 _NO_POSITIONS: Positions = np.zeros(0, np.int64)
 
 
 class SourceLog(NamedTuple):
-    """A log of `size` bytes; `read` returns the bytes [start, end), and each call needs a larger start."""
+    """A log of `size` bytes; `read` returns the bytes [start, end), in ascending order only."""
 
     read: Callable[[int, int], memoryview]
     size: int
@@ -390,7 +390,7 @@ class SourceLog(NamedTuple):
 
 
 class HeaderScan:
-    """A local log whose pages with headers alone are fetched."""
+    """A local log of which only the pages with headers are fetched."""
 
     def __init__(self, log: SparseMap, positions: Positions) -> None:
         self._log, self._positions = log, positions
@@ -403,7 +403,7 @@ class HeaderScan:
 
 
 def batch_positions(offset_index: bytes, size: int) -> Positions:
-    """Return the positions of batches by an index of a log of `size` bytes; empty for a bad index."""
+    """Return the positions of batches in the index of a log of `size` bytes; empty for a bad index."""
     entries_end = len(offset_index) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize
     positions = np.append(0, np.frombuffer(offset_index[:entries_end], OFFSET_ENTRY)["position"].astype(np.int64))
     is_sound = (np.diff(positions) > 0).all() and positions[-1] < size
@@ -415,4 +415,4 @@ def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> boo
     log.announce(sample.tolist(), HEADER_SIZE)
     ends = np.append(positions[1:], len(log.data))[np.searchsorted(positions, sample)]
     sizes = [size_of_first(log.data[position : position + HEADER_SIZE]) for position in sample]
-    return bool((sample + sizes == ends).mean() >= _LEAST_SHARE)
+    return bool((sample + sizes == ends).mean() >= _MIN_SHARE)

@@ -32,21 +32,21 @@ from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, comm
 
 #: Stands for a missing epoch or time.
 NONE = -1
-#: The topic's name, in Kafka too.
+#: As in Kafka.
 TRANSACTIONS_TOPIC = "__transaction_state"
-#: A topic and its partition.
+#: A topic's name and the number of a partition.
 TopicPartition = tuple[str, int]
 #: A producer with this epoch gets a new id: the next epoch, Kafka's last, is for an end marker that fences.
 LAST_EPOCH = (1 << 15) - 2
-# Byte for byte Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the
-# transactional id. A value of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms
-# int32, status int8, an array of topic and array of partitions (int32), or null (length -1), and the times in ms of
-# the last change and of the start (int64). Texts have an int16 length in front, arrays an int32 one. Version 1, which
-# brokers write from Kafka 4 on, is read too: version 1 has the same fields, flexible.
+# Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
+# of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
+# of (topic, array of partitions int32), or null (length -1), and the times in ms of the last change and of the start
+# (int64). Texts have an int16 length, arrays an int32 one. Version 1, which brokers write from Kafka 4 on, is read as
+# well: it has the same fields, flexible.
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _log = logging.getLogger("distlog")
-#: A live coordinator aborts a transaction that is open for longer than its timeout within this time.
+#: A live coordinator aborts a transaction at most this long after its timeout.
 _COORDINATOR_MS = 300_000
 _COLUMNS = (
     *(("partition", pa.int64()), ("start_offset", pa.int64()), ("producer_id", pa.int64())),
@@ -85,12 +85,12 @@ class TransactionState:
     partitions: frozenset[TopicPartition] = frozenset()
     updated_ms: int
     started_ms: int = NONE
-    #: The previous epoch, if its producer asked for the next (KIP-360), or was timed out (KIP-588); it is not stored.
+    #: The previous epoch, if its producer asked for the next one (KIP-360) or has timed out (KIP-588); not stored.
     last_epoch: int = NONE
 
     @property
     def is_decided(self) -> bool:
-        """True if the transaction is committed or aborted, and its end markers are still to be written."""
+        """Whether the transaction is committed or aborted, but does not have all of its end markers."""
         return self.status in _COMPLETE_STATUS
 
     @property
@@ -101,8 +101,8 @@ class TransactionState:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def without_future_start(self, now_ms: int) -> TransactionState:
-        """Return the state; if an open transaction starts in the future, which delays its timeout, it starts now."""
-        # the time of a stored decision stays: it distinguishes the decision from other decisions
+        """Return the state; an open transaction that starts in the future, which delays its timeout, starts now."""
+        # the time of a stored decision does not change, since it identifies the decision
         has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if has_future_start else self
 
@@ -134,7 +134,7 @@ class TransactionState:
         return replace(self, status=status, producer=producer, last_epoch=last_epoch, updated_ms=now_ms)
 
     def timed_out(self, now_ms: int) -> TransactionState:
-        """Return the transaction aborted for its timeout; its producer may ask for the next epoch (KIP-588)."""
+        """Return the transaction aborted after its timeout; its producer may ask for the next epoch (KIP-588)."""
         return replace(self.decided(now_ms, is_committed=False, fences=True), last_epoch=self.producer.epoch)
 
     def completed(self, now_ms: int) -> TransactionState:
@@ -231,7 +231,7 @@ def apply_state(newest: dict[str, TransactionState], key: bytes | None, value: b
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """An open transaction, with its id and state at its coordinator, which are None if no coordinator has it."""
+    """An open transaction, with its id and state at its coordinator, or None if no coordinator has it."""
 
     transaction: OpenTransaction
     transactional_id: str | None
@@ -246,8 +246,8 @@ class ListedTransaction:
         return f"producer {self.transaction.producer_id}{owner} since {since}"
 
     def to_dict(self) -> dict[str, Any]:
-        columns = {"transactional_id": self.transactional_id, "state": self.state, "hanging": self.is_hanging}
-        return {**self.transaction._asdict(), **columns}
+        coordinator = {"transactional_id": self.transactional_id, "state": self.state, "hanging": self.is_hanging}
+        return {**self.transaction._asdict(), **coordinator}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -361,10 +361,8 @@ def _commit_marker(
     """Commit the end marker after the records of the snapshot; return False after a concurrent append."""
     number, snapshot = transaction.partition, current.refresh()
     producer_check = ProducerCheck(handle, snapshot)
-    if (
-        producer_check.producers_of(number).table.open_transactions.get(transaction.producer_id)
-        != transaction.start_offset
-    ):
+    start_offsets = producer_check.producers_of(number).table.open_transactions
+    if start_offsets.get(transaction.producer_id) != transaction.start_offset:
         if transaction in open_transactions(handle.reader, number, snapshot.partitions[number]):
             text = "the log has an open transaction that no commit names: rebuild the topic from a copy"
             raise CorruptRecordError(text, partition=number, start_offset=transaction.start_offset)
