@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import distlog
-from benchmarks.s3_server import S3Server
+from benchmarks.s3_server import server_process
 
 TOPIC, PARTITIONS, VALUE, ROUNDS = "events", 4, b"v" * 1000, 3
 #: The bytes of values for each root, and the largest batch.
@@ -65,7 +65,7 @@ def _measure(root_name: str, size: int, batch_bytes: int) -> Iterator[dict[str, 
 @contextmanager
 def _gateway(root_name: str) -> Iterator[str]:
     if root_name.startswith("S3"):
-        with _s3_server() as options, _served(f"s3://bench/{uuid.uuid4().hex}", options, {}) as address:
+        with server_process() as server, _served(f"{server.url}/{uuid.uuid4().hex}", server.options, {}) as address:
             yield address
     else:
         config = {"flush.messages": _UNSYNCED} if "not synced" in root_name else {}
@@ -84,21 +84,6 @@ def _served(root: str, options: Mapping[str, Any], config: Mapping[str, Any]) ->
         yield json.loads(process.stdout.readline())["listen"]
     finally:
         process.terminate()
-        process.wait()
-
-
-@contextmanager
-def _s3_server() -> Iterator[Mapping[str, Any]]:
-    """The storage options for a server in a process of its own, which ends with its standard input."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", __spec__.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield json.loads(process.stdout.readline())
-    finally:
-        process.stdin.close()
         process.wait()
 
 
@@ -130,9 +115,3 @@ def _produce(settings: Mapping[str, Any], records: int) -> float:
 
     deliver(PARTITIONS * 200)
     return deliver(records)
-
-
-if __name__ == "__main__":
-    with S3Server() as server:
-        print(json.dumps(server.options), flush=True)
-        sys.stdin.read()

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import distlog
-from benchmarks.s3_server import S3Server
+from benchmarks.s3_server import server_process
 from benchmarks.spark_peers import DELTA_SETTINGS, SETTINGS, environments
 from distlog.core.topic import Topic
 from distlog.spark import session
@@ -46,10 +46,10 @@ def run(rows: int = ROWS, s3_rows: int = S3_ROWS) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         topic = _topic(f"{folder}/topic", rows)
         measured = list(_local(topic, rows, folder))
-    with S3Server() as server:
+    with server_process() as server:
         topic = _topic(f"{server.url}/topic", s3_rows, server.options)
-        server.delay_s = DELAY_S
-        measured += _on_s3(topic, s3_rows, server)
+        server.delay(DELAY_S)
+        measured += _on_s3(topic)
     return measured
 
 
@@ -193,11 +193,12 @@ def _parquet(topic: Topic, folder: str) -> Path:
     return target
 
 
-def _on_s3(topic: Topic, rows: int, server: S3Server) -> Iterator[dict[str, Any]]:
+def _on_s3(topic: Topic) -> Iterator[dict[str, Any]]:
     segments = list(topic.snapshot.partitions[0].segments)
     keys = _keys(5)
     topic.scan(keys=keys[0]).to_table()
-    old_requests, old_bytes = server.requests, topic.storage.counters.bytes_read
+    counters = topic.storage.counters
+    old_requests, old_bytes = counters.gets, counters.bytes_read
     hits = 0
     rounds = []
     for key in keys:
@@ -206,8 +207,8 @@ def _on_s3(topic: Topic, rows: int, server: S3Server) -> Iterator[dict[str, Any]
         scan.to_table()
         rounds.append(1e3 * (time.perf_counter() - start))
         hits += len(scan.slices)
-    requests = (server.requests - old_requests) / len(keys)
-    read_bytes = (topic.storage.counters.bytes_read - old_bytes) / len(keys)
+    requests = (counters.gets - old_requests) / len(keys)
+    read_bytes = (counters.bytes_read - old_bytes) / len(keys)
     start = time.perf_counter()
     topic.scan(columns="key").to_table()
     scan_ms = 1e3 * (time.perf_counter() - start)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import IO, Any
 
 BUCKET = "bench"
 
@@ -69,3 +73,37 @@ class S3Server:
     def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._thread.join()
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A server in a process of its own, which a client in Python does not slow down."""
+
+    url: str
+    options: dict[str, Any]
+    _commands: IO[str]
+
+    def delay(self, seconds: float) -> None:
+        """Let each request from now on take this long besides the work for it."""
+        print(seconds, file=self._commands, flush=True)
+
+
+@contextmanager
+def server_process() -> Iterator[ServerProcess]:
+    """A server in a process that ends with the block."""
+    command = [sys.executable, "-m", "benchmarks.s3_server"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield ServerProcess(f"s3://{BUCKET}", json.loads(process.stdout.readline()), process.stdin)
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+if __name__ == "__main__":
+    with S3Server() as server:
+        print(json.dumps(server.options), flush=True)
+        for line in sys.stdin:
+            server.delay_s = float(line)
