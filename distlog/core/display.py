@@ -17,10 +17,8 @@ from distlog.core import extra, optional
 from distlog.core.times import NO_TIMESTAMP, iso
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-#: The most characters of a table's cell.
 _MAX_CELL_CHARACTERS = 60
-#: The most rows of a table in a notebook, and as text.
-_HTML_ROWS, _TEXT_ROWS = 20, 10
+_MAX_HTML_ROWS, _MAX_TEXT_ROWS = 20, 10
 #: Progress without `shown=True` appears only after this many seconds.
 PATIENCE_S = 1.0
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
@@ -86,7 +84,7 @@ def short_text(value: object) -> str:
     return line if len(line) <= _MAX_CELL_CHARACTERS else f"{line[: _MAX_CELL_CHARACTERS - 1]}…"
 
 
-def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = _HTML_ROWS) -> str:
+def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = _MAX_HTML_ROWS) -> str:
     """Write `columns` of the table, default all, as HTML: at most `most` rows, the first and the last ones."""
     titles, rows, _ = _table_cells(table, columns, most)
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
@@ -94,7 +92,7 @@ def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = _HTM
     return f'<table class="dataframe"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = _TEXT_ROWS) -> str:
+def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = _MAX_TEXT_ROWS) -> str:
     titles, rows, are_numbers = _table_cells(table, columns, most)
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     return "\n".join(
@@ -368,7 +366,6 @@ class Listing:
 # --- plots
 
 INK, MUTED, GRID, BLUE, RED = "#24292f", "#6e7781", "#e3e6ea", "#3274b5", "#cf4a3c"
-#: The most bins of a histogram over time.
 MOST_BINS = 100
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 #: The widths of bins in ms, as people count time, with their names.

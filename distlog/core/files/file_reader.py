@@ -47,7 +47,6 @@ from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.storage.parallel import in_order, in_parallel
 from distlog.core.storage.storage import CHUNK_BYTES, InputStorage
 
-#: The usual size of a split.
 SPLIT_BYTES = 64 << 20
 #: The cost of opening a file, as bytes that could be read in that time.
 OPEN_BYTES = 128 << 10
@@ -62,7 +61,6 @@ _READS_AHEAD = 16
 _MAX_COUNTED_BYTES = 1 << 30
 #: The most bytes of a batch of one record in addition to its key and value, without headers.
 _BATCH_OVERHEAD = 128
-#: How many files a warning names.
 _NAMES_IN_WARNING = 3
 _SKIP_HINT = "--bad-lines skip leaves bad lines out"
 

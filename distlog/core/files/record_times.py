@@ -202,10 +202,7 @@ _ZERO = ord("0")
 
 @dataclass(frozen=True, slots=True)
 class FixedTimes:
-    """A format whose directives have fixed widths, except `%f`, and with four digits of the year.
-
-    `tokens` are directives and other characters.
-    """
+    """A format of fixed widths, except of `%f`, and with four digits of the year: its directives and characters."""
 
     tokens: Sequence[str]
 

@@ -239,7 +239,6 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
 
 #: A file up to this size is copied in one request.
 _SINGLE_REQUEST_BYTES = 8 << 20
-#: The size of a producer snapshot without a producer.
 _EMPTY_SNAPSHOT_BYTES = 10
 
 

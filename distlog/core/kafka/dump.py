@@ -58,7 +58,6 @@ from distlog.core.storage.storage import Storage
 NON_CONSECUTIVE_LINE = Line(
     "nonConsecutive", (number_field("first", ""), number_field("second", " is followed by ")), begin="  "
 )
-#: The entries of an index that are read at once.
 ENTRIES_AT_ONCE = 1 << 16
 #: The bytes of a batch up to the end of its last offset delta.
 _BATCH_PREFIX_BYTES = 27
@@ -223,7 +222,7 @@ class _LogDump:
         try:
             for window, window_end in self._formatted(end):
                 for batches in window:
-                    self._output.write(batches.lines)
+                    self._output.out.write(batches.lines)
                     self._compare_offsets(batches.offsets)
                     if batches.error is not None:
                         self._output.fail(batches.error)

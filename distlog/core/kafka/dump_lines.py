@@ -60,7 +60,6 @@ ABSENT = MIN_LONG
 _NUMBER, _OPTIONAL, _CHOICE = range(3)
 _BOOLEANS = ("false", "true")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-#: The number of lines that are formatted at once.
 _LINES_AT_ONCE = 1 << 16
 #: The fewest bytes of a header: two lengths, of an empty name and of a null value.
 _SMALLEST_HEADER = 2
@@ -174,9 +173,6 @@ class DumpOutput:
     failures: int = field(default=0, init=False)
     #: The title of the last problem.
     title: str = field(default="", init=False)
-
-    def write(self, data: memoryview) -> None:
-        self.out.write(data)
 
     def write_line(self, text: str, kind: str, stream: BinaryIO | None = None, /, **fields: Any) -> None:
         """Write one line: `text`, or an object of type `kind` with `fields`."""
@@ -448,15 +444,12 @@ class LogStyle:
             bar = "" if self.has_metadata else "|"
             labels = (',"key":', ',"payload":') if self.as_json else (f"{bar} key: ", " payload: ")
             for label, column in zip(labels, (records.key, records.value), strict=True):
-                parts.append(self._content(label, column, is_control))
+                contents = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
+                contents = joined([label, contents], len(column))
+                if is_control.any():
+                    contents = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], contents)
+                parts.append(or_else(contents, ""))
         return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
-
-    def _content(self, label: str, column: pa.Array, is_control: npt.NDArray[np.bool_]) -> pa.Array:
-        contents = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
-        contents = joined([label, contents], len(column))
-        if is_control.any():
-            contents = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], contents)
-        return or_else(contents, "")
 
 
 def _batch_columns(batches: npt.NDArray[Any], window_position: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:

@@ -206,10 +206,7 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
 
 
 def prepare_folder(folder: Storage) -> list[ExportedSegment]:
-    """Return the segments of an earlier export, by base offset; without one, delete the empty log of a broker.
-
-    Raises StorageError if the folder has records that no export wrote.
-    """
+    """Return the segments of an earlier export, or delete a broker's empty log. Raises StorageError for records."""
     folder.refuse_links()
     last_export = read_export(folder)
     files = _segment_files(folder)

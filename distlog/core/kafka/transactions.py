@@ -32,7 +32,6 @@ from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, comm
 
 #: Stands for a missing epoch or time.
 NONE = -1
-#: As in Kafka.
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: A topic's name and the number of a partition.
 TopicPartition = tuple[str, int]

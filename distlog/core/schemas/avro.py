@@ -114,10 +114,7 @@ class _SchemaWalk:
         self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, enclosing: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """Return the plain schema of the field `path`, Arrow's type, and whether pyruhvro supports it.
-
-        `enclosing` has the names of the records around the field.
-        """
+        """Return the plain schema of a field in some records, Arrow's type, and whether pyruhvro supports it."""
         self._remaining_types -= 1
         if self._remaining_types < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)

@@ -50,7 +50,6 @@ from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.storage.parallel import Task, in_parallel, process_lock
 from distlog.core.storage.storage import Storage
 
-#: The most chunks that a segment may have.
 MAX_CHUNKS = 1 << 22
 _NUMBER, _SIZE = Integer(0, MAX_INT), Integer(1, MAX_INT)
 #: The most bytes of a size in `transformedChunks`.
@@ -473,7 +472,6 @@ def _find_by_name(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTo
 
 
 _PARTITION_OF = attrgetter("partition")
-#: The number of manifests that are read at once.
 MANIFESTS_AT_ONCE = 256
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,5}")
 _OBJECT = re.compile(rf"(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")

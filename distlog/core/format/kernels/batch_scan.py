@@ -244,7 +244,6 @@ find_batches: Any = _find_batches if COMPILED else lambda *_: _NO_BATCHES
 # (21 GB/s), and nine tenths as fast for other data. Otherwise it uses tables, sixteen bytes a step (Intel's
 # slicing-by-16): ten times slower per byte, but a call of the library costs as much as some hundred bytes.
 
-
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 #: The checksum of no bytes: the initial value.
@@ -299,8 +298,6 @@ def _tables_after_zeros(lane: int) -> np.ndarray:
 
 _POWERS = _powers()
 _LONG_ZEROS, _SHORT_ZEROS = _tables_after_zeros(12), _tables_after_zeros(9)
-
-
 _product_called = called(_product)
 
 

@@ -492,8 +492,6 @@ def _int64(value: int) -> int:
 
 #: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
 wrapped: Any = _int64 if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
 #: `read_at(file, target, count, position)` reads up to `count` bytes to the pointer `target`; returns their number,
 #: negative after a failure.
 read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))

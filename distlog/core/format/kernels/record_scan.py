@@ -108,7 +108,6 @@ class CheckedRecords(NamedTuple):
 # A reader that is not careful reads only values of up to four bytes, and always loads eight bytes. Its kernel must
 # ensure SLACK bytes after `end`, and read again, carefully, when it fails.
 
-
 #: Up to eight reads in a row, from `end` or before, read fewer bytes than this after `end`.
 SLACK = 64
 #: The most bytes of a 32-bit and of a 64-bit integer. As in Kafka, bits past the 32nd in a fifth byte are dropped.
@@ -214,7 +213,6 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
 
 # Records are first read quickly, with integers of up to four bytes and few bounds checks. From the first record of a
 # section that fails, they are read carefully, which finds the fault.
-
 
 #: The bytes of a record of empty fields; an `append_time` and a `crc` of a section that do not apply.
 SMALLEST_RECORD, NOT_APPEND_TIME, CHECKED = 7, -(2**63), -1
@@ -455,7 +453,6 @@ def check_records(
 
 
 # These kernels read only format 2, and do not describe errors: a reader of the whole file does that.
-
 
 #: Returned instead of a position or a count: the bytes are damaged, or not of format 2.
 UNSURE = -1

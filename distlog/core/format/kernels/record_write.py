@@ -21,10 +21,7 @@ from distlog.core.integers import MAX_INT, MAX_LONG
 
 
 class ByteColumn(NamedTuple):
-    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; offsets are Arrow's, int32 or int64.
-
-    `valid` of size 0 means that none is null.
-    """
+    """Byte strings: string i is data[offsets[i]:offsets[i + 1]], as in Arrow; none is null if `valid` is empty."""
 
     offsets: np.ndarray
     valid: np.ndarray
@@ -79,8 +76,6 @@ DRAFT = np.dtype(
         ("newest_record", np.int64),
     ]
 )
-
-
 #: The rows of a partition are far apart in memory, so they are fetched this many rows early.
 _PREFETCH_ROWS = 16
 

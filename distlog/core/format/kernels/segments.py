@@ -50,7 +50,6 @@ TRANSACTIONS, PRODUCERS = 1, 2
 #: its position, are out of an index's range.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
-#: The bytes of an entry of the offset index, and of the time index.
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
