@@ -167,7 +167,8 @@ class InputPart:
         sizes = pc.binary_length(self.records["value"]).cast(pa.int64())
         if "key" in self.records.schema.names and not pa.types.is_null(self.records["key"].type):
             lengths = pc.binary_length(self.records["key"]).cast(pa.int64())
-            sizes = pc.add(pc.fill_null(sizes, integers([0])[0]), pc.fill_null(lengths, integers([0])[0]))
+            zero = scalar_of(0, pa.int64())
+            sizes = pc.add(pc.fill_null(sizes, zero), pc.fill_null(lengths, zero))
         largest = pc.max(sizes).as_py()
         return None if largest is None or largest + _BATCH_OVERHEAD < limit else int(pc.index(sizes, largest).as_py())
 

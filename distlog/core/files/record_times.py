@@ -66,7 +66,7 @@ class TimeReader:
         if pa.types.is_timestamp(column.type):
             kind = pa.timestamp("ms", column.type.tz)
             column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True)).cast(pa.int64())
-            is_early = pc.fill_null(pc.less(column, integers([0])[0]), False)
+            is_early = pc.fill_null(pc.less(column, scalar_of(0, pa.int64())), False)
             rows = np.flatnonzero(flags_of(is_early)).tolist()
             times = pc.if_else(is_early, pa.nulls(1, pa.int64())[0], column) if rows else column
             return Times(times, dict.fromkeys(rows, "a time before 1970"))
@@ -165,7 +165,7 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
         if earliest is not None and earliest < (NO_TIMESTAMP if is_number else 0):
             return None
         if not is_number:
-            return pc.divide(times, integers([1000])[0])
+            return pc.divide(times, scalar_of(1000, pa.int64()))
         try:
             return scaled(times, unit)
         except InvalidRecordError:

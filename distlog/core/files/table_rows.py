@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from distlog.core.arrays import byte_array, flags_of, integers, numbers_of
+from distlog.core.arrays import byte_array, flags_of, integers, numbers_of, scalar_of
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, deleted_error, read_range
 from distlog.core.files.record_times import TimeReader
@@ -405,7 +405,7 @@ def _entries(column: pa.Array) -> pa.Array:
 def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
     if pa.types.is_map(column.type):
         return np.where(flags_of(column.is_valid()), np.diff(numbers_of(column.offsets)), 0)
-    return numbers_of(pc.fill_null(pc.cast(pc.list_value_length(column), pa.int64()), integers([0])[0]))
+    return numbers_of(pc.fill_null(pc.cast(pc.list_value_length(column), pa.int64()), scalar_of(0, pa.int64())))
 
 
 def _scalars_as_json(column: pa.Array) -> pa.Array:

@@ -88,7 +88,7 @@ class TextLines:
         if self.key_separator is None:
             return Parsed(pa.table({"value": lines}), (), len(text) + 1)
         parts = pc.split_pattern(lines, self.key_separator, max_splits=1)
-        good = pc.equal(pc.list_value_length(parts), integers([2], pa.int32())[0])
+        good = pc.equal(pc.list_value_length(parts), scalar_of(2, pa.int32()))
         rows = np.flatnonzero(~flags_of(good)).tolist()
         bad, starts = list[BadLine](), None
         if rows:

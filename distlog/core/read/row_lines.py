@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, integers, java_text, numbers_of
+from distlog.core.arrays import column_of, integers, java_text, numbers_of, scalar_of
 from distlog.core.display import text as display_text
 from distlog.core.times import iso
 
@@ -122,7 +122,7 @@ _FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
 def iso_times(column: pa.Array) -> pa.Array:
     """Write times in ms as ISO 8601 in UTC, as `times.iso`; before the year 1 and after 9999 as numbers."""
     ms = column.cast(pa.int64())
-    values = numbers_of(pc.fill_null(ms, integers([0])[0]))
+    values = numbers_of(pc.fill_null(ms, scalar_of(0, pa.int64())))
     if ((values == -1) | (values < _FIRST_MS) | (values >= _END_MS)).any():
         return column_of(
             [None if value is None else iso(value).encode() for value in ms.to_pylist()], pa.binary()
@@ -201,6 +201,6 @@ def _headers(column: pa.Array, style: Style) -> pa.Array:
     keys, values = (texts_of(child, style) for child in column.flatten().flatten())
     before_key, before_value, after, between = style.header
     items = joined([before_key, keys, before_value, values, after], len(keys))
-    lengths = numbers_of(pc.fill_null(pc.list_value_length(column), integers([0], pa.int32())[0]))
+    lengths = numbers_of(pc.fill_null(pc.list_value_length(column), scalar_of(0, pa.int32())))
     texts = joined_items(items, lengths, between)
     return pc.if_else(column.is_valid(), texts, pa.nulls(1, TEXT)[0]) if column.null_count else texts
