@@ -70,9 +70,10 @@ _TIMESTAMP = Integer(-1, MAX_LONG)
 #: A uuid as Kafka writes it.
 UUID_PATTERN = "[A-Za-z0-9_-]{22}"
 _TOPIC_ID = re.compile(UUID_PATTERN)
+_TOPIC_FOLDER = re.compile(rf"(?P<name>.*)-(?P<id>{UUID_PATTERN})", re.DOTALL)
 #: The objects of a segment: its chunks back to back, its index files back to back, and JSON, which is written last.
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
-_NAME = re.compile(r".*-(?P<partition>\d+)/(?P<stem>[0-9]{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z]+)", re.DOTALL)
+_FILE = re.compile(rf".*-(?P<partition>\d+)/(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.[a-z]+)", re.DOTALL)
 
 
 class TieredStorage(Storage):
@@ -131,10 +132,11 @@ class RemoteTopic:
         owner = _member(segment, "topicIdPartition")
         topic = _member(owner, "topicPartition")
         identity = (segment.get("id"), owner.get("topicId"), topic.get("topic"), topic.get("partition"))
-        if identity != (stem[21:], self.topic_id, self.name, partition):
+        start_in_name, _, id_in_name = stem.partition("-")
+        if identity != (id_in_name, self.topic_id, self.name, partition):
             raise ValueError(f"it is the manifest of another segment: {identity}")
         start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
-        if start != int(stem[:20]) or not start <= end < MAX_LONG:
+        if start != int(start_in_name) or not start <= end < MAX_LONG:
             raise ValueError(f"the offsets {start} to {end} do not fit its name")
         compressed = value.get("compression")
         if not isinstance(compressed, bool):
@@ -380,11 +382,15 @@ class TieredFiles:
         chunked: dict[int, ChunkedRange] = {}
         for number, (path, start, end) in enumerate(ranges):
             segment, suffix = self._segment_of(path)
-            if suffix == LOG and segment.chunks.ends is not None:
-                log_end = min(end, segment.chunks.log_bytes)
-                chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, log_end)
+            log_end = min(end, segment.chunks.log_bytes)
+            if suffix != LOG:
+                index_start, index_end = segment.indexes[suffix]
+                end = min(index_start + end, index_end)
+                stored[number] = self._object(segment, INDEXES), index_start + start, end
+            elif segment.chunks.ends is None:
+                stored[number] = self._object(segment, LOG), start, log_end
             else:
-                stored[number] = self._stored_range(segment, suffix, start, end)
+                chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, log_end)
         try:
             results = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
             results |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
@@ -400,17 +406,11 @@ class TieredFiles:
         segment, suffix = self._segment_of(path)
         return segment.chunks.log_bytes if suffix == LOG else segment.index_bytes(suffix)
 
-    def _stored_range(self, segment: RemoteSegment, suffix: str, start: int, end: int) -> tuple[str, int, int]:
-        if suffix == LOG:
-            return self._object(segment, LOG), start, min(end, segment.chunks.log_bytes)
-        index_start, index_end = segment.indexes[suffix]
-        return self._object(segment, INDEXES), index_start + start, min(index_start + end, index_end)
-
     def _object(self, segment: RemoteSegment, suffix: str) -> str:
         return self._topic.file(segment.partition, segment.stem, suffix)
 
     def _segment_of(self, path: str) -> tuple[RemoteSegment, str]:
-        match = _NAME.fullmatch(path.removeprefix(self._prefix))
+        match = _FILE.fullmatch(path.removeprefix(self._prefix))
         if match is None:
             raise FileNotFoundError(path)
         segment = self.segments.get(match["stem"]) or self._read_segment(int(match["partition"]), match["stem"])
@@ -466,9 +466,9 @@ def find_topic(
 
 def _find_by_name(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTopic]:
     for folder in sorted(bucket.list_folders()):
-        name, dash, topic_id = folder[:-23], folder[-23:-22], folder[-22:]
-        if (name, dash) == (prefix + topic, "-") and _TOPIC_ID.fullmatch(topic_id):
-            yield RemoteTopic(bucket, folder, topic, topic_id)
+        match = _TOPIC_FOLDER.fullmatch(folder)
+        if match and match["name"] == prefix + topic:
+            yield RemoteTopic(bucket, folder, topic, match["id"])
 
 
 _PARTITION_OF = attrgetter("partition")
