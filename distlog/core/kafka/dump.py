@@ -46,6 +46,7 @@ from distlog.core.kafka.dump_lines import (
     decode,
     empty_records,
     number_field,
+    number_fields,
     optional_field,
 )
 from distlog.core.kafka.partition_folder import read_epochs
@@ -55,52 +56,43 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage
 
-NON_CONSECUTIVE_LINE = Line(
-    "nonConsecutive", (number_field("first", ""), number_field("second", " is followed by ")), begin="  "
-)
+
+def _problem_line(kind: str, **labels: str) -> Line:
+    """Return an indented line of numbers, each after its label."""
+    return Line(kind, tuple(number_field(name, label) for name, label in labels.items()), begin="  ")
+
+
+NON_CONSECUTIVE_LINE = _problem_line("nonConsecutive", first="", second=" is followed by ")
 ENTRIES_AT_ONCE = 1 << 16
 #: The bytes of a batch up to the end of its last offset delta.
 _BATCH_PREFIX_BYTES = 27
-OFFSET_ENTRY_LINE = Line("entry", (number_field("offset"), number_field("position")))
-MISMATCH_LINE = Line(
-    "indexMismatch",
-    (number_field("indexOffset", "Index offset: "), number_field("logOffset", ", log offset: ")),
-    begin="  ",
-)
-NO_BATCH_LINE = Line(
-    "indexedPositionNotFound",
-    (number_field("offset", "Index offset: "), number_field("position", ", position: ")),
-    begin="  ",
-)
+OFFSET_ENTRY_LINE = Line("entry", number_fields("offset", "position"))
+MISMATCH_LINE = _problem_line("indexMismatch", indexOffset="Index offset: ", logOffset=", log offset: ")
+NO_BATCH_LINE = _problem_line("indexedPositionNotFound", offset="Index offset: ", position=", position: ")
 #: The last offset and the timestamp for an entry of a time index whose batch is not in the log.
 NO_SUCH_BATCH = -1
-TIME_ENTRY_LINE = Line("entry", (number_field("timestamp"), number_field("offset")))
-_INDEX_TIMESTAMP = number_field("indexTimestamp", "Index timestamp: ")
-WRONG_TIME_LINE = Line(
-    "timestampMismatch", (_INDEX_TIMESTAMP, number_field("logTimestamp", ", log timestamp: ")), begin="  "
+TIME_ENTRY_LINE = Line("entry", number_fields("timestamp", "offset"))
+WRONG_TIME_LINE = _problem_line(
+    "timestampMismatch", indexTimestamp="Index timestamp: ", logTimestamp=", log timestamp: "
 )
-OUT_OF_ORDER_LINE = Line(
-    "outOfOrderTimestamp",
-    (_INDEX_TIMESTAMP, number_field("previous", ", Previously indexed timestamp: ")),
-    begin="  ",
+OUT_OF_ORDER_LINE = _problem_line(
+    "outOfOrderTimestamp", indexTimestamp="Index timestamp: ", previous=", Previously indexed timestamp: "
 )
 NOT_FOUND_LINE = Line(
     "offsetNotFound", (number_field("offset", "Indexed offset: "), number_field("logOffset", ", found log offset: "))
 )
 _ABORTED_FIELDS = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
-ABORTED_LINE = Line("abortedTransaction", tuple(number_field(name) for name in _ABORTED_FIELDS))
+ABORTED_LINE = Line("abortedTransaction", number_fields(*_ABORTED_FIELDS))
 _PRODUCER_FIELDS = (
-    *(number_field(name) for name in ("producerId", "producerEpoch", "coordinatorEpoch")),
+    *number_fields("producerId", "producerEpoch", "coordinatorEpoch"),
     optional_field("currentTxnFirstOffset"),
     number_field("lastTimestamp"),
 )
-_LAST_BATCH_FIELDS = tuple(
-    number_field(name) for name in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
-)
+_LAST_BATCH_FIELDS = number_fields("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
 PRODUCER_LINE = Line("producer", (*_PRODUCER_FIELDS, *_LAST_BATCH_FIELDS))
 #: A producer without a known batch. Kafka's line ends with a space.
 PRODUCER_WITHOUT_BATCH_LINE = Line("producer", _PRODUCER_FIELDS, end=" \n")
-EPOCH_LINE = Line("leaderEpoch", (number_field("epoch"), number_field("startOffset")))
+EPOCH_LINE = Line("leaderEpoch", number_fields("epoch", "startOffset"))
 #: The bytes of a log that are processed together.
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")

@@ -104,6 +104,10 @@ def number_field(name: str, label: str | None = None) -> LineField:
     return LineField(name, _NUMBER, (text_label if label is None else label, json_label))
 
 
+def number_fields(*names: str) -> tuple[LineField, ...]:
+    return tuple(map(number_field, names))
+
+
 def flag_field(name: str) -> LineField:
     return LineField(name, _CHOICE, _labels(name), (_BOOLEANS, _BOOLEANS))
 
@@ -365,8 +369,7 @@ def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], *, as_js
 _COMMON_BATCH_FIELDS = (
     number_field("position"),
     *time_fields("maxTimestamp"),
-    number_field("size"),
-    number_field("magic"),
+    *number_fields("size", "magic"),
     choice_field(
         "compresscodec", ("none", "gzip", "snappy", "lz4", "zstd", "unknown(5)", "unknown(6)", "unknown(7)")
     ),
@@ -376,8 +379,8 @@ _COMMON_BATCH_FIELDS = (
 BATCH_LINE = Line(
     "batch",
     (
-        *(number_field(name) for name in ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence")),
-        *(number_field(name) for name in ("producerId", "producerEpoch", "partitionLeaderEpoch")),
+        *number_fields("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence"),
+        *number_fields("producerId", "producerEpoch", "partitionLeaderEpoch"),
         flag_field("isTransactional"),
         flag_field("isControl"),
         optional_field("deleteHorizonMs"),
@@ -388,8 +391,7 @@ LEGACY_BATCH_LINE = Line("batch", (number_field("offset"), *_COMMON_BATCH_FIELDS
 _COMMON_RECORD_FIELDS = (
     number_field("offset"),
     *time_fields("timestamp"),
-    number_field("keySize"),
-    number_field("valueSize"),
+    *number_fields("keySize", "valueSize"),
 )
 RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, number_field("sequence")), begin="|", end="")
 
