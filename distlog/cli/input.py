@@ -217,10 +217,7 @@ COMMIT_BYTES = 256 << 20
 
 
 class Appending:
-    """Appends and commits records: of a stream every `seconds` and at its end, also at a bad line; of files once.
-
-    `seconds` is None for files, of which nothing is committed after an error.
-    """
+    """Appends records; commits a stream every `seconds` and at its end, files (`seconds` is None) once."""
 
     def __init__(
         self,
@@ -289,6 +286,7 @@ class Appending:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        # a bad line ends a stream, whose earlier lines are committed
         if kind is None or (self._seconds is not None and issubclass(kind, InvalidRecordError)):
             self.commit()
         else:

@@ -438,10 +438,7 @@ def batch_printer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The records to read: from `offset` on, or of the last `tail` offsets, or of the times [`since`, `until`) in ms.
-
-    `keys` selects records by key; without keys, all records are read.
-    """
+    """The records to read: from `offset`, the last `tail` offsets, or times [`since`, `until`) in ms; by `keys`."""
 
     offset: int | None = None
     tail: int | None = None

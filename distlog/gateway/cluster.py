@@ -194,11 +194,7 @@ class GatewayLease:
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
-        """Return the id of a gateway for each partition, the same at all gateways.
-
-        Any gateway can serve any partition, but a client's batches stay in order only at one gateway, and an append
-        wakes only the fetches at its gateway.
-        """
+        """Return a gateway's id for each partition: a client's batches stay in order only at one gateway."""
         return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
@@ -322,11 +318,7 @@ class Leadership:
         return self._epochs.keys()
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions with one commit; afterwards no other process appends to them as their leader.
-
-        `may_lead` is called before each try, and may raise. Raises the errors of `CommitRace`; LockHeldError if a
-        stopped process holds a partition's lock.
-        """
+        """Lead partitions with one commit, which fences other leaders; `may_lead` may raise before each try."""
         if not partitions:
             return
         with CommitRace(self._handle.log, self._current.refresh(), "lead") as race:

@@ -64,10 +64,7 @@ _EXPIRY_MS = 600_000
 
 
 class GatewayServer:
-    """Serves the topics in `root` at `host` and `port` (0: a free one). Use it in a `with` block.
-
-    `settings` are broker settings of Kafka, for the gateway and for topics that do not set them.
-    """
+    """Serves the topics in `root` at `host` and `port` (0: a free one); `settings` are broker settings of Kafka."""
 
     def __init__(
         self,
@@ -202,11 +199,7 @@ class GatewayServer:
     def start(
         self, joined: Callable[[], object] = lambda: None, should_stop: Callable[[], bool] = lambda: False
     ) -> GatewayServer:
-        """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses; retries other failures.
-
-        `joined` is called when the gateway listens and has joined the root's gateways. One process of several waits
-        for the other processes, until `should_stop`.
-        """
+        """Begin to answer; `joined` is called after joining the root's gateways. Raises StorageError."""
         self._thread.start()
         try:
             self._in_loop(self._sockets.listen(self.host, self._requested_port)).result()

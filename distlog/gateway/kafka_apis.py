@@ -54,10 +54,7 @@ class KafkaApis:
         }
 
     def supports(self, head: RequestHead, session: ClientSession) -> bool:
-        """Return True if a request's body can be read, False for an unknown version of ApiVersions.
-
-        Raises InvalidRequestError for a request that the gateway doesn't have, or that this client may not send yet.
-        """
+        """Return whether the body can be read. Raises InvalidRequestError if this client may not send the request."""
         api = self._apis.get(head.api_key)
         if session.principal is None and not (
             head.api_key == API_VERSIONS_KEY or (api is not None and api.handlers is Handlers.SASL)
@@ -72,10 +69,7 @@ class KafkaApis:
         )
 
     def offer_new(self, request: Request, has_time: Callable[[], bool]) -> bool:
-        """Handle a small Produce request in the network's thread while it `has_time`; queue all other requests.
-
-        Returns True if the request was handled here.
-        """
+        """Handle a small Produce request in the network's thread, and return True; queue all other requests."""
         is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
         if is_small and has_time() and self.pools[Handlers.RECORDS].has_handled_at_once(request):
             return True
@@ -167,11 +161,7 @@ class Api(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The parts of the gateway that handlers use.
-
-    Without `acls` every client may do everything. With `acls` clients may also change the `users` of the root.
-    `queue_password_check` queues a request for the thread of passwords.
-    """
+    """The components that handlers use. Without `acls`, clients may do everything, except changing `users`."""
 
     config: GatewayConfig
     metadata: MetadataCache

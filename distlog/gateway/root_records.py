@@ -66,11 +66,7 @@ class RootRecords(ABC, Generic[Key, Value]):
 
     @abstractmethod
     def parse(self, key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
-        """Return the key of a record and its value; None removes the key.
-
-        Raises ValueError or DistlogError for a record that is logged and skipped; UnknownValueError also removes its
-        key.
-        """
+        """Parse a record; None removes the key. An error is logged; UnknownValueError also removes its key."""
 
     @abstractmethod
     def on_changed(self, values: Mapping[Key, Value]) -> None:

@@ -313,10 +313,7 @@ class DistlogReader(DataSourceReader):
 def read_splits(
     spark: SparkSession, storage: Storage, prefix: str, schema: StructType, splits: Sequence[Split]
 ) -> DataFrame:
-    """Return the records of `splits` as a DataFrame, a task for each split.
-
-    The JVM is a third faster than with the data source, and Spark gets an estimate of the rows' size.
-    """
+    """Return the records of `splits` as a DataFrame, a third faster than the data source does; a task per split."""
     reader = SplitReader(storage, prefix, schema)
     # each task gets all splits as bytes, and unpickles only the split that it reads
     pickled = list(map(pickle.dumps, splits))
@@ -356,16 +353,13 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
 
 
 class FilteringReader(DistlogReader):
-    """A reader that bounds the read by filters; Spark applies all filters to each row again.
-
-    It is not the default: Spark 4.3.0 uses the plan of a DataFrame's first scan for all its scans, so a plan with
-    filters is right for only one action per `load()`.
-    """
+    """Bounds a read by filters. Not the default: Spark 4.3.0 uses a frame's first plan for all its scans."""
 
     _filters: tuple[Any, ...] = ()
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         self._filters = tuple(filters)
+        # Spark applies all filters to each row again
         return filters
 
     def __getstate__(self) -> dict[str, Any]:
@@ -405,21 +399,14 @@ def _compared_value(attribute: tuple[str, ...], value: object) -> int | bytes | 
 
 
 class KnownTopics:
-    """The MAX_TOPICS topics that this process used last; safe between threads.
-
-    Spark keeps its Python processes for a minute: those that plan and commit a stream's micro-batches, and a driver
-    that repeats appends or reads, do not load the topic from the beginning.
-    """
+    """The topics that this Python process used last, which it need not load again; safe between threads."""
 
     def __init__(self) -> None:
         self._lock = process_lock()
         self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """Load the newest snapshot: 2 requests for a known topic with one new commit.
-
-        If this commit is at most `recent_ms` old, 1 request, but later commits are missing.
-        """
+        """Load the newest snapshot; one of at most `recent_ms` may miss later commits, for fewer requests."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
         try:

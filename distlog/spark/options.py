@@ -141,11 +141,7 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The parsed options of a read.
-
-    `start` and `end` are offsets, or times that are resolved to offsets: records between them may have any timestamp.
-    `times` selects the records by their timestamps.
-    """
+    """The options of a read. `start` and `end` may be times, which become offsets; `times` filters by timestamp."""
 
     storage: Storage
     start: Bound

@@ -97,12 +97,7 @@ def partition_column(rows: DataFrame, partitions: int) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
-
-    compression is the codec if the topic's compression.type is producer; Spark's Kafka sink has the name
-    kafka.compression.type. timestampUnit is the unit of numbers in the column timestamp. mergeSegments sets whether
-    small segments are merged after the commit, by default after a micro-batch. topic can only name the path's topic.
-    """
+    """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do."""
 
     storage: Storage
     app_id: str | None = None
@@ -190,12 +185,7 @@ class WrittenSegments(WriterCommitMessage):
 
 
 class TaskWriter:
-    """Writes the rows of a task, or the few rows that the driver writes.
-
-    Each attempt of a task writes files under new names and never deletes them: only the files of the attempt whose
-    message Spark passes to `commit` become part of the topic. `held_bytes` limits the bytes of small segments that
-    wait in memory to be written together.
-    """
+    """Writes the rows of a task. Only files of the attempt that Spark passes to `commit` become part of the topic."""
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic, held_bytes: int | None = None) -> None:
         self._topic, self._context = topic, TaskContext.get()
@@ -356,10 +346,7 @@ class DistlogWriter(DataSourceArrowWriter):
 
 
 class DistlogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch.
-
-    Spark pickles the planner's object to each task. The process that commits opens another object, without a topic.
-    """
+    """Writes one micro-batch. The process that commits it has an object without a topic."""
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
         self._options, self._topic = options, topic
@@ -379,11 +366,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, self._topic, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Commit the segments of all tasks, in their order, unless this batch or a later one is already committed.
-
-        A batch without rows makes no commit. Raises CommitConflictError (nothing was appended) or
-        CommitStateUnknownError (the rows may have been appended). After either error the query can be restarted.
-        """
+        """Commit the segments of all tasks, unless this batch, or a later one, is committed already."""
         exclude_from_gc()
         written = written_segments(messages)
         planned = next((message.topic for message in written if message.segments), None)

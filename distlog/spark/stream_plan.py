@@ -526,10 +526,7 @@ class Admission:
         self._last_batch_s: float | None = None
 
     def should_wait(self, available: Ranges) -> bool:
-        """Return whether to wait for more records; if not, start the delay of the next batch.
-
-        As in Spark's Kafka source, the first batch doesn't wait, and no batch waits longer than `max_delay_s`.
-        """
+        """Return whether to wait for more records. As in Spark's Kafka source, the first batch doesn't wait."""
         min_offsets, now = self._limits.min_offsets, self._clock()
         has_few = min_offsets is not None and sum(end - start for start, end in available.values()) < min_offsets
         if has_few and self._last_batch_s is not None and now - self._last_batch_s < self._limits.max_delay_s:
@@ -699,11 +696,7 @@ REFRESH_S_PER_ACTIVE_SEGMENT = 0.0004
 
 
 class WatchedTopic:
-    """Keeps the newest snapshot of the topic in `storage`, also after it was dropped or created again.
-
-    A refresh costs one request if nothing is new, so remote storage gets one only every REMOTE_REFRESH_S seconds. On
-    a local disk each poll refreshes, unless the topic has many active segments.
-    """
+    """The newest snapshot of the topic in `storage`, also after it was dropped or created again."""
 
     #: Reads the topic of the last refresh.
     reader: SegmentReader

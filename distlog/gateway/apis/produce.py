@@ -40,10 +40,7 @@ from distlog.gateway.topics.partition import Fence, Partition, producer_of
 
 
 def produce(request: Request, broker: Broker) -> None:
-    """Append the batch of each partition; respond when all batches are durable or have failed.
-
-    A second call continues a request that has waited. Raises WouldWaitError if the request would wait, but may not.
-    """
+    """Append batches and respond, now or in a later call. Raises WouldWaitError if the request may not wait."""
     if request.handler_state is None:
         if not request.may_wait and not _needs_only_writes(request, broker):
             raise WouldWaitError

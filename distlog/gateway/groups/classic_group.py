@@ -22,11 +22,7 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 
 
 class ClassicGroup:
-    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970 (for stored times).
-
-    No method waits or does I/O: calls are answered by callbacks, immediately or when the other members have joined.
-    Not thread-safe: the coordinator holds the group's lock. Calls of members raise CoordinatorError.
-    """
+    """The group `id`, for one thread; clocks give ms. No method waits or does I/O: callbacks answer."""
 
     def __init__(
         self,
@@ -364,11 +360,7 @@ SaveGroup = Callable[["GroupRecord", OnStored], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client that joins, or joins again. Times are in ms.
-
-    `protocols` are the client's protocols, the preferred one first, each with a subscription. With `must_know_id`, a
-    new member is refused with its id, and joins again with this id (KIP-394).
-    """
+    """A client that joins, or joins again; `protocols` have subscriptions, the preferred one first. Times in ms."""
 
     member_id: str = ""
     instance_id: str | None = None
@@ -378,6 +370,7 @@ class Join:
     session_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
+    #: A new member is refused with its id, and joins again with this id (KIP-394).
     must_know_id: bool = False
     may_skip_assignment: bool = False
 
@@ -449,10 +442,7 @@ class GroupRecord:
 
 @dataclass(slots=True)
 class ClassicMember:
-    """A member, and its last join `request`. Its session does not expire while its join or sync waits.
-
-    `join` and `sync` are the callbacks of waiting requests. `expires_at` is a time of the clock in ms.
-    """
+    """A member, its last join `request`, and the callbacks of a waiting `join` and `sync`."""
 
     id: str
     instance_id: str | None
@@ -588,11 +578,7 @@ MIN_REBALANCE_MS = 100
 
 @dataclass(slots=True)
 class Rebalance:
-    """Members join until `deadline`, in ms.
-
-    The first rebalance of an empty group (Kafka's InitialDelayedJoin, KIP-134) waits `delay_ms`, and again while new
-    members join, up to `extension_ms` more, so that members that start together are in one generation.
-    """
+    """Members join until `deadline`, in ms. The first rebalance of a group is extended for new members (KIP-134)."""
 
     deadline: float
     is_first: bool = False

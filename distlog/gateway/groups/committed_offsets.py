@@ -40,10 +40,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Store all offsets or none; `on_stored` gets the code when they are durable, or refused.
-
-        Any client may commit to a group without members, without a generation (-1): this creates a missing group.
-        """
+        """Store all offsets or none. Without a generation (-1), the group may have no members, or be new."""
         try:
             _check_metadata(positions)
             missing = ErrorCode.illegal_generation
@@ -100,11 +97,7 @@ class CommittedOffsets:
         member_id: str | None = None,
         epoch: int = -1,
     ) -> dict[TopicPartition, Position | ErrorCode | None]:
-        """Return the offsets in `partitions`, or all; a missing group has none. Raises CoordinatorError.
-
-        With `stable`, an offset that an open transaction may replace has an error code, and the client retries
-        (KIP-447). A member of the newer protocol sends its epoch.
-        """
+        """Return offsets, or a code if `stable` and an open transaction may replace the offset (KIP-447)."""
         try:
             existing = self._groups.get(group)
             if existing is not None and existing.offsets.has_pending:
@@ -238,12 +231,7 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
-    """Commit a group's offsets in `topic`, by partition, all or none; they are durable when this returns.
-
-    Their commit time is at least `since_ms`: earlier offsets would belong to a dropped topic. During the commit, this
-    process leads the group's partition: a gateway that starts now loads all offsets or none. Raises
-    CommitConflictError if a gateway runs or the group has members; DistlogError.
-    """
+    """Commit a group's offsets in `topic` by partition, durably, all or none. Raises DistlogError."""
     if topic.sibling(OFFSETS_TOPIC) is None:
         raise InvalidConfigError("the topic is in no folder that a gateway could serve", url=topic.url)
     root, _, name = topic.url.rpartition("/")
@@ -263,10 +251,12 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
     try:
         store.open()
         number = store.partition_of(group)
+        # a gateway that starts now loads all offsets or none
         store.begin([number], check_no_gateway)
         groups = GroupRegistry(store, GroupSettings())
         groups.load(store.load([number]))
         codes = queue.SimpleQueue[ErrorCode]()
+        # offsets before `since_ms` would belong to a dropped topic
         now_ms = max(groups.wall_clock(), since_ms)
         changes = {(name, partition): Position(offset, commit_ms=now_ms) for partition, offset in positions.items()}
         CommittedOffsets(groups, EndedTransactions(groups, store), retention_ms=0).commit(group, changes, codes.put)

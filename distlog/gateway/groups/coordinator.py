@@ -232,10 +232,7 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class DroppedTopics:
-    """Deletes offsets of groups in topics that were dropped; `find` raises TopicNotFoundError.
-
-    A missing topic was dropped only if an earlier check found it: a topic may be restored after its groups.
-    """
+    """Deletes groups' offsets in topics that were dropped after an earlier check; `find` finds a topic."""
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
         self._offsets, self._find = offsets, find
@@ -279,11 +276,7 @@ _LONGEST_WAIT_S = 600.0
 
 
 class GroupServices:
-    """The groups that the `lease` gives to this gateway, kept in `store`.
-
-    One thread runs their timers, one keeps the lease, one loads and unloads them. Offsets of a group without members
-    are kept for `retention_ms` (`offsets.retention.minutes`).
-    """
+    """The groups that the `lease` gives to this gateway, kept in `store`, and their threads."""
 
     def __init__(
         self,
@@ -422,11 +415,7 @@ def _clear_and_continue(wake: threading.Event, is_stopping: threading.Event) -> 
 
 
 class Coordination:
-    """Loads the partitions of `store` that the `lease` holds, and unloads the others. One thread calls `step`.
-
-    A partition is loaded after the start of a new epoch, which fences other gateways. A partition that the lease no
-    longer holds is unloaded. When its changes in flight are stored, it is given up, and `unloaded` is set.
-    """
+    """Loads the partitions of `store` that the `lease` holds, and unloads others, which sets `unloaded`."""
 
     def __init__(self, lease: GatewayLease, store: LeaderStore, unloaded: threading.Event) -> None:
         self._lease, self._store, self._unloaded = lease, store, unloaded

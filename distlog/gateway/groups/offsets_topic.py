@@ -62,12 +62,7 @@ PARTITIONS = 50
 
 
 class OffsetsTopic:
-    """The topic `__consumer_offsets`: stores the groups in the partitions that this gateway leads.
-
-    Changes are gathered for `linger_ms`, and durable when `on_stored` is called without an error. Thread-safe, except
-    `begin`, `drain` and `end`. On a local disk each partition has its own writer, since a stopped process may hold
-    the lock of one partition; on an object store one writer commits all partitions together.
-    """
+    """The topic `__consumer_offsets`: stores the groups in led partitions; for many threads."""
 
     def __init__(
         self,
@@ -83,7 +78,7 @@ class OffsetsTopic:
         #: The topic after the first use; None again after it was dropped.
         self._cached: tuple[Topic, Leadership] | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
-        # by partition; by None if all partitions share a writer
+        # by partition, since a stopped process may hold the lock of one; on an object store all by None
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._callback_thread: threading.Thread | None = None
@@ -107,8 +102,8 @@ class OffsetsTopic:
 
     def compact(self) -> None:
         """Compact the partitions that this gateway leads; one caller at a time. Raises nothing."""
-        if self._cached is not None:
-            topic, leadership = self._cached
+        if (cached := self._cached) is not None:
+            topic, leadership = cached
             self._compaction.step(topic, leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:

@@ -55,10 +55,7 @@ Entry = TypeVar("Entry", bound=_Entry)
 
 
 class CoordinatedEntries(ABC, Generic[Entry]):
-    """The groups or transactions that this gateway coordinates, by name, each with a lock; for many threads.
-
-    `check` raises CoordinatorError for a name that this gateway does not coordinate, or not yet.
-    """
+    """Groups or transactions by name, each with a lock; `check` raises for names of other gateways."""
 
     def __init__(self, check: Callable[[str], None], new: Callable[[str], Entry]) -> None:
         self.check, self._new = check, new
@@ -69,11 +66,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     def lock_entry(
         self, name: str, *, create: bool = False, missing_code: ErrorCode = ErrorCode.none, is_loading: bool = False
     ) -> Iterator[Entry]:
-        """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`.
-
-        An entry that is unloaded concurrently is not missing: with this code, members would give up their partitions.
-        While `is_loading`, the name is not checked.
-        """
+        """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`."""
         while True:
             unloads = self._unloads
             if not is_loading:
@@ -83,6 +76,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                 if entry is None and create:
                     entry = self._entries[name] = self._new(name)
             if entry is None:
+                # if it was unloaded, `missing_code` would make members give up their partitions
                 if unloads != self._unloads:
                     continue
                 raise CoordinatorError(missing_code)
@@ -138,11 +132,7 @@ _LOAD_PAUSE_MS = 1000
 
 
 class GroupRegistry(CoordinatedEntries[Group]):
-    """The groups by name; for many threads. `clock` gives ms that never go back; `wall_clock` ms since 1970.
-
-    `check` raises CoordinatorError for a group that this gateway does not coordinate, or not yet.
-    `on_earlier_deadline` is called when `due_s` becomes shorter.
-    """
+    """The groups by name; for many threads. `on_earlier_deadline` is called when `due_s` becomes shorter."""
 
     def __init__(
         self,
@@ -475,10 +465,7 @@ class GroupOffsets:
         ]
 
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """The partitions whose offset was unused for `retention_ms` since its commit, in an empty group (KIP-211).
-
-        A group with members keeps its offsets in subscribed topics, and all offsets if these topics are unknown.
-        """
+        """The partitions without subscribers whose offset was unused for `retention_ms` (KIP-211)."""
         topics = subscribed_topics(group)
         is_settled = isinstance(group, ConsumerGroup) or group.phase in (GroupPhase.EMPTY, GroupPhase.STABLE)
         if topics is None or not is_settled:

@@ -50,11 +50,7 @@ API_VERSIONS_KEY = 18
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """One field of a message, or of each message in an array.
-
-    `kind` is one of FIXED or EMPTY_VALUES, or "" for a `message`. An array has any number of values. A field
-    with a `tag` is present only if its value is not the `default` (KIP-482).
-    """
+    """A field; `kind` is a key of FIXED or EMPTY_VALUES, or "" for a `message`. Tagged fields are optional."""
 
     name: str
     kind: str

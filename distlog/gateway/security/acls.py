@@ -200,10 +200,7 @@ _MAX_DECISIONS, _MAX_CACHED_TEXT = 20_000, 512
 
 
 class AccessLists:
-    """A fixed set of ACLs, for many threads. Decisions are cached, since the ACLs never change.
-
-    `everyone_if_none` is Kafka's `allow.everyone.if.no.acl.found`: resources without an ACL are open to everyone.
-    """
+    """A fixed set of ACLs, with cached decisions. `everyone_if_none` is Kafka's `allow.everyone.if.no.acl.found`."""
 
     def __init__(
         self, acls: Iterable[Acl], super_users: Collection[str] = (), *, everyone_if_none: bool = False

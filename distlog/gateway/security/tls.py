@@ -23,11 +23,7 @@ _MAX_PASSWORD_BYTES = 1 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The paths of PEM files: the certificate chain, its key, and the authorities of clients' certificates.
-
-    `key_password_file` has the key's password in its first line. `crl` has the CRLs of all authorities from the
-    certificate of a client to its root.
-    """
+    """Paths of PEM files; `crl` has the CRLs of all authorities from a client's certificate to its root."""
 
     certificate: str
     key: str

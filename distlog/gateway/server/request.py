@@ -166,10 +166,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights of a client; without `lists` it may do everything. `denials` logs and counts denials.
-
-    A handler checks them before it opens the resource, so a client without rights does not learn what exists.
-    """
+    """A client's rights; all without `lists`. Checked before a resource is opened, to not reveal what exists."""
 
     lists: AccessLists | None = None
     principal: str = ""

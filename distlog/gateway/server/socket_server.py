@@ -54,12 +54,7 @@ _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class SocketServer:
-    """The listening sockets and their connections, in the event loop `loop`. Methods run in the loop's thread.
-
-    `offer(request, has_time)` returns True if it handled the request; `has_time` returns True while this turn of the
-    loop may handle requests. `supports` returns whether a request's body can be read, and raises InvalidRequestError
-    for a request that this client may not send now.
-    """
+    """The listening sockets and their connections, in one thread; `offer` returns whether it handled a request."""
 
     def __init__(
         self,
@@ -247,10 +242,7 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Open a socket for each address of `host`, all at one port; 0 is any free port. Raises StorageError.
-
-    Addresses that this machine lacks are skipped if it has another one: `localhost` may be ::1 without IPv6.
-    """
+    """Open a socket at `port` (0: a free one) for each address of `host` of this machine. Raises StorageError."""
     sockets: list[socket.socket] = []
     address_error: OSError | None = None
     try:
@@ -299,9 +291,7 @@ _IN_FLIGHT_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection.
-
-    Methods run in the event loop's thread, but any thread may call the methods of ClientConnection.
+    """One client's connection; any thread may call the methods of ClientConnection.
 
     A request is handled when the request before it was answered, as in Kafka. Produce requests may follow each other
     while they wait for a sync or a commit that they share. Responses keep the order of requests.

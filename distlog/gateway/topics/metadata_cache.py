@@ -46,11 +46,7 @@ from distlog.gateway.topics.topic_index import MAX_AGE_PER_TOPIC_MS, TopicIndex,
 
 
 class MetadataCache:
-    """The topics of `root`, for many threads. `defaults` are settings that topics do not set themselves.
-
-    Changes by other processes apply within `metadata_max_age_ms`. A new topic is found at once, unless clients ask
-    for many missing topics. On an object store, a list of all topics may be MAX_AGE_PER_TOPIC_MS old per topic.
-    """
+    """The topics of `root`, for many threads. Changes by other processes apply within `metadata_max_age_ms`."""
 
     def __init__(
         self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], config: GatewayConfig
@@ -248,10 +244,7 @@ class MetadataCache:
         hosted.close(SHORT_WAIT_S)
 
     def close_unused(self, is_stopping: Callable[[], bool]) -> None:
-        """Close logs that were unused since the last call, and dropped topics, until `is_stopping`. Raises nothing.
-
-        A closed log does not keep the space of deleted segments.
-        """
+        """Close logs that were unused since the last call, and dropped topics: open files keep deleted segments."""
         self._logs.close_idle()
         for name in self.loaded:
             if is_stopping():
@@ -407,14 +400,9 @@ class HostedTopic(RefreshingTopic):
     def end_transaction(
         self, markers: Mapping[int, BatchRun], fence: Fence, *, timeout_s: float | None = None
     ) -> dict[int, Future[Any]]:
-        """Write durable end markers of a producer's transaction in these partitions, unless `fence` refuses.
-
-        On a local disk, a partition without an open transaction of the producer gets no marker. On an object store
-        each partition gets one: a batch that was checked before this commit meets a conflict, and is checked again.
-        Each future has its partition's error: LockHeldError if a lock was not free in `timeout_s`. The call may be
-        repeated. Raises StorageError.
-        """
+        """Write durable end markers of a producer's transaction, unless `fence` refuses. The call may be repeated."""
         if not self.is_local:
+            # also where no transaction is open: a batch that was checked before this commit is checked again
             return dict(self._gathered.append_runs(markers, fence))
 
         def end(number: int) -> Future[None]:

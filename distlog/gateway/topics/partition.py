@@ -287,10 +287,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs with their first offsets, ascending, as a `leader-epoch-checkpoint` has them.
-
-    Gateways append without an epoch: the latest epoch of the imported log also covers the records after it.
-    """
+    """Epochs and their first offsets, ascending. The latest also covers records of gateways, which have no epoch."""
 
     entries: Sequence[tuple[int, int]] = ()
 

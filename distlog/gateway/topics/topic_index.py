@@ -22,12 +22,7 @@ from distlog.core.times import monotonic_ms
 
 
 class TopicIndex:
-    """The topics of `root` that this gateway has not opened; for many threads.
-
-    The check of a known topic costs one small request, a new topic several. Gateways share results in one object of
-    the root. It is only a cache: entries are checked, and folders decide which topics exist. `clock` gives ms that
-    never go back.
-    """
+    """Summaries of topics that this gateway has not opened: a cache in one object that a root's gateways share."""
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
         self._root, self._clock, self._lock = root, clock, threading.Lock()
@@ -136,11 +131,7 @@ class TopicSummary(NamedTuple):
 
 
 def client_id(name: str, snapshot: Snapshot) -> str:
-    """The id of the topic in the folder `name` for Kafka clients: the topic's own id, unless the folder was renamed.
-
-    A copied folder has the id of its original, but clients fetch by ids: so in a folder of another name, the id is
-    derived from both.
-    """
+    """The topic's id for clients; derived from the folder's name in a copy, which has the id of its original."""
     topic_id = snapshot.topic_id
     return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
 

@@ -43,11 +43,7 @@ from distlog.gateway.transactions.transaction_log import TransactionLog, check_o
 
 
 class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
-    """The transactions by their ids, for many threads; `clock` returns ms since 1970.
-
-    Methods raise CoordinatorError, and DistlogError when the storage fails: then the outcome is unknown, and the same
-    call may be repeated.
-    """
+    """The transactions by id, for many threads. After a DistlogError the outcome is unknown: repeat the call."""
 
     def __init__(
         self,
