@@ -13,7 +13,6 @@ from distlog.core.errors import DistlogError
 
 
 def main() -> None:
-    """Run the command line of this process, and exit with its status."""
     load()()
 
 

@@ -207,7 +207,6 @@ class Source:
             yield reading
 
     def missing_records_warning(self) -> str | None:
-        """Return a warning about files that have bytes but no records, if any."""
         names = [name for splits, reading in self._readings for name in files_without_records(splits, reading.report)]
         return warning_of_no_records(names) if names else None
 

@@ -99,8 +99,6 @@ def open_at(url: str, version: int | None, timestamp: int | None, storage: list[
 
 
 class BadLines(str, Enum):
-    """The treatment of a line that is not a record."""
-
     FAIL = "fail"
     SKIP = "skip"
 

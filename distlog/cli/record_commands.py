@@ -233,7 +233,6 @@ def read(
 
 
 def _check_combination(bounds: Bounds, *, follows: bool, is_old: bool) -> None:
-    """Raise BadParameter for options that cannot be combined."""
     if sum(bound is not None for bound in (bounds.offset, bounds.tail, bounds.since)) > 1:
         raise typer.BadParameter("--offset, --tail and --since cannot be combined", param_hint="--offset")
     if bounds.until is not None and follows:

@@ -403,7 +403,6 @@ def freeze_loaded_objects() -> None:
 
 
 def is_worth_printing(run: TaskRun) -> bool:
-    """Return whether a run did something, or failed."""
     return bool(run.errors) or any(run.counts.values())
 
 

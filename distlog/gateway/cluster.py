@@ -60,7 +60,6 @@ class Node:
         return self.host, self.port, self.machine
 
     def is_reached_from(self, machine: str) -> bool:
-        """True if clients of a gateway on `machine` can reach this node."""
         return self.machine == machine or not is_loopback(self.host)
 
 
@@ -339,7 +338,6 @@ class Leadership:
         return {number for number, epoch in self._epochs.items() if _epoch(snapshot, number) != epoch}
 
     def check(self, head: Snapshot, partitions: Collection[int]) -> None:
-        """Raise LeaderFencedError unless this process leads all `partitions` at this head."""
         epochs = self._epochs
         for number in partitions:
             if epochs.get(number) != _epoch(head, number):

@@ -206,7 +206,6 @@ class RootAcls(RootRecords[bytes, Acl]):
         return Rights(self._lists, f"User:{user}", client_host(host), self.denials)
 
     def create(self, acls: Iterable[Acl]) -> None:
-        """Add ACLs; they are durable, and apply here, when this returns. Raises DistlogError."""
         self.append([encode_acl(check_acl(acl)) for acl in dict.fromkeys(acls)])
 
     def delete(self, acls: Iterable[Acl]) -> None:
@@ -281,7 +280,6 @@ Changes = Mapping[str, float | None]
 
 
 def check_quotas(entity: Entity, changes: Changes) -> None:
-    """Raise InvalidConfigError for an impossible entity or quota."""
     types = [kind for kind, _ in entity.parts]
     if "ip" in types:
         raise InvalidConfigError("there are no quotas of addresses: max.connections.per.ip bounds their connections")
@@ -342,7 +340,6 @@ class DynamicConfigs(RootRecords[_Key, float]):
         return self._quotas.limits
 
     def alter_quotas(self, entity: Entity, changes: Changes) -> None:
-        """Store quotas; they are durable, and apply here, when this returns. Raises DistlogError."""
         check_quotas(entity, changes)
         self.append([encode_config(entity, name, value) for name, value in sorted(changes.items())])
 

@@ -24,7 +24,6 @@ JOBS: Mapping[str, Any] = {
 
 
 def main() -> int:
-    """Run the job that the first argument names. Returns the exit status."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in JOBS:
         print(f"usage: python -m distlog.jobs NAME ...; NAME is one of {', '.join(JOBS)}", file=sys.stderr)

@@ -57,7 +57,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
-    """Append the files in one commit, and create the topic first with --create."""
     started = time.monotonic()
     names = {field.name for field in dataclasses.fields(ReadOptions)} & vars(options).keys()
     chosen_options = {name: getattr(options, name) for name in names}

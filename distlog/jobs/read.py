@@ -29,7 +29,6 @@ CONSOLE_LIMIT = 20
 
 
 def read_topic(spark: SparkSession, options: argparse.Namespace) -> Summary:
-    """Read records, and print them or write them to files."""
     started = time.monotonic()
     if options.format and not options.output:
         raise InvalidConfigError("--format needs --output")

@@ -148,7 +148,6 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
 
 
 def order_columns(order_by: OrderBy) -> list[Column]:
-    """Return the columns to sort by. Raises InvalidRecordError for another type than a name or a Column."""
     sort_columns = [order_by] if isinstance(order_by, str | Column) else list(order_by)
     if wrong := [type(column).__name__ for column in sort_columns if not isinstance(column, str | Column)]:
         raise InvalidRecordError("order_by must have names of columns, or Columns", type=wrong[0])

@@ -52,6 +52,7 @@ from distlog.spark.options import ReadOptions, exclude_from_gc, read_bounds
 from distlog.spark.versions import arrow_schema, map_in_arrow
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_HEADERS_TYPES = (HEADERS.simpleString(), HEADERS.simpleString().replace("binary", "string"))
 TYPES: Mapping[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -116,7 +117,6 @@ def check_schema(schema: StructType) -> None:
 
 
 def check_writable(schema: StructType, config: TopicConfig) -> None:
-    """Raise InvalidRecordError unless rows of `schema` can be appended to a topic of this config."""
     if unknown := set(schema.names).difference(_WRITABLE, IGNORED_COLUMNS):
         raise InvalidRecordError(unknown_columns_text(unknown, _WRITABLE))
     if len(set(schema.names)) < len(schema.names):
@@ -124,18 +124,14 @@ def check_writable(schema: StructType, config: TopicConfig) -> None:
     for field in schema:
         if field.name in IGNORED_COLUMNS:
             continue
-        accepted = _WRITABLE[field.name]
-        if not isinstance(field.dataType, accepted) or (field.name == "headers" and not _are_headers(field.dataType)):
+        accepted, type_text = _WRITABLE[field.name], field.dataType.simpleString()
+        if not isinstance(field.dataType, accepted) or (field.name == "headers" and type_text not in _HEADERS_TYPES):
             expected = " or ".join(kind.typeName() for kind in accepted)
-            raise InvalidRecordError(f"column {field.name} must be {expected}", type=field.dataType.simpleString())
+            raise InvalidRecordError(f"column {field.name} must be {expected}", type=type_text)
     required = ["value", "key"] if "compact" in config.cleanup_policy else ["value"]
     for name in required:
         if name not in schema.names:
             raise InvalidRecordError(f"a {name} column is needed", columns=",".join(schema.names))
-
-
-def _are_headers(kind: DataType) -> bool:
-    return kind.simpleString() in (HEADERS.simpleString(), HEADERS.simpleString().replace("binary", "string"))
 
 
 def spark_batches(batches: Iterable[pa.RecordBatch], topic: str, columns: StructType) -> Iterator[pa.RecordBatch]:

@@ -68,7 +68,6 @@ class DistlogDataSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of `schema`, which may come from the user."""
         from distlog.spark.batch_source import DistlogReader, FilteringReader, check_schema, load_snapshot
         from distlog.spark.options import ReadOptions
 

@@ -167,7 +167,8 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
             self._stages: dict[int, Stage] = {}
 
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
-            for target, kind, data in _unpacked(batch):
+            for row in zip(*(batch.column(name) for name in _SCHEMA.names), strict=True):
+                target, kind, data = row[0].as_py(), row[1].as_py(), memoryview(row[2].as_buffer())
                 # one Spark task may get several targets
                 stage = self._stages.get(target) or self._stages.setdefault(target, make())
                 yield from (pa.Table.from_batches([output]) for output in stage.receive(kind, data))
@@ -182,11 +183,6 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
     function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)
     outputs: DataFrame = function(shuffled.asTable())
     return outputs
-
-
-def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
-    targets, kinds = batch.column("target").to_pylist(), batch.column("kind").to_pylist()
-    return zip(targets, kinds, (memoryview(value.as_buffer()) for value in batch.column("data")), strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,6 @@ class Bound:
     option: str
 
     def check(self, topic: str, partitions: Collection[int]) -> None:
-        """Raise InvalidConfigError if numbers by partition are not about `topic` and exactly these partitions."""
         if not isinstance(self.value, int):
             self.value.check(topic, partitions, self.option)
 
@@ -276,7 +275,6 @@ class Bound:
 
 
 def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
-    """Return the topic's storage; with `tiered`, in Kafka's tiered storage."""
     if not options.flag("tiered", default=False):
         return storage_of(texts)
     topic = options.text("subscribe")
@@ -288,7 +286,6 @@ def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
 
 
 def _keys(text: str | None) -> frozenset[bytes] | None:
-    """Parse a list of keys in JSON."""
     if text is None:
         return None
     try:

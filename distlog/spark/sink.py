@@ -74,7 +74,6 @@ class PlannedTopic:
         )
 
     def check(self, head: Snapshot) -> None:
-        """Raise CommitConflictError unless `head` is a snapshot of the same topic."""
         if self.topic_id != head.topic_id:
             raise CommitConflictError(
                 "nothing was committed: the topic was dropped and created again during the write; write again"
@@ -131,7 +130,6 @@ class WriteOptions:
         return cls(storage_of(texts), app_id, batch_id, codec, merge, topic_name, unit)
 
     def check(self, schema: StructType, config: TopicConfig) -> None:
-        """Raise InvalidConfigError or InvalidRecordError unless rows of `schema` can be appended to the topic."""
         if self.topic_name not in (None, self.storage.name):
             text = "option topic must name the topic of the path: write to the path of the other topic"
             raise InvalidConfigError(text, topic=self.topic_name, path=self.storage.name)
@@ -228,7 +226,6 @@ class TaskWriter:
 def write_rows(
     options: WriteOptions, topic: PlannedTopic, batches: Iterable[pa.RecordBatch | pa.Table]
 ) -> WrittenSegments:
-    """Write all rows of a task."""
     writer = TaskWriter(options, topic)
     for batch in batches:
         writer.append(batch)

@@ -146,7 +146,6 @@ class UnlimitedStreamReader(DistlogStreamReader):
         return super().initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
-        """Return the end of the log, where the next batch ends."""
         return dict(self._planner.log_end())
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
@@ -232,14 +231,12 @@ class StreamPlan:
         return dataclasses.replace(self._log_end(snapshot), first=first).to_json()
 
     def report_recreated_topic(self, start: OffsetJson, end: OffsetJson) -> None:
-        """Report data loss if the topic was created again between the two offsets."""
         snapshot = self._topic.latest
         start_offset, end_offset = (parse_offset(value, self._name, snapshot) for value in (start, end))
         if start_offset and end_offset and start_offset.topic_id != end_offset.topic_id:
             self._loss.report_other_topic(self._name, snapshot, start_offset.topic)
 
     def check_start(self) -> None:
-        """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin at its start."""
         self._resolve_start(self._topic.refresh())
 
     def splits(self, start: OffsetJson, end: OffsetJson) -> list[StreamSplit]:
@@ -419,7 +416,6 @@ def parse_offset(value: OffsetJson, name: str, snapshot: Snapshot) -> StreamOffs
 
 
 def _check_one_topic(value: OffsetJson) -> None:
-    """Raise InvalidConfigError for an offset of Spark's Kafka source that has several topics."""
     if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
         raise InvalidConfigError(
             "the checkpoint is of Spark's Kafka source, and about several topics: start a query for each topic, with "
@@ -674,7 +670,6 @@ class DataLoss:
         self.report(TopicNotFoundError(f"{reason}: {_CONTINUE_ADVICE}", topic=name))
 
     def report_missing_partition(self, name: str, partition: int) -> None:
-        """Report that the options or the topic no longer have a partition that the stream has read."""
         text = f"a partition of the checkpoint is not selected: check the option assign; {_CONTINUE_ADVICE}"
         self.report(TopicNotFoundError(text, topic=name, partition=partition))
 

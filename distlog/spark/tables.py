@@ -81,7 +81,6 @@ class TableReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
         return {"table": self.table, "rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
 
 
@@ -378,7 +377,6 @@ class LakeTable(ABC):
             raise InvalidConfigError(f"{text}: {self._remedy()}") from error
 
     def properties(self) -> dict[str, str] | None:
-        """Return the table's properties; None without a table."""
         try:
             if not self.spark.catalog.tableExists(self.name):
                 return None

@@ -89,7 +89,6 @@ def repartition_by(frame: DataFrame, count: int, column: str) -> DataFrame:
 
 
 def check_pyspark(has_feature: bool, feature: str, since: str, instead: str = "") -> None:
-    """Raise InvalidConfigError if this version of PySpark does not have the feature."""
     if not has_feature:
         raise InvalidConfigError(
             f"{feature} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}"

@@ -210,7 +210,6 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
 def partition_code(
     request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str, number: int
 ) -> ErrorCode:
-    """The error code of a partition that is missing, or that the client may not use."""
     try:
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)

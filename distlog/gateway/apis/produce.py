@@ -61,8 +61,6 @@ _MIN_WAIT_S = 1.0
 
 
 class BatchState(Enum):
-    """The progress of a batch."""
-
     WAITING = auto()
     #: Another process holds the partition's lock: the batch is appended when the lock is free.
     LOCKED = auto()
@@ -296,7 +294,6 @@ class ProduceRequest(DelayedAppend):
 
 
 def _error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
-    """Kafka's code for the error of a partition, by `CODES` in `error_codes.py`."""
     code = topic_error_code(error, topic)
     # Produce has an older code for a fenced producer than other APIs
     return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code

@@ -72,7 +72,6 @@ def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
 
 
 def _refuse(request: Request, broker: Broker, fields: Fields, *, user: str, reason: str) -> None:
-    """Log the failure, answer after a delay, and disconnect."""
     session, shortest_s = request.session, broker.config.failed_authentication_delay_ms / 1000
     assert session.sasl is not None
     failures, host = session.sasl.failures, session.address[0]
@@ -191,7 +190,6 @@ def _enum_value(kind: type[_Enum], code: int) -> _Enum:
 
 
 def _parsed(parse: Callable[[Any], _Result], fields: Any) -> _Result:
-    """Parse an ACL or a filter. Raises RefusedError if it is invalid."""
     try:
         return parse(fields)
     except InvalidConfigError as error:

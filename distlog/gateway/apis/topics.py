@@ -144,7 +144,6 @@ _ListNamesById = Callable[[], Mapping[uuid.UUID, str]]
 
 
 def _find_name(name: str | None, topic_id: uuid.UUID | None, names_by_id: _ListNamesById) -> str:
-    """The name of the topic that a client requests by name or id. Raises UnknownTopicIdError."""
     if name is not None:
         return name
     if topic_id is None or topic_id not in names_by_id():
@@ -335,7 +334,6 @@ _FIRST_WITH_IDS = 6
 
 
 def delete_topics(request: Request, broker: Broker) -> Fields:
-    """Drop topics by name, or by id."""
     if request.api_version < _FIRST_WITH_IDS:
         names = dict.fromkeys(request.body.topic_names)
         responses = [fields_or_error(_drop, request, broker, name, name=name) for name in names]

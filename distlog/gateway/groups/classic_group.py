@@ -119,7 +119,6 @@ class ClassicGroup:
         self._store(on_stored, {other.id: other.assignment for other in self.members})
 
     def _await_generation(self, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
-        """Answer the join when the next generation begins."""
         member.request = request
         member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
         member.join = answer
@@ -208,7 +207,6 @@ class ClassicGroup:
         self._store(on_stored, assignments)
 
     def _refuse_syncs(self, code: ErrorCode) -> None:
-        """Answer the members that wait for an assignment with the error."""
         for member in self.members:
             member.assignment = b""
             member.answer_sync(SyncReply(error=code))
@@ -237,7 +235,6 @@ class ClassicGroup:
             raise CoordinatorError(ErrorCode.rebalance_in_progress)
 
     def current_member(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
-        """The member with these ids. Raises CoordinatorError if it is missing, or of another generation."""
         member = self.members.checked_member(member_id, instance_id)
         if generation != self.generation:
             raise CoordinatorError(ErrorCode.illegal_generation)

@@ -281,7 +281,6 @@ class ConsumerGroup:
     def _unowned(
         self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]
     ) -> frozenset[TopicIdPartition]:
-        """The `partitions` that no other member has."""
         if not partitions:
             return partitions
         assignments = (other.current for other in self.members.values() if other is not member)

@@ -235,8 +235,6 @@ class Authentication:
 
 
 class SaslExchange:
-    """The SASL exchange of one connection."""
-
     def __init__(self, authentication: Authentication) -> None:
         self._authentication = authentication
         self.mechanism = ""

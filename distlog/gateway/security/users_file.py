@@ -118,7 +118,6 @@ class Users:
         return next(iter(sorted(self.secrets.get(name, ()))), PLAIN_BY)
 
     def with_root_users(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
-        """These users, and the root's users with other names."""
         return replace(self, secrets={**secrets, **self.secrets})
 
     def with_user(self, name: str, secrets: Mapping[str, ScramSecret]) -> Users:

@@ -178,7 +178,6 @@ class Rights:
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
     def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """True if the client may do this with at least one resource of the type."""
         return self.lists is None or self.lists.may_any(self.principal, self.host, operation, kind)
 
     def may_describe(self, topic: str) -> bool:

@@ -346,7 +346,6 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_throttled(self) -> bool:
-        """True while its client is not read, since it has used a quota."""
         return self._throttles > 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -380,7 +379,6 @@ class Connection(asyncio.BufferedProtocol):
         return not self._in_flight or (self._allows_pipelining and len(self._in_flight) < _MAX_IN_FLIGHT)
 
     def _read_next(self) -> None:
-        """Take the next frame if it is complete; close the connection if it cannot be a request."""
         try:
             self._start_next()
         except InvalidRequestError as error:

@@ -123,7 +123,6 @@ class MetadataCache:
         return {uuid.UUID(topic.topic_id): name for name, topic in topics if isinstance(topic, TopicSummary)}
 
     def resolve(self, topic: str | uuid.UUID) -> HostedTopic:
-        """The topic with this name or id. Raises as `fresh_topic` and `topic_of_id`."""
         return self.fresh_topic(topic) if isinstance(topic, str) else self.topic_of_id(topic)
 
     def client_topic(self, topic: str | uuid.UUID) -> HostedTopic:

@@ -194,7 +194,6 @@ class FailedBatches:
         self._lowest: OrderedDict[tuple[Hashable, int, int], tuple[int, int]] = OrderedDict()
 
     def add(self, topic: Hashable, partition: int, records: bytes) -> None:
-        """Note a failed batch, which its client will send again."""
         if len(records) < _PRODUCER_POSITION + _PRODUCER_FORMAT.size:
             return
         producer, epoch, sequence = producer_of(records)

@@ -178,7 +178,6 @@ class _IndexedTopic(NamedTuple):
         return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.kept_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
-        """True if the version's commit was read recently, at this time of the store's clock."""
         return time_ms - self.proven_ms < PROOF_MS
 
 

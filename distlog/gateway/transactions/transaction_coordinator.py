@@ -66,7 +66,6 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             self._entries.update(transactions)
 
     def states(self, ids: Collection[str] | None = None) -> list[TransactionState]:
-        """The states of known `ids`, or of all, by id."""
         for id_ in ids or ():
             self.check(id_)
         transactions = [self.get(id_) for id_ in (self.names() if ids is None else ids)]

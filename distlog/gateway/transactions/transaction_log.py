@@ -91,7 +91,6 @@ class TransactionLog:
         return partitions
 
     def drain(self) -> None:
-        """Wait for the appends in flight."""
         with self._lock:
             in_flight = list(self._in_flight)
         wait(in_flight)
