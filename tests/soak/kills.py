@@ -29,6 +29,7 @@ CONFIGS = (
     {"cleanup.policy": "delete", "segment.jitter.ms": 50, "segment.ms": 100},
     {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01},
     {"cleanup.policy": "delete", "preallocate": True, "retention.bytes": 400_000},
+    {"cleanup.policy": "delete", "internal.segment.bytes": 600_000, "key.index.enable": True},
 )
 FLUSHES = (0, 1, 50)
 #: Kills come as fast as processes start; now and then there is time for rolls, compactions and reads.

@@ -93,7 +93,15 @@ class Reader:
         demand(end >= max(acks, default=-1) + 1, f"the log ends at {end}, before an acknowledged record")
         demand(end >= self._next[partition], f"the log ends at {end}, and ended at {self._next[partition]}")
         begin = start if again else max(start, self._next[partition])
-        records = {offset: writer_of(value) for offset, _, value in read_records(topic, partition, begin)}
+        rows = read_records(topic, partition, begin)
+        records = {offset: writer_of(value) for offset, _, value in rows}
+        if again and rows:
+            _, key, _ = rows[len(rows) // 2]
+            offsets = topic.scan(partition, keys=key, start=begin).to_table()["offset"].to_pylist()
+            demand(
+                offsets == [offset for offset, row_key, _ in rows if row_key == key],
+                f"the records of key {key!r} from {begin} on are at {offsets}",
+            )
         expected = range(begin, end)
         if self._is_compacted:
             demand(set(records) <= set(expected), "there are offsets out of bounds")
@@ -117,6 +125,7 @@ def maintain(url: str, acks: str) -> None:
         topic.retention,
         topic.compact,
         topic.vacuum,
+        topic.rebuild_indexes,
         *(log.roll for log in logs),
     ]
     while True:
