@@ -1,9 +1,8 @@
 """Traces the main flows and counts what a reader must follow: `python -m tools.flows [--write]`.
 
 A flow is run once to warm up, and then traced in all threads (Produce: in the threads of network and handlers): the
-files of distlog that it crosses, its functions, its calls into another file, the deepest stack, and the calls into a
-higher layer. `--write` puts the table into
-CONTRIBUTING.md.
+files of distlog that it crosses, the files that call no other, its functions, its calls into another file,
+the deepest stack, and the calls into a higher layer. `--write` puts the table into CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -48,6 +47,8 @@ class Trace:
     def __init__(self, layer_of: Callable[[str], int], thread_prefix: str = "") -> None:
         self.is_on, self._thread_prefix = True, thread_prefix
         self.files, self.functions = set[str](), set[tuple[str, str]]()
+        #: The files that call another one.
+        self.callers = set[str]()
         self.crossings, self.depth = 0, 0
         self.upward = set[tuple[str, str]]()
         self._layer_of = layer_of
@@ -65,6 +66,7 @@ class Trace:
             caller = caller.f_back
         if caller is not None and caller.f_code.co_filename != file:
             self.crossings += 1
+            self.callers.add(caller.f_code.co_filename)
             source, target = (str(level.f_globals["__name__"]) for level in (caller, frame))
             if self._layer_of(target) > self._layer_of(source):
                 self.upward.add((source, target))
@@ -164,7 +166,8 @@ def flow_trace(name: str, layer_of: Callable[[str], int]) -> Trace:
 
 def row(name: str, layer_of: Callable[[str], int]) -> list[str]:
     trace = produce_trace(layer_of) if name == PRODUCE else flow_trace(name, layer_of)
-    numbers = len(trace.files), len(trace.functions), trace.crossings, trace.depth, len(trace.upward)
+    leaves = len(trace.files - trace.callers)
+    numbers = len(trace.files), leaves, len(trace.functions), trace.crossings, trace.depth, len(trace.upward)
     return [name, *(f"{number:,}" for number in numbers)]
 
 
@@ -191,7 +194,8 @@ def layers() -> Callable[[str], int]:
 
 def table() -> str:
     layer_of = layers()
-    rows = [["flow", "files", "functions", "calls into another file", "depth", "calls up a layer"], ["---"] * 6]
+    rows = [["flow", "files", "leaf files", "functions", "calls into another file", "depth", "calls up a layer"]]
+    rows.append(["---"] * len(rows[0]))
     rows += [row(name, layer_of) for name in (*FLOWS, PRODUCE)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
