@@ -406,11 +406,12 @@ class LineReading:
 
 def _with_added_columns(records: pa.Table, options: ReadOptions) -> pa.Table:
     if options.headers and records.num_rows:
-        added = [{"key": name, "value": value.encode()} for name, value in options.headers]
+        added_headers = [{"key": name, "value": value.encode()} for name, value in options.headers]
         if (index := records.schema.get_field_index("headers")) < 0:
-            records = records.append_column("headers", pa.repeat(scalar_of(added, HEADERS_TYPE), records.num_rows))
+            column = pa.repeat(scalar_of(added_headers, HEADERS_TYPE), records.num_rows)
+            records = records.append_column("headers", column)
         else:
-            lists = [[*(headers or ()), *added] for headers in records["headers"].to_pylist()]
+            lists = [[*(headers or ()), *added_headers] for headers in records["headers"].to_pylist()]
             records = records.set_column(index, "headers", column_of(lists, HEADERS_TYPE))
     if options.partition is not None:
         column = pa.repeat(scalar_of(options.partition, pa.int32()), records.num_rows)
@@ -587,14 +588,14 @@ def lines_after(storage: InputStorage, file: InputFile, position: int) -> Iterat
 def _stored_bytes(storage: InputStorage, file: InputFile, start: int, end: int) -> Iterator[bytes]:
     """Yield the bytes of a file from `start` to `end`, or to the end of the line at `end`."""
     position = start
-    last = b""
+    last_byte = b""
     try:
         for chunk in storage.chunks(file.url, start, end):
             yield chunk
-            position, last = position + len(chunk), chunk[-1:]
+            position, last_byte = position + len(chunk), chunk[-1:]
         if position < end:
             raise shortened_error(file, position)
-        if end == file.size or last == b"\n":
+        if end == file.size or last_byte == b"\n":
             return
         for chunk in _growing_chunks(storage, file, end):
             newline = chunk.find(b"\n")
@@ -646,11 +647,11 @@ def _decompressed_bytes(storage: InputStorage, file: InputFile) -> Iterator[byte
     try:
         with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.kind.compression) as stream:
             is_first = True
-            while data := stream.read(CHUNK_BYTES):
+            while decompressed := stream.read(CHUNK_BYTES):
                 if is_first:
-                    check_decompressed(file.name, data[:HEAD_BYTES])
+                    check_decompressed(file.name, decompressed[:HEAD_BYTES])
                     is_first = False
-                yield data
+                yield decompressed
     except (InvalidRecordError, StorageError):
         raise
     except (OSError, pa.ArrowException) as error:
@@ -677,5 +678,5 @@ class _ChunkStream(io.RawIOBase):
                 self.error = error
                 raise
         size = len(self._unread) if size is None or size < 0 else size
-        data, self._unread = self._unread[:size], self._unread[size:]
-        return bytes(data)
+        requested, self._unread = self._unread[:size], self._unread[size:]
+        return bytes(requested)

@@ -127,14 +127,14 @@ def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: s
 def _describe(
     storage: InputStorage, requested_format: str | None, files: Sequence[tuple[str, int]]
 ) -> list[InputFile]:
-    described = list[InputFile]()
+    input_files = list[InputFile]()
     for url, size in files:
         try:
             head = storage.read(url, 0, min(HEAD_BYTES, size)) if size else b""
         except FileNotFoundError:
             raise deleted_error(url) from None
-        described.append(InputFile(url, size, kind_of(shown(url), head, requested_format)))
-    return described
+        input_files.append(InputFile(url, size, kind_of(shown(url), head, requested_format)))
+    return input_files
 
 
 def deleted_error(url: str) -> InvalidRecordError:
@@ -149,12 +149,12 @@ def shortened_error(file: InputFile, size: int) -> InvalidRecordError:
 def read_range(storage: InputStorage, file: InputFile, start: int, end: int) -> bytes:
     """Return the bytes [start, end). Raises InvalidRecordError if the file was deleted, or became shorter."""
     try:
-        data = storage.read(file.url, start, end) if start < end else b""
+        content = storage.read(file.url, start, end) if start < end else b""
     except FileNotFoundError:
         raise deleted_error(file.url) from None
-    if len(data) < end - start:
-        raise shortened_error(file, start + len(data))
-    return data
+    if len(content) < end - start:
+        raise shortened_error(file, start + len(content))
+    return content
 
 
 def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:

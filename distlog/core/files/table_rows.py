@@ -99,12 +99,12 @@ class CsvRows:
 
     def _parse_spans(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], consumed: int) -> Parsed:
         """Return the records of the rows in `spans` of a text, and the bad lines."""
-        good = b"".join(text[start:end] for start, end in spans)
+        valid_rows = b"".join(text[start:end] for start, end in spans)
         try:
-            table, bad_row_reasons = _read_rows(good, self.names), dict[int, str]()
+            table, bad_row_reasons = _read_rows(valid_rows, self.names), dict[int, str]()
         except pa.ArrowInvalid:
-            bad_row_reasons = _find_bad_rows(good, self.names)
-            rows = [row[0] for number, row in enumerate(_ROW.finditer(good)) if number not in bad_row_reasons]
+            bad_row_reasons = _find_bad_rows(valid_rows, self.names)
+            rows = [row[0] for number, row in enumerate(_ROW.finditer(valid_rows)) if number not in bad_row_reasons]
             table = _read_rows(b"".join(rows), self.names)
         columns, bad_times = self._record_columns(table)
         starts = np.array([row.start() for span in spans for row in _ROW.finditer(text, *span)], np.int64)
@@ -142,8 +142,8 @@ def check_names(fields: Mapping[str, str], names: Sequence[str]) -> None:
 def _fault(text: bytes, position: int, *, is_open: bool) -> str:
     if is_open:
         return f"the quoted field does not end, at least not within {_MAX_FIELD_LINES} lines"
-    good = _VALID_CELLS.match(text, position)
-    if good and text.startswith(b"\r", good.end()):
+    valid_cells = _VALID_CELLS.match(text, position)
+    if valid_cells and text.startswith(b"\r", valid_cells.end()):
         return "a carriage return must end its line"
     return "there is text after the end of a quoted field: a quote inside of one is doubled"
 

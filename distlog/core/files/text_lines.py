@@ -87,15 +87,15 @@ class TextLines:
         lines = split_lines(text)
         if self.key_separator is None:
             return Parsed(pa.table({"value": lines}), (), len(text) + 1)
-        parts = pc.split_pattern(lines, self.key_separator, max_splits=1)
-        good = pc.equal(pc.list_value_length(parts), scalar_of(2, pa.int32()))
-        rows = np.flatnonzero(~flags_of(good)).tolist()
+        pairs = pc.split_pattern(lines, self.key_separator, max_splits=1)
+        is_pair = pc.equal(pc.list_value_length(pairs), scalar_of(2, pa.int32()))
+        rows = np.flatnonzero(~flags_of(is_pair)).tolist()
         bad, starts = list[BadLine](), None
         if rows:
             positions = line_starts(text)
             bad = [BadLine(int(positions[row]), row - number, NO_SEPARATOR) for number, row in enumerate(rows)]
-            parts, starts = parts.filter(good), np.delete(positions, rows)
-        columns = {"key": pc.list_element(parts, 0), "value": pc.list_element(parts, 1)}
+            pairs, starts = pairs.filter(is_pair), np.delete(positions, rows)
+        columns = {"key": pc.list_element(pairs, 0), "value": pc.list_element(pairs, 1)}
         return Parsed(pa.table(columns), bad, len(text) + 1, starts)
 
 
@@ -138,8 +138,8 @@ def without_bad_rows(
     """Return the rows, which begin at `starts` in a block, without those in `reasons`, which has the faults."""
     bad_rows = sorted(reasons)
     bad = [BadLine(int(starts[row]), row - count, reasons[row]) for count, row in enumerate(bad_rows)]
-    good = np.delete(np.arange(len(starts)), bad_rows)
-    return Parsed(rows.take(integers(good)), bad, consumed, starts[good])
+    good_rows = np.delete(np.arange(len(starts)), bad_rows)
+    return Parsed(rows.take(integers(good_rows)), bad, consumed, starts[good_rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,25 +224,25 @@ def _node_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     if code is op.BRANCH:
         return f"(?:{'|'.join(_re2_text(choice, names) for choice in argument[1])})"
     if code is op.SUBPATTERN:
-        group, added, removed, inside = argument
-        if added or removed:
+        group, added_flags, removed_flags, body = argument
+        if added_flags or removed_flags:
             raise _UnsureError
         begin = f"(?P<{names[group]}>" if group in names else "(?:"
-        return f"{begin}{_re2_text(inside, names)})"
+        return f"{begin}{_re2_text(body, names)})"
     if code in (op.MAX_REPEAT, op.MIN_REPEAT):
         return _repeat_text(code, argument, names)
     raise _UnsureError
 
 
 def _repeat_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
-    low, high, body = argument
+    min_count, max_count, body = argument
     inside = _re2_text(body, names)
     # which round a repeated group returns may differ
-    repeats_group = "(?P<" in inside and high != 1
-    is_unbounded = high is op.MAXREPEAT
-    if body.getwidth()[0] == 0 or repeats_group or max(low, 0 if is_unbounded else high) > _MAX_REPEATS:
+    repeats_group = "(?P<" in inside and max_count != 1
+    is_unbounded = max_count is op.MAXREPEAT
+    if body.getwidth()[0] == 0 or repeats_group or max(min_count, 0 if is_unbounded else max_count) > _MAX_REPEATS:
         raise _UnsureError
-    times = f"{{{low},}}" if is_unbounded else f"{{{low},{high}}}"
+    times = f"{{{min_count},}}" if is_unbounded else f"{{{min_count},{max_count}}}"
     return f"(?:{inside}){times}{'?' if code is op.MIN_REPEAT else ''}"
 
 

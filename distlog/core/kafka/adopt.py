@@ -192,19 +192,19 @@ def _transaction_text(producer: int, state: TransactionState | None) -> str:
 
 def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
     """Return the partition with a new segment, the markers of transactions with their coordinators' epochs."""
-    base, last = partition.log_end_offset, partition.segments[-1].info
+    base_offset, leader_epoch = partition.log_end_offset, partition.segments[-1].info.leader_epoch
     written_ms = max(state.updated_ms for state, _ in decided)
-    data = b"".join(
-        _marker(state, epoch, base + number, last.leader_epoch) for number, (state, epoch) in enumerate(decided)
+    markers = b"".join(
+        _marker(state, epoch, base_offset + number, leader_epoch) for number, (state, epoch) in enumerate(decided)
     )
-    rows = read_headers(data)
-    producers = ProducerStates.of_snapshot(read_producer_snapshot(partition.producer_snapshot), base)
+    rows = read_headers(markers)
+    producers = ProducerStates.of_snapshot(read_producer_snapshot(partition.producer_snapshot), base_offset)
     transactions = OpenTransactions(producers.open_transactions)
-    aborted = transactions.observe(data, rows)
-    producers.observe(data, rows)
-    log = LogDescription(base)
-    log.add(data, rows)
-    info, indexes = log.describe(partition.name.partition, f"{base:020d}", written_ms)
+    aborted = transactions.observe(markers, rows)
+    producers.observe(markers, rows)
+    log = LogDescription(base_offset)
+    log.add(markers, rows)
+    info, indexes = log.describe(partition.name.partition, f"{base_offset:020d}", written_ms)
     indexes[".txnindex"] = encode_transactions(aborted)
     changes: dict[str, Any] = {
         **index_fields_of(indexes),
@@ -212,7 +212,7 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
         # readers cannot start at a marker
         "offset_of_max_timestamp": -1,
     }
-    files = {".log": data, **{suffix: index for suffix, index in indexes.items() if index}}
+    files = {".log": markers, **{suffix: index for suffix, index in indexes.items() if index}}
     segment = AdoptedSegment(dataclasses.replace(info, **changes), files, 0, None, ())
     return dataclasses.replace(
         partition,
@@ -493,19 +493,19 @@ class _Extension:
             return None
         if partition.log_end_offset <= self._adopted_ends.get(number, 0):
             return None
-        earlier = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
-        new = partition.segments[len(earlier) :]
-        is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
-        is_same_log = not earlier or _is_same_end(state, earlier[-1].info)
+        earlier_segments = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
+        new_segments = partition.segments[len(earlier_segments) :]
+        is_next = bool(new_segments) and new_segments[0].info.base_offset == topic_end and state.active is None
+        is_same_log = not earlier_segments or _is_same_end(state, earlier_segments[-1].info)
         # if the commits of imports were deleted, a batch in both logs decides
-        adopted_end = self._adopted_ends.get(number, topic_end if earlier else 0)
+        adopted_end = self._adopted_ends.get(number, topic_end if earlier_segments else 0)
         if not (is_next and is_same_log and adopted_end == topic_end):
             text = (
                 f"partition {number} has other records than the log directory, which ends at "
                 f"{partition.log_end_offset}: the topic was changed since it was adopted; adopt to another address"
             )
             raise TopicExistsError(text, url=self._topic.url, partition=number, log_end_offset=topic_end)
-        return dataclasses.replace(partition, segments=new)
+        return dataclasses.replace(partition, segments=new_segments)
 
     @cached_property
     def _adopted_ends(self) -> Mapping[int, int]:

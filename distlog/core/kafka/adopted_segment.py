@@ -196,12 +196,12 @@ class _SegmentInspection:
     def _files(self, built_indexes: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
         """Return the index files with entries, and the suffixes of rebuilt indexes."""
         present = self.indexes
-        sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
-        transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
+        valid = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
+        transactions = complete_index(present[".txnindex"] if ".txnindex" in valid else b"", self.aborted)
         files, rebuilt = dict[str, str | bytes](), []
         for suffix, data in {**built_indexes, ".txnindex": transactions}.items():
             must_be_equal = suffix == ".txnindex"
-            if suffix in sound and (present[suffix] == data if must_be_equal else present[suffix] or not data):
+            if suffix in valid and (present[suffix] == data if must_be_equal else present[suffix] or not data):
                 files |= {suffix: self.names[suffix]} if present[suffix] else {}
             else:
                 files |= {suffix: data} if data else {}
@@ -359,8 +359,8 @@ def _notes(folder: PartitionFolder, segment: AdoptedSegment, later_bases: list[i
         text = "it becomes a separate segment: its offsets are too far above the earlier offsets"
         notes.append(f"{log}: from position {segment.position} on, {text}")
     if segment.damage is not None:
-        cut = folder.size(log) - segment.end
-        notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
+        cut_bytes = folder.size(log) - segment.end
+        notes.append(f"{log}: cut {cut_bytes} bytes from position {segment.end}: {segment.damage.message}")
         notes += [f"{base:020d}.log: skipped, since it follows the cut" for base in later_bases]
     rebuilt = [_INDEX_NAMES[suffix] for suffix in segment.rebuilt if not (segment.position and is_split)]
     return notes + ([f"{log}: rebuilt the {' and the '.join(rebuilt)}"] if rebuilt else [])

@@ -384,7 +384,7 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, output)
         return
-    previous = NO_SUCH_BATCH
+    previous_time = NO_SUCH_BATCH
     for entries in read_entries(file, TIME_ENTRY):
         times, offsets = entries["timestamp"], entries["relative_offset"] + file.base_offset
         if not options.verify_index_only:
@@ -395,13 +395,13 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
             wrong = has_batch & (timestamps != times)
             columns = {"indexTimestamp": times[wrong], "logTimestamp": timestamps[wrong]}
             output.write_problems(f"Found timestamp mismatch in :{file.path}", WRONG_TIME_LINE, columns)
-            previous_times = np.append(previous, times[:-1])
+            previous_times = np.append(previous_time, times[:-1])
             unordered = has_batch & (previous_times >= times)
             columns = {"indexTimestamp": times[unordered], "previous": previous_times[unordered]}
             output.write_problems(f"Found out of order timestamp in :{file.path}", OUT_OF_ORDER_LINE, columns)
             columns = {"offset": offsets[~has_batch], "logOffset": last_offsets[~has_batch]}
             output.write_problems("The following indexed offsets are not found in the log.", NOT_FOUND_LINE, columns)
-            previous = int(times[-1])
+            previous_time = int(times[-1])
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:

@@ -121,10 +121,10 @@ class ExportReport(Shown):
         size = sum(partition.bytes_written for partition in self.partitions)
         segments = sum(partition.segments_written for partition in self.partitions)
         partitions = counted(len(self.partitions), "partition")
-        head = (
+        summary = (
             f"exported {partitions} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
         )
-        return "\n".join([head, *self.notes])
+        return "\n".join([summary, *self.notes])
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -333,8 +333,8 @@ def export_segment(
 
     index_files: dict[str, Buffer] = {}
     if segment.log_bytes <= _SMALL_BYTES:
-        parts = list(batches())
-        index_files[".log"] = parts[0] if len(parts) == 1 else b"".join(parts)
+        chunks = list(batches())
+        index_files[".log"] = chunks[0] if len(chunks) == 1 else b"".join(chunks)
     else:
         temporary = paths.temporary_file(new_id())
         with files.folder.open_write(temporary) as writer:
@@ -400,7 +400,7 @@ class _PartitionExport:
         self.present: list[ExportedSegment] = []
 
     def run(self) -> ExportedPartition:
-        written = self._write()
+        written_segments = self._write()
         if PARTITION_METADATA not in {file.name for file in self._folder.list()}:
             self._folder.put(PARTITION_METADATA, write_topic_id(uuid.UUID(self._topic_id)))
         return ExportedPartition(
@@ -411,8 +411,8 @@ class _PartitionExport:
             self._state.first_dirty_offset,
             self.present[0].base_offset,
             len(self.present),
-            len(written),
-            sum(segment.log_bytes for segment in written),
+            len(written_segments),
+            sum(segment.log_bytes for segment in written_segments),
         )
 
     def _write(self) -> list[SegmentInfo]:
@@ -428,15 +428,15 @@ class _PartitionExport:
         producers = self._producers(segments, unchanged)
         if producers is None:  # export all segments again
             unchanged, producers = {}, self._producers(segments, {}) or ProducerStates()
-        new = [segment for segment in segments if segment.base_offset not in unchanged]
-        if not new and self._holds_all(exported, unchanged):
+        new_segments = [segment for segment in segments if segment.base_offset not in unchanged]
+        if not new_segments and self._holds_all(exported, unchanged):
             self.present = exported
             return []
         # list the future content of the folder before a change
         offsets = {self._state.log_start_offset, self._state.log_end_offset}
         planned = {offset: empty_segment(offset, is_complete=False) for offset in offsets}
         planned |= {entry.base_offset: dataclasses.replace(entry, is_complete=False) for entry in exported}
-        planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new} | unchanged
+        planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new_segments} | unchanged
         write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
         with self._files:
             for segment in segments:
@@ -447,7 +447,7 @@ class _PartitionExport:
                     entry = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
                 self.present.append(entry)
         self._finish(exported, producers)
-        return new
+        return new_segments
 
     def _holds_all(self, exported: list[ExportedSegment], unchanged: dict[int, ExportedSegment]) -> bool:
         """Return whether the folder has exactly the partition's log, from its start to its end."""
@@ -518,12 +518,12 @@ def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedParti
 
 def _update_checkpoint(target: Storage, name: str, topic: str, offsets: Mapping[int, int | None]) -> None:
     """Set the offsets of the topic's partitions in a checkpoint file; None removes a partition."""
-    previous = dict[PartitionName, int]()
+    stored_offsets = dict[PartitionName, int]()
     with suppress(FileNotFoundError):
-        previous = read_offsets(target.read(name), file=target.local_path(name))
+        stored_offsets = read_offsets(target.read(name), file=target.local_path(name))
     changed = {PartitionName(topic, partition): offset for partition, offset in offsets.items()}
-    updated = {name: offset for name, offset in (previous | changed).items() if offset is not None}
-    if updated != previous:
+    updated = {name: offset for name, offset in (stored_offsets | changed).items() if offset is not None}
+    if updated != stored_offsets:
         target.put(name, write_offsets(updated))
 
 

@@ -461,13 +461,13 @@ def _list_snapshots(folder: PartitionFolder) -> list[tuple[int, int, str]]:
 def _read_snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
     """Return the newest complete snapshot, and its leader epoch; an empty image without one."""
     for offset, epoch, name in _list_snapshots(folder):
-        image, last = _Image(), -1
+        image, last_control_type = _Image(), -1
         try:
             walk = folder.walk(name, checked=True)
             for batches in walk:
                 image.add_batches(batches, walk.file)
-                last = control_type(batches.data, batches.rows[-1])
-            if walk.damage is not None or last != _SNAPSHOT_FOOTER or offset > MAX_LONG:
+                last_control_type = control_type(batches.data, batches.rows[-1])
+            if walk.damage is not None or last_control_type != _SNAPSHOT_FOOTER or offset > MAX_LONG:
                 raise walk.damage or CorruptRecordError("the snapshot does not end", file=walk.file)
         except CorruptRecordError as error:
             notes.append(f"{CLUSTER_METADATA}: an older snapshot is used: {error}")

@@ -174,10 +174,10 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
         topics.setdefault(topic, []).append(number)
     if not topics:
         return _COUNT.pack(-1)
-    parts = [_COUNT.pack(len(topics))]
+    fields = [_COUNT.pack(len(topics))]
     for topic, numbers in topics.items():
-        parts.append(text_field(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
-    return b"".join(parts)
+        fields.append(text_field(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
+    return b"".join(fields)
 
 
 def decode_state(transactional_id: str, data: bytes) -> TransactionState:

@@ -46,11 +46,11 @@ def or_else(texts: pa.Array, text: str) -> pa.Array:
 
 
 def bytes_of(texts: pa.Array) -> memoryview:
-    _, offsets, data = texts.buffers()
-    if not len(texts) or data is None:
+    _, offsets, text_bytes = texts.buffers()
+    if not len(texts) or text_bytes is None:
         return memoryview(b"")
     ends = np.frombuffer(offsets, np.int64)[texts.offset :]
-    return memoryview(data)[ends[0] : ends[len(texts)]]
+    return memoryview(text_bytes)[ends[0] : ends[len(texts)]]
 
 
 def numbers(column: pa.Array) -> pa.Array:
@@ -103,9 +103,9 @@ def _mapped(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
 
 
 def _replaced(texts: pa.Array, escapes: Mapping[str, str]) -> pa.Array:
-    data = bytes(bytes_of(texts))
+    all_bytes = bytes(bytes_of(texts))
     for char, escape in escapes.items():
-        if char.encode() in data:
+        if char.encode() in all_bytes:
             texts = pc.replace_substring(texts, pattern=char.encode(), replacement=escape.encode())
     return texts
 

@@ -211,8 +211,8 @@ def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
     except (TypeError, binascii.Error, CorruptRecordError) as error:
         raise ValueError(f"transformedChunks is not base64 of a zstd frame: {error}") from None
     width = data[8] if count > 1 and len(data) > 8 else 0
-    expected = 4 + (5 + width * (count - 1) if count > 1 else 0) + (4 if count else 0)
-    if len(data) != expected or int.from_bytes(data[:4], "big") != count or width > _MAX_WIDTH:
+    expected_bytes = 4 + (5 + width * (count - 1) if count > 1 else 0) + (4 if count else 0)
+    if len(data) != expected_bytes or int.from_bytes(data[:4], "big") != count or width > _MAX_WIDTH:
         raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
     sizes = np.zeros(count, np.int64)
     if count > 1:
@@ -392,15 +392,15 @@ class TieredFiles:
             else:
                 chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, log_end)
         try:
-            results = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
-            results |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
+            contents = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
+            contents |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
         except FileNotFoundError as error:
             if not any(path.endswith(LOG) for path, _, _ in ranges):
                 # the reader continues without the index
                 raise
             text = "a remote segment was deleted, as by the broker's retention: refresh the topic and read again"
             raise SnapshotTooOldError(text, file=error.filename or str(error)) from None
-        return [results[number] for number in range(len(ranges))]
+        return [contents[number] for number in range(len(ranges))]
 
     def size(self, path: str) -> int:
         segment, suffix = self._segment_of(path)
@@ -485,9 +485,9 @@ UNKNOWN = -1
 def load(storage: TieredStorage, version: int = 0) -> Snapshot:
     """Load the topic in the bucket as `version`; manifests that `storage` has are not read again."""
     listed, cached = list_segments(storage.topic), storage.files.segments
-    current = {segment.stem: cached[segment.stem] for segment in listed if segment.stem in cached}
-    new = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in cached])
-    storage.files.segments = current | {segment.stem: segment for segment in new}
+    cached_segments = {segment.stem: cached[segment.stem] for segment in listed if segment.stem in cached}
+    new_segments = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in cached])
+    storage.files.segments = cached_segments | {segment.stem: segment for segment in new_segments}
     uploaded = sorted(storage.files.segments.values(), key=_PARTITION_OF)
     logs = {number: log_spans(storage.topic, segments) for number, segments in groupby(uploaded, key=_PARTITION_OF)}
     unstable = first_unstable_offsets(storage, [spans[-1].segment for spans in logs.values()])

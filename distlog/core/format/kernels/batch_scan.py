@@ -148,21 +148,21 @@ RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", 
 def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
     """Return the first misplaced row of `batches` (BATCH), or -1; `owner` has the row in `runs` of each batch."""
     # the batches of a run ascend, without a gap in a dense segment, up to the segment's end
-    last = -1
+    last_offset = -1
     for row in range(batches.size):
         run = runs[owner[row]]
         begins_run = row == 0 or owner[row] != owner[row - 1]
         ends_file = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
         # compare offsets minus one: adding one could overflow
-        expected, end = run["first_offset"] - 1 if begins_run else last, run["end_offset"] - 1
+        expected, end = run["first_offset"] - 1 if begins_run else last_offset, run["end_offset"] - 1
         actual = batches[row]["base_offset"] - 1
-        last = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
+        last_offset = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
         has_no_gap = run["dense"] and expected >= -1
         if actual < expected or (has_no_gap and actual != expected):
             return row
-        if last > end or (not ends_file and last == end):
+        if last_offset > end or (not ends_file and last_offset == end):
             return row
-        if ends_file and run["dense"] and last != end:
+        if ends_file and run["dense"] and last_offset != end:
             return row
     return -1
 

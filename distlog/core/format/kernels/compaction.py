@@ -265,18 +265,18 @@ def rewrite_records(
         base_timestamp = base_timestamps[number]
         first = first_records[number]
         for index in range(first, first + sections[number]["record_count"]):
-            size, body = read_number(data, source_position, end, VARINT, True)
-            source_position = body + size
+            size, body_at = read_number(data, source_position, end, VARINT, True)
+            source_position = body_at + size
             if not is_kept[index]:
                 continue
-            _, fields = read_number(data, body + 1, end, VARLONG, True)
-            offset_delta, fields = read_number(data, fields, end, VARINT, True)
+            _, fields_at = read_number(data, body_at + 1, end, VARLONG, True)
+            offset_delta, fields_at = read_number(data, fields_at, end, VARINT, True)
             offset_delta += shift
             delta = timestamps[index] - base_timestamp
-            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields
+            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields_at
             position = write_varlong(target, position, size)
-            put_at(target, position, item_at(data, body))
+            put_at(target, position, item_at(data, body_at))
             position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
-            copy_bytes(target, position, data, fields, source_position - fields)
-            position += source_position - fields
+            copy_bytes(target, position, data, fields_at, source_position - fields_at)
+            position += source_position - fields_at
         ends[number] = position

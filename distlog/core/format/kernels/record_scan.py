@@ -258,28 +258,28 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
 def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, ScannedFields]:
     """Read the record at `position` in a section up to `end`; returns its status and fields."""
     no_fields = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
-    size, body = read_number(data, position, end, VARINT, careful)
-    if size < 1 or size > end - body:
+    size, body_at = read_number(data, position, end, VARINT, careful)
+    if size < 1 or size > end - body_at:
         return BAD_LENGTH, no_fields
-    record_end = body + size
-    timestamp_delta, next_field = read_number(data, body + 1, end, VARLONG, careful)
-    offset_delta, next_field = read_number(data, next_field, end, VARINT, careful)
-    key_size, key_at = read_number(data, next_field, end, VARINT, careful)
+    record_end = body_at + size
+    timestamp_delta, field_at = read_number(data, body_at + 1, end, VARLONG, careful)
+    offset_delta, field_at = read_number(data, field_at, end, VARINT, careful)
+    key_size, key_at = read_number(data, field_at, end, VARINT, careful)
     if key_size > record_end - key_at:
         return BAD_KEY, no_fields
     value_size, value_at = read_number(data, key_at + max(key_size, 0), end, VARINT, careful)
     if value_size > record_end - value_at:
         return BAD_VALUE, no_fields
     headers_at = value_at + max(value_size, 0)
-    headers, next_field = read_number(data, headers_at, end, VARINT, careful)
+    headers, field_at = read_number(data, headers_at, end, VARINT, careful)
     if headers:
-        if headers < 0 or headers > record_end - next_field:
+        if headers < 0 or headers > record_end - field_at:
             return BAD_HEADERS, no_fields
-        next_field = _skip_headers(data, next_field, record_end, headers, careful)
+        field_at = _skip_headers(data, field_at, record_end, headers, careful)
     record = ScannedFields(
         record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
     )
-    return OK if next_field == record_end else BAD_BODY, record
+    return OK if field_at == record_end else BAD_BODY, record
 
 
 @inlined
@@ -544,10 +544,10 @@ def find_records(
     previous = -1
     records = 0
     for _ in range(count):
-        size, body = read_number(data, position, end, VARINT, True)
-        timestamp_delta, next_field = read_number(data, body + 1, end, VARLONG, True)
-        delta, next_field = read_number(data, next_field, end, VARINT, True)
-        if next_field > body + size or delta <= previous or delta > last_offset_delta:
+        size, body_at = read_number(data, position, end, VARINT, True)
+        timestamp_delta, field_at = read_number(data, body_at + 1, end, VARLONG, True)
+        delta, field_at = read_number(data, field_at, end, VARINT, True)
+        if field_at > body_at + size or delta <= previous or delta > last_offset_delta:
             return UNSURE
         previous = delta
         timestamp = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
@@ -564,7 +564,7 @@ def find_records(
             records += 1
             if records == locations.size:
                 return records
-        position = body + size
+        position = body_at + size
     return records if position == end else UNSURE
 
 
