@@ -90,6 +90,8 @@ _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-
 UTF8_MARK = b"\xef\xbb\xbf"
 #: The number of bytes that must look like UTF-16 or UTF-32 if the file has no byte order mark.
 _MIN_WIDE_BYTES = 8
+#: The address of a file, and its size.
+_SizedFile = tuple[str, int]
 FAIL, SKIP = "fail", "skip"
 NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
 #: The groups of a pattern that make a record.
@@ -124,9 +126,7 @@ def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: s
     return [file for group in in_parallel(partial(_describe, storage, requested_format), groups) for file in group]
 
 
-def _describe(
-    storage: InputStorage, requested_format: str | None, files: Sequence[tuple[str, int]]
-) -> list[InputFile]:
+def _describe(storage: InputStorage, requested_format: str | None, files: Sequence[_SizedFile]) -> list[InputFile]:
     input_files = list[InputFile]()
     for url, size in files:
         try:
@@ -157,7 +157,7 @@ def read_range(storage: InputStorage, file: InputFile, start: int, end: int) -> 
     return content
 
 
-def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
+def _files_of(storage: InputStorage, address: str) -> list[_SizedFile]:
     with suppress(FileNotFoundError):
         return [(address, storage.size(address))]
     entries, (folder, _, name) = storage.entries(address), address.rpartition("/")
@@ -173,9 +173,7 @@ def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
     return files
 
 
-def _files_in_folder(
-    storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]
-) -> Iterator[tuple[str, int]]:
+def _files_in_folder(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]) -> Iterator[_SizedFile]:
     for entry in entries:
         name = entry.name if isinstance(entry, FileInfo) else entry
         if name.startswith(_HIDDEN):
@@ -187,7 +185,7 @@ def _files_in_folder(
             yield from _files_in_folder(storage, path, storage.entries(path))
 
 
-def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
+def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
     """Yield the files that a pattern without braces matches, and the files in folders that the pattern matches."""
     names = pattern.split("/")
     first = next(number for number, name in enumerate([*names, "*"]) if _WILDCARDS.search(name))

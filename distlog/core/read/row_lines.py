@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,7 @@ _SHOWN_ESCAPES = {char: display_text(char) for char in map(chr, (*range(32), *ra
 
 
 def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "', '"}')) -> pa.Array:
-    if is_utf8(column):
+    if _is_utf8(column):
         return joined(['"', _replaced(raw(column), _JSON_ESCAPES), '"'], len(column))
     begin, end = around_base64
 
@@ -76,20 +76,20 @@ def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "
         except UnicodeDecodeError:
             return b"%b%b%b" % (begin.encode(), base64.b64encode(value), end.encode())
 
-    return _mapped(column, json_text)
+    return _mapped(raw(column), json_text)
 
 
 def shown_texts(column: pa.Array) -> pa.Array:
-    if is_utf8(column):
+    if _is_utf8(column):
         return _replaced(raw(column), _SHOWN_ESCAPES)
-    return _mapped(column, lambda value: display_text(value).encode())
+    return _mapped(raw(column), lambda value: display_text(value).encode())
 
 
 def java_texts(column: pa.Array) -> pa.Array:
-    return raw(column) if is_utf8(column) else _mapped(column, lambda value: java_text(value).encode())
+    return raw(column) if _is_utf8(column) else _mapped(raw(column), lambda value: java_text(value).encode())
 
 
-def is_utf8(column: pa.Array) -> bool:
+def _is_utf8(column: pa.Array) -> bool:
     try:
         raw(column).cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -97,9 +97,9 @@ def is_utf8(column: pa.Array) -> bool:
     return True
 
 
-def _mapped(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
-    values = [None if value is None else change(value) for value in raw(column).to_pylist()]
-    return column_of(values, pa.binary()).cast(TEXT)
+def _mapped(column: pa.Array, write: Callable[[Any], bytes]) -> pa.Array:
+    texts = [None if value is None else write(value) for value in column.to_pylist()]
+    return column_of(texts, pa.binary()).cast(TEXT)
 
 
 def _replaced(texts: pa.Array, escapes: Mapping[str, str]) -> pa.Array:
@@ -124,9 +124,7 @@ def iso_times(column: pa.Array) -> pa.Array:
     ms = column.cast(pa.int64())
     values = numbers_of(pc.fill_null(ms, scalar_of(0, pa.int64())))
     if ((values == -1) | (values < _FIRST_MS) | (values >= _END_MS)).any():
-        return column_of(
-            [None if value is None else iso(value).encode() for value in ms.to_pylist()], pa.binary()
-        ).cast(TEXT)
+        return _mapped(ms, lambda value: iso(value).encode())
     texts = numbers(ms.cast(pa.timestamp("ms")))
     return joined([pc.replace_substring(texts, pattern=b" ", replacement=b"T"), "Z"], len(texts))
 

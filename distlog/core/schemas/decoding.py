@@ -101,6 +101,7 @@ def _raise_fault(batch: pa.RecordBatch, row: int, fault: str) -> None:
 
 
 def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:
+    """Return the result and an empty text, or None and the error as text."""
     try:
         return function(argument), ""
     except Exception as error:

@@ -210,6 +210,7 @@ class ProtobufDecoder:
         return Decoded(rows_at_numbers(parts, len(values), self.schema), faults)
 
     def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
+        """Return the rows of messages of the reader's type, and the messages; adds other values to `faults`."""
         valid = np.flatnonzero(flags_of(values.is_valid()))
         if self._registry is None:
             return valid, values.drop_null().to_pylist()
