@@ -85,19 +85,16 @@ def decoded_batch(
     values = batch.column("value").cast(pa.binary())
     rows, faults = decoder.decode(values)
     if faults and on_error == "fail":
-        _raise_fault(batch, min(faults), faults[min(faults)])
+        names = [name for name in ("partition", "offset") if name in batch.schema.names]
+        position = {name: batch.column(name)[min(faults)].as_py() for name in names}
+        text = f"{faults[min(faults)]}; on_error='null' leaves the fields of bad records null"
+        raise InvalidRecordError(text, **position)
     decoded = dict(zip(rows.schema.names, rows.columns, strict=True))
     if not flatten:
         missing = booleans(np.isin(np.arange(len(values)), list(faults)) | flags_of(values.is_null()))
         decoded = {"value": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema), mask=missing)}
     columns = [decoded[field.name] if field.name in decoded else batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _raise_fault(batch: pa.RecordBatch, row: int, fault: str) -> None:
-    names = [name for name in ("partition", "offset") if name in batch.schema.names]
-    position = {name: batch.column(name)[row].as_py() for name in names}
-    raise InvalidRecordError(f"{fault}; on_error='null' leaves the fields of bad records null", **position)
 
 
 def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:

@@ -493,8 +493,11 @@ def load(storage: TieredStorage, version: int = 0) -> Snapshot:
     unstable = first_unstable_offsets(storage, [spans[-1].segment for spans in logs.values()])
     reader = SegmentReader(storage, storage.topic.name, IndexCache())
     states = [PartitionState()] * (max(logs, default=-1) + 1)
-    for (number, spans), offset in zip(logs.items(), unstable, strict=True):
-        states[number] = partition_state(reader, spans, offset)
+    for (number, spans), first_unstable in zip(logs.items(), unstable, strict=True):
+        infos = [_cut_at(reader, segment_info(span.segment, NO_OFFSET), span.end_offset) for span in spans[:-1]]
+        infos.append(segment_info(spans[-1].segment, first_unstable))
+        start, end = infos[0].base_offset, infos[-1].next_offset
+        states[number] = PartitionState(log_start_offset=start, log_end_offset=end, segments=SegmentTable.of(infos))
     return Snapshot(
         version=version,
         commit_id="",
@@ -599,14 +602,6 @@ def log_spans(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[Log
             spans[-1] = LogSpan(spans[-1].segment, segment.start_offset)
         spans.append(LogSpan(segment, segment.next_offset))
     return spans
-
-
-def partition_state(reader: SegmentReader, spans: Sequence[LogSpan], unstable: int) -> PartitionState:
-    """Return the state of a partition, whose first open transaction starts at `unstable`."""
-    infos = [_cut_at(reader, segment_info(span.segment, NO_OFFSET), span.end_offset) for span in spans[:-1]]
-    infos.append(segment_info(spans[-1].segment, unstable))
-    start, end = infos[0].base_offset, infos[-1].next_offset
-    return PartitionState(log_start_offset=start, log_end_offset=end, segments=SegmentTable.of(infos))
 
 
 def _cut_at(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInfo:

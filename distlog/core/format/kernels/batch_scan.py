@@ -55,13 +55,6 @@ BATCH = np.dtype(
 )
 
 
-@inlined
-def _smallest_size(magic: int) -> int:
-    if magic >= 2:
-        return HEADER_SIZE
-    return LEGACY_ENTRY_SIZES[1] if magic == 1 else LEGACY_ENTRY_SIZES[0]
-
-
 @fill_kernel
 def count_batches(data: np.ndarray, start: int, end: int, allows_any_format: bool) -> tuple[int, int, int]:
     """Count the complete batches in [start, end), up to the first bad one.
@@ -79,7 +72,8 @@ def count_batches(data: np.ndarray, start: int, end: int, allows_any_format: boo
             return BAD_MAGIC, position, count
         if length > end - position - LOG_OVERHEAD:
             break
-        if LOG_OVERHEAD + length < _smallest_size(magic):
+        smallest_size = HEADER_SIZE if magic >= 2 else LEGACY_ENTRY_SIZES[1 if magic == 1 else 0]
+        if LOG_OVERHEAD + length < smallest_size:
             return BAD_SIZE, position, count
         position += LOG_OVERHEAD + length
         count += 1
@@ -328,14 +322,6 @@ def _step(tables: np.ndarray, word: int, row: int) -> int:
 
 
 @inlined
-def _with_bytes(tables: np.ndarray, crc: int, data: np.ndarray, position: int, end: int) -> int:
-    while position < end:
-        crc = tables[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
-        position += 1
-    return crc
-
-
-@inlined
 def crc_of_tables(tables: np.ndarray, initial: int, data: np.ndarray, start: int, end: int) -> int:
     """Return the checksum after data[start:end], by its `crc_tables`; bounds are not checked."""
     crc = initial ^ _ONES
@@ -343,7 +329,10 @@ def crc_of_tables(tables: np.ndarray, initial: int, data: np.ndarray, start: int
     while end - position >= 16:
         crc = _step(tables, word_at(data, position) ^ crc, 8) ^ _step(tables, word_at(data, position + 8), 0)
         position += 16
-    return _with_bytes(tables, crc, data, position, end) ^ _ONES
+    while position < end:
+        crc = tables[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
+        position += 1
+    return crc ^ _ONES
 
 
 @called

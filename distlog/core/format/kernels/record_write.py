@@ -130,37 +130,12 @@ def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn | No
 
 
 @inlined
-def _write_start(target: np.ndarray, position: int, size: int, timestamp_delta: int, offset_delta: int) -> int:
-    position = write_varlong(target, position, size)
-    put_at(target, position, 0)
-    return write_varlong(target, write_varlong(target, position + 1, timestamp_delta), offset_delta)
-
-
-@inlined
-def _write_fields(
-    target: np.ndarray, position: int, columns: Columns, row: int, key_length: int, value_length: int
-) -> int:
-    _, key, value, headers = columns
-    position = _write_slice(target, position, key, row, key_length)
-    position = _write_slice(target, position, value, row, value_length)
-    return _write_headers(target, position, headers, row)
-
-
-@inlined
 def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: int) -> None:
     if index < rows.size:
         row = item_at(rows, index)
         prefetch(key.data, item_at(key.offsets, row))
         prefetch(value.data, item_at(value.offsets, row))
         prefetch(value.data, item_at(value.offsets, row) + 64)
-
-
-@inlined
-def _close_draft(drafts: np.ndarray, last: int, position: int, count: int, used: int) -> None:
-    """End the open batch at `position`, where the next batch starts."""
-    drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-    drafts[last + 1]["position"] = position
-    drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
 
 
 @inlined
@@ -200,7 +175,10 @@ def _append_up_to(
             if last + 1 == drafts.size:
                 status = FULL
                 break
-            _close_draft(drafts, last, position, count, used)
+            # end the batch, and start the next one
+            drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
+            drafts[last + 1]["position"] = position
+            drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
             position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
             continue
         end = position + record_size
@@ -216,8 +194,12 @@ def _append_up_to(
             drafts[last]["newest_record"] = drafts[last]["first_record"] + count
         elif timestamp < oldest:
             oldest = drafts[last]["min_timestamp"] = timestamp
-        position = _write_start(target, position, size, delta, count)
-        position = _write_fields(target, position, columns, row, key_length, value_length)
+        position = write_varlong(target, position, size)
+        put_at(target, position, 0)  # attributes
+        position = write_varlong(target, write_varlong(target, position + 1, delta), count)
+        position = _write_slice(target, position, key, row, key_length)
+        position = _write_slice(target, position, value, row, value_length)
+        position = _write_headers(target, position, headers, row)
         count, used, next_row = count + 1, used + record_size, next_row + 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
     return status, next_row, last, end, until

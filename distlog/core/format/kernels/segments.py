@@ -228,16 +228,6 @@ def _status_of(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int
 
 
 @inlined
-def _add_first(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
-    # These batches have a base timestamp that readers do not get; it may be a delete horizon.
-    has_other_time = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
-    numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if has_other_time else batch["base_timestamp"], _UNKNOWN)
-    numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
-    numbers[MIN_TIMESTAMP] = oldest
-    numbers[FIRST_CRC] = batch["crc"]
-
-
-@inlined
 def _add_header(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     attributes = batch["attributes"]
     # control batches, and batches that compaction emptied, have no codec
@@ -270,7 +260,13 @@ def _add(
 ) -> tuple[int, int]:
     """Add a batch and its index entries; returns the new numbers of offset and of time entries."""
     if numbers[POSITION] == 0:
-        _add_first(numbers, batch, oldest)
+        # readers do not get the base timestamp here, which may be a delete horizon
+        has_other_time = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
+        first_timestamp = batch["max_timestamp"] if has_other_time else batch["base_timestamp"]
+        numbers[FIRST_TIMESTAMP] = max(first_timestamp, _UNKNOWN)
+        numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
+        numbers[MIN_TIMESTAMP] = oldest
+        numbers[FIRST_CRC] = batch["crc"]
     elif oldest == numbers[FIRST_TIMESTAMP] and oldest < numbers[MIN_TIMESTAMP]:
         # if MIN_TIMESTAMP became FIRST_TIMESTAMP, a lookup by time would return the segment's first record as its
         # oldest; but no record of the first batch is as old as that, its base timestamp
