@@ -113,12 +113,7 @@ def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> st
 
 
 def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: int) -> str | None:
-    """Write an incremental checkpoint of `snapshot` with the changes since the full one `base`; returns its name.
-
-    Returns None, and writes nothing, if a full one is due: when all incremental ones of `base`, one per `commits`
-    commits or CHECKPOINT_BYTES of commits, are together as large as `base`; or when `base` has twice as many rows as
-    the state, or is of another library version or topic. Raises as `read` does.
-    """
+    """Write a checkpoint of the changes since the full one `base`, and return its name; None if a full one is due."""
     body, batches = _body_and_rows(snapshot)
     data = _read_file(storage, base)
     base_body, base_batches = unpack(data)
@@ -421,11 +416,7 @@ def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) ->
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """A table as changes to another one, `base`: rows of `base` that are removed, and rows that are added.
-
-    `removed_rows` are the row numbers in `base`. The rows `added` have the numbers `added_rows` in the new table.
-    Both ascend, and the remaining rows keep their order.
-    """
+    """The rows of `base` to remove, by number, and those to add, by their number in the new table; both ascend."""
 
     removed_rows: Longs
     added_rows: Longs

@@ -106,11 +106,7 @@ _PROBE_COUNT = 4
 
 
 class CommitLog:
-    """The commits of the topic in `storage`, for any number of readers and writers in any processes.
-
-    `clock` is in ms, `sleep` and `monotonic` in seconds. `random` varies the pauses. `writer` is the author in each
-    commit. `defaults` are for settings that the topic does not set.
-    """
+    """The commits of the topic in `storage`; `clock` is in ms, `sleep` and `monotonic` in seconds."""
 
     def __init__(
         self,
@@ -146,11 +142,7 @@ class CommitLog:
         imported: Sequence[Action] = (),
         absent_ms: int | None = None,
     ) -> Snapshot:
-        """Create the topic, with the name of the storage's folder; after a drop the versions continue.
-
-        `absent_ms` is the store's time before a listing without commits, which is not repeated. Raises
-        TopicExistsError, InvalidTopicError, StorageError, UnsupportedVersionError, CommitStateUnknownError.
-        """
+        """Create the topic, after a listing of no commits at `absent_ms` of the store's clock, if given."""
         actions = [*creation(self.storage.url, partitions, config), *imported]
         head = self._dropped_head(absent_ms)
         self.storage.probe_put_if_absent(paths.COMMITS_DIR)
@@ -198,12 +190,7 @@ class CommitLog:
         recent_ms: int = 0,
         by_listing: bool = False,
     ) -> Snapshot:
-        """The snapshot at the head, at `version`, or of the last commit at or before `timestamp_ms`.
-
-        The log is followed from `cached`, an earlier snapshot, up to a new commit that is at most `recent_ms` old.
-        `by_listing` takes fewer requests if the topic has few commits. Raises OffsetOutOfRangeError,
-        CorruptMetadataError; TopicNotFoundError without a topic, or if it was dropped (unless `include_dropped`).
-        """
+        """The snapshot at the head, `version` or a time; from `cached` on, up to a commit of the last `recent_ms`."""
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
         elif by_listing and not self.storage.is_local:

@@ -255,11 +255,7 @@ class CommitHistory:
 
 
 class AppendTicket:
-    """One append that other writers may commit, and whose writer may commit the appends of others.
-
-    The append starts at the snapshot `base`; `observe` must get every later commit. `history` has the commits that
-    the process has read before. `turn_stem` is the stem of the append whose writer commits next, if a commit says so.
-    """
+    """One append that other writers may commit. `observe` must get every commit after `base`."""
 
     def __init__(
         self, queue: PendingAppendQueue, append: Commit, base: Snapshot, history: CommitHistory, turn_stem: str | None

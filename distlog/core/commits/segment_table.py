@@ -296,11 +296,7 @@ class SegmentTable(Sequence[SegmentInfo]):
     def replaced(
         self, stems: Collection[str], segments: Sequence[SegmentInfo], front: tuple[int, int] | None = None
     ) -> SegmentTable:
-        """This table without the segments of `stems`, and with `segments` in the holes that they leave.
-
-        `front` is a range of offsets before the first segment that is a hole, too. Raises ValueError if the table
-        lacks a stem, or a new segment does not fit into a hole.
-        """
+        """This table without `stems`, and with `segments` in these holes and in `front`, a range before the table."""
         count = len(stems)
         oldest = self._rows["stem"].slice(self._first, min(count, self._count))
         if not segments and set(oldest.to_pylist()) == set(stems):
@@ -397,10 +393,7 @@ def check_append_times(owners: Longs, times: npt.NDArray[Any]) -> None:
 def check_fit(
     added: pa.RecordBatch, owners: Longs, starts: npt.NDArray[Any], ends: npt.NDArray[Any], is_free: Flags
 ) -> None:
-    """Raise ValueError unless each `added` segment fits into a hole: into adjacent free ranges of offsets.
-
-    The ranges `starts` to `ends` belong to the partitions `owners`. All are in the order of (partition, base offset).
-    """
+    """Raise ValueError unless each `added` segment fits into adjacent free ranges `starts` to `ends` of its owner."""
     if not len(added):
         return
     added_owners, bases, next_offsets = (

@@ -63,11 +63,7 @@ class SnapshotLoader:
     def load(
         self, version: int | None = None, cached: Snapshot | None = None, *, recent_times: range = _NO_TIMES
     ) -> Snapshot | None:
-        """The snapshot at `version`, or at the head; None without a topic.
-
-        If the commit of `cached` still exists, only later ones are read, up to the first one in `recent_times` (ms).
-        Raises OffsetOutOfRangeError if the version does not exist, CorruptMetadataError.
-        """
+        """The snapshot at `version`, or at the head; None without a topic. A usable `cached` one is only followed."""
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
@@ -87,10 +83,7 @@ class SnapshotLoader:
         return self._with_defaults(self._from_listings(MAX_LONG, only_listed=True))
 
     def load_unlisted(self, listed_ms: int) -> Snapshot | None:
-        """The head after a listing by the caller that showed no commits; None without a topic.
-
-        `listed_ms` is the store's time before that listing, which is repeated if it is too old.
-        """
+        """The head after a listing without commits at `listed_ms` of the store's clock; None without a topic."""
         if snapshot := self._from_hint(MAX_LONG):
             return self._with_defaults(snapshot)
         self.listed_ms = listed_ms
@@ -131,11 +124,7 @@ class SnapshotLoader:
         commits: list[Commit] | None = None,
         one_request: bool = False,
     ) -> Snapshot:
-        """`snapshot` with all later commits applied, which are added to `commits`; `first_group` are read at once.
-
-        The commits up to `snapshot` were read after `base`, by default `snapshot` itself. `one_request` stops after
-        the first commits. Raises BelowHorizonError.
-        """
+        """`snapshot`, read after `base`, with later commits applied and added to `commits`."""
         head, files, base = snapshot, CommitFiles(self._storage), base or snapshot
         try:
             for later in files.follow(snapshot.version + 1, first_group=first_group):

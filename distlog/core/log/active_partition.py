@@ -520,13 +520,7 @@ def begin_segments(
 
 
 class ActiveSeals:
-    """Seals the active segments of partitions in the commit of a race, or leaves them active if the commit fails.
-
-    Call `seal` for each head; if it returns a snapshot, put `actions` with your own, as in `seal_all`.
-
-    Partitions are locked in ascending order, so that two commits never deadlock. If another segment becomes active
-    concurrently, all locks are released, and taken again with that segment's partition. `timeout_s` is for each lock.
-    """
+    """Seals active segments in the commit of a race, as in `seal_all`; they stay active if the commit fails."""
 
     def __init__(
         self, handle: TopicHandle, race: CommitRace, *, calls: FileCalls = os, timeout_s: float = TIMEOUT_S
@@ -543,6 +537,7 @@ class ActiveSeals:
     def seal(self, head: Snapshot, partitions: Collection[int]) -> Snapshot | None:
         """Return `head` without active segments in these partitions; None if the next head must be tried."""
         active = head.active_partitions
+        # in ascending order, so that two commits never deadlock
         to_seal = sorted(set(active).intersection(partitions)) if active else []
         if not self._locked.keys() >= set(to_seal):
             self._release()

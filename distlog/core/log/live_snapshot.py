@@ -74,11 +74,7 @@ _PAGE_READS = 3
 
 
 def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = False) -> Snapshot:
-    """Return `snapshot` for readers, with the active segments up to their current ends; not a base for commits.
-
-    Raises SnapshotTooOldError if an active segment was sealed, and deleted by vacuum since; DamagedLogError if its
-    log is missing and its end is unknown. With `only_sound`, a damaged segment is left out instead.
-    """
+    """Return `snapshot` for readers, not a base for commits: with active segments up to their current ends."""
     states = dict[int, PartitionState]()
     for number in snapshot.active_partitions:
         try:

@@ -336,12 +336,7 @@ class LogSegment(ReadableSegment):
         aborted: Sequence[AbortedTransaction] = (),
         first_unstable_offset: int | None = None,
     ) -> None:
-        """Append all of `data`, whose headers are `rows` (BATCH rows, absolute offsets, right checksums).
-
-        By batch: the offset of the first record with the largest timestamp, and the smallest timestamp. `aborted` are
-        the aborted transactions that the batches end. Raises UnfitBatchError before it writes; other errors leave the
-        files unchanged, or the segment `is_torn`.
-        """
+        """Append all of `data`, whose headers are `rows` (BATCH rows); an error changes nothing, or `is_torn`."""
         if not len(rows):
             return
         numbers_before = self._changeable_numbers()

@@ -81,11 +81,7 @@ class PartitionFlush:
         self._files: SegmentFiles | None = None
 
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
-        """Sync the records of `appended`, or all records; concurrent flushes, in any process, share one sync.
-
-        Raises StorageError if a sync failed, in any process, and the records were cut off. Without `appended`, it
-        does not notice that another process's failed sync cut off your records. After LockHeldError flush again.
-        """
+        """Sync the records of `appended`, or all so far; concurrent flushes, in any process, share one sync."""
         appended = appended or self._appended_so_far(timeout_s)
         if appended is None or appended.stem == SEALED or self._is_flushed(appended):
             return
@@ -146,13 +142,9 @@ class PartitionFlush:
         return Unflushed.of(record.state.numbers())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
-        """Close the files without a flush; the active segment stays active for the next process.
-
-        Unless the caller has `flushed` all records, the last sync's outcome becomes unknown, since the kernel may
-        forget the write errors of a file that no process has open. This needs the flush lock: after LockHeldError
-        nothing was closed.
-        """
+        """Close the files without a flush; unless `flushed`, the next sync must write unflushed bytes again."""
         if not flushed:
+            # the kernel may forget the write errors of a file that no process has open
             with self._lock.held(timeout_s) as page:
                 # by the page alone: an active segment with unflushed records
                 record = self._partition.lock.stored_record()
@@ -629,11 +621,8 @@ class OpenLogs(Generic[Key]):
             _caches.add(self)
 
     def open_limit(self) -> int:
-        """The number of logs that may be open in this cache now.
-
-        Half of RLIMIT_NOFILE is for the logs of all caches. A cache may have an equal share or, since most caches
-        have few logs, half of all logs without those that are open in other caches, if that is more.
-        """
+        """The number of logs that may be open in this cache now."""
+        # half of the files are for all caches; most caches have few logs, so one may have half of all
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         all_logs = MAX_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // LOG_FILES, MAX_OPEN_LOGS)
         with _caches_lock:

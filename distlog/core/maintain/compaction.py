@@ -76,12 +76,7 @@ def compact(
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
-    """Compact the `partitions` that are due by the topic's config; returns the report and the new state.
-
-    Rounds of `clean`, by default in this process, run until all are clean. A partition that cannot be cleaned does
-    not change, and the report names it. Raises CommitConflictError if the topic was dropped,
-    TransactionTooOldError if a round took longer than vacuum waits, and CommitStateUnknownError.
-    """
+    """Compact the `partitions` that are due in rounds of `clean`; returns the report and the new state."""
     snapshot_before = snapshot_after = handle.log.refresh(snapshot)
     numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
     stable_offsets, failure_reasons = dict[int, int](), dict[int, str]()
@@ -333,11 +328,7 @@ def _first_uncleanable_offset(
 
 
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
-    """Groups of adjacent `segments`, each to become one segment: Kafka's greedy `groupSegmentsBySize`.
-
-    A group has at most `segment.bytes`, `segment.index.bytes` and 2^31 - 1 offsets; segments without bytes may have
-    more offsets.
-    """
+    """Groups of adjacent `segments`, each to become one: Kafka's greedy `groupSegmentsBySize`."""
     groups: list[list[SegmentInfo]] = []
     log_bytes = offset_index_bytes = time_index_bytes = 0
     for segment in segments:

@@ -27,10 +27,7 @@ class Executor(Protocol):
         """The number of items that one process works on at the same time."""
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the result of `work` for each item, in order; raises what `work` raises.
-
-        Work and items must pickle. Work must be idempotent, since it may run twice for an item.
-        """
+        """Return the result of the idempotent `work` for each item, in order; both must pickle."""
 
     def clean(
         self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /

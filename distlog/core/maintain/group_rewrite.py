@@ -176,11 +176,7 @@ def rewrite_group(
     read_version: int,
     part_bytes: int | None = None,
 ) -> RewrittenGroup:
-    """Write the batches of the group that `batch_filter` keeps as new segments, to be committed.
-
-    `chunks` are the checked chunks of the group, in order. Memory is a few chunks, and three parts of an upload of
-    `part_bytes`. Raises CorruptRecordError. An error leaves no partial file and no upload.
-    """
+    """Write what `batch_filter` keeps of the group's checked `chunks` as new segments, to be committed."""
     output = _Output(handle, group, batch_filter, config, read_version, part_bytes)
     is_unchanged, drops_deletes, unkeyed_records = len(group.segments) == 1, False, 0
     try:
@@ -274,11 +270,7 @@ MAX_SEGMENTS = MAX_COMMIT_ROWS // 2
 
 @dataclass(frozen=True, slots=True)
 class RewrittenPartition:
-    """The rewritten groups of a partition, all at one version.
-
-    Superseded records of the keys of [start_offset, end_offset) were dropped, so the partition is clean below
-    `end_offset`. Both are 0 if it was not cleaned.
-    """
+    """The rewritten groups of a partition, which is clean below `end_offset`; 0 if it was not cleaned."""
 
     partition: int
     groups: tuple[RewrittenGroup, ...]
@@ -324,10 +316,7 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
 def _replacement(
     rewritten: Sequence[RewrittenPartition], skipped_groups: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
-    """The actions that replace groups in `current`, and the number of first segments that go without replacement.
-
-    Sets the number of `skipped_groups` of each partition.
-    """
+    """The actions in `current`, and the counts of emptied first segments; sets the number of `skipped_groups`."""
     replaced, emptied = list[RewrittenGroup](), dict[int, int]()
     is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
     for partition in rewritten:

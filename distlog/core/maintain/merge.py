@@ -38,12 +38,7 @@ def merge(
     dry_run: bool = False,
     job_bytes: int = JOB_BYTES,
 ) -> tuple[MergeReport, Snapshot]:
-    """Merge the groups worth merging, in one commit; returns the report and the new state.
-
-    A job reads `job_bytes` at once, and holds as much to write; larger jobs read with fewer requests. The next run
-    merges groups beyond MAX_SEGMENTS. A group is skipped if a segment was removed concurrently. The report names the
-    groups that cannot be read.
-    """
+    """Merge up to MAX_SEGMENTS segments in one commit; returns the report and the new state."""
     snapshot = handle.log.refresh(snapshot)
     planned = plan_merge(snapshot)
     counts = np.cumsum([len(group.segments) for group in planned])
@@ -158,10 +153,7 @@ def job_bytes_of(memory: int, workers: int) -> int:
 
 
 class _Replacement:
-    """The replacement of the groups of finished `jobs` by the segments in `merged`.
-
-    Group i has `_counts[i]` old segments and `merged.counts[i]` new ones, or 0 if it failed.
-    """
+    """Replaces group i of finished `jobs`, `_counts[i]` segments, by `merged.counts[i]` ones; 0 if it failed."""
 
     def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
         self._jobs, self._merged = jobs, merged
@@ -253,10 +245,7 @@ def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
 
 
 def groups_of(table: SegmentTable, owners: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
-    """(first row, end row) of each group of `table` worth merging.
-
-    `owners` has the partition of each row, `log_starts` the log start offset of each partition.
-    """
+    """(first row, end row) of each group of `table` worth merging; `owners` has the partition of each row."""
     sizes, bases, ends, starts, newest, created, records = map(table.array, _COLUMNS)
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
@@ -279,10 +268,7 @@ TAIL_SEGMENTS = 256
 def plan_tail_merge(
     snapshot: Snapshot, appended_counts: Mapping[int, int], *, max_bytes: int, max_segments: int
 ) -> list[SegmentGroup]:
-    """The smallest groups worth merging, until they have `max_bytes` or `max_segments`.
-
-    `appended_counts` has the number of just appended segments by partition.
-    """
+    """The smallest groups worth merging near the appended segments, up to `max_bytes` or `max_segments`."""
     if "compact" in snapshot.config.cleanup_policy:
         return []
     segment_bytes = min(snapshot.config.segment_size, MAX_TAIL_SEGMENT_BYTES)

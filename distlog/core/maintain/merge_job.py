@@ -166,10 +166,7 @@ class MergedJob:
 def do_job(
     handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
 ) -> MergedJob:
-    """Merge the groups of a job, in memory of twice their bytes, or of a few chunks for a group above `job_bytes`.
-
-    If a file is damaged, the job is split into smaller ones, at last into single groups with precise errors.
-    """
+    """Merge the groups of a job; a damaged one is split, at last into single groups with precise errors."""
     part_bytes, count, parts = upload_bytes(job_bytes), len(job.counts), 2
     if job.log_bytes <= job_bytes:
         try:
@@ -302,10 +299,7 @@ class _UnsoundError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """BATCH rows of many groups, back to back in `data`: the next `counts[i]` are of group i.
-
-    No record of a batch is older than its `min_timestamps`.
-    """
+    """BATCH rows of many groups, `counts[i]` of group i; no record is older than its batch's `min_timestamps`."""
 
     data: Bytes
     rows: np.ndarray
@@ -462,11 +456,7 @@ class _SegmentWrites:
         return dict(zip(names, positions, strict=True))
 
     def _input_fields(self, start: int, end: int, max_timestamps: Longs) -> dict[str, npt.NDArray[np.int64]]:
-        """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches.
-
-        `max_timestamps` are of the batches of each group. An input's metadata may leave out the time of its end
-        markers.
-        """
+        """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches."""
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts, lasts = self.job.firsts[start:end], ends[start:end] - 1
         group_max = np.repeat(np.maximum.reduceat(inputs.max_timestamps, self.job.firsts), self.job.counts)
@@ -555,11 +545,7 @@ class BatchJoin:
     def joined(
         self, source: BatchSelection, base_offsets: Longs, min_timestamps: Longs, begins_group: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """All batches of `source`, small ones joined, in parts; with the row in `source` at which each batch begins.
-
-        The batches of `source` are at `base_offsets`, with no record older than `min_timestamps`. A batch that begins
-        a group is not joined to earlier batches.
-        """
+        """All batches of `source`, small ones joined within their group, in parts; and the row where each begins."""
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
         if begins_group is not None:

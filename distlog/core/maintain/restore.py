@@ -44,11 +44,7 @@ from distlog.core.storage.parallel import in_order
 def restore(
     handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
 ) -> tuple[list[PartitionRestore], Snapshot]:
-    """Restore the segments that were live at `version`, unless `dry_run`; returns the plans, and the new state.
-
-    Raises OffsetOutOfRangeError, TopicNotFoundError if the version is of a dropped topic, and CommitConflictError if
-    one partition gets more than MAX_SEGMENTS.
-    """
+    """Restore the segments that were live at `version`, unless `dry_run`; returns the plans, and the new state."""
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
         text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}: choose one"

@@ -30,11 +30,7 @@ from distlog.core.times import NO_TIMESTAMP, iso
 def retention(
     handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
-    """Remove up to MAX_SEGMENTS expired segments in one commit, unless `dry_run`; returns plans and the new state.
-
-    Raises CommitConflictError if the topic was dropped, StorageError if the lock of an expired active segment is not
-    free in time, and CommitStateUnknownError.
-    """
+    """Remove up to MAX_SEGMENTS expired segments in one commit, unless `dry_run`; returns plans and the new state."""
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
         return plan_retention(with_tails(handle, snapshot), now_ms, max_segments=MAX_SEGMENTS), snapshot
@@ -147,10 +143,7 @@ MAX_SEGMENTS = MAX_COMMIT_ROWS
 def plan_retention(
     snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, max_segments: int = MAX_LONG
 ) -> list[PartitionRetention]:
-    """Plan the segments to delete at `now_ms` by the topic's config, in partitions that lose some.
-
-    With `keep_tails` active segments stay.
-    """
+    """Plan the segments to delete at `now_ms`, by partition; with `keep_tails` active segments stay."""
     table = snapshot.partitions
     plain, changed = SegmentTable(table.column_segments()), table.own_states
     columns = _Columns.of(plain, changed)
@@ -272,12 +265,7 @@ LOG_END = -1
 def delete_records(
     handle: TopicHandle, snapshot: Snapshot, offsets: Mapping[int, int]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Delete the records below `offsets[partition]`; returns the new log start offsets and the new state.
-
-    An offset within an active segment seals it in the same commit. Raises OffsetOutOfRangeError, TopicNotFoundError,
-    InvalidConfigError when `cleanup.policy` is compact alone (Kafka's PolicyViolationException), and StorageError if
-    the lock of an active segment is not free in time.
-    """
+    """Delete the records below `offsets[partition]`; returns the new log start offsets and the new state."""
     if not isinstance(offsets, Mapping):
         raise InvalidConfigError("offsets must be a dict by partition, as in {0: 100}", got=type(offsets).__name__)
     snapshot = handle.log.refresh(snapshot)

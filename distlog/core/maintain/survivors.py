@@ -86,11 +86,7 @@ class OffsetMap:
         return cls(min(memory_bytes // SLOT_BYTES, map_slots(records)))
 
     def put(self, hashes: Longs, has_key: Flags, offsets: Longs) -> int:
-        """Put the offsets of records, in order, and skip records without a key.
-
-        Returns the number of records, fewer if the map gets full. As in Kafka, a full map stops at the next record
-        with a key, even if the map has that key.
-        """
+        """Put the offsets of records with a key, in order; returns the number of records until the map is full."""
         count, self.size, latest = kernels.put_all(
             self._table, self.slots, self._limit, self.size, hashes, has_key, offsets
         )
@@ -105,10 +101,7 @@ class OffsetMap:
         return offsets
 
     def put_rows(self, rows: Longs) -> Longs:
-        """Put records, each a row of its key's hash and its offset, in any order; returns the superseded offsets.
-
-        Raises InvalidConfigError without room for a key.
-        """
+        """Put records, rows of the key's hash and the offset, in any order; returns the superseded offsets."""
         superseded = np.empty(len(rows), np.int64)
         count, self.size = kernels.put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
         if count < 0:
@@ -165,10 +158,7 @@ class ScannedRecords:
 def scan_records(
     source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in the first of the batches `rows` of `source`.
-
-    These are as many batches as fit in OPENED_BYTES, at least one.
-    """
+    """Scan the records from `start_offset` on in the first `rows` of `source`, as many as fit in OPENED_BYTES."""
     to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
@@ -176,11 +166,7 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """The segment's chunks with batches from `start_offset` on, in format 2, with checked checksums.
-
-    If the segment is read from its start, the checksum of the file is checked after the last chunk: commit nothing
-    before that. Raises CorruptRecordError.
-    """
+    """The segment's checked chunks from `start_offset` on, in format 2; commit nothing before the last one."""
     if start_offset <= segment.base_offset:
         yield from map(_upgraded, whole_log(reader, segment))
         return
@@ -291,10 +277,7 @@ _CONTROL_KEY_SIZE = 4
 
 
 class _Transactions:
-    """Finds discardable batches, and `marked`: the aborted transactions whose abort marker stays.
-
-    `aborted` are the aborted transactions by first offset. The batches are to be observed in their order.
-    """
+    """Finds discardable batches, observed in order, and `marked`: aborted transactions whose abort marker stays."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._later_aborted = deque(aborted)
@@ -460,10 +443,7 @@ class KeyedRecords:
 def keyed_records(
     reader: SegmentReader, segment: SegmentInfo, start_offset: int, verdicts: Verdicts, secret: bytes
 ) -> Iterator[KeyedRecords]:
-    """The records of a segment without control records and aborted transactions, their keys hashed under `secret`.
-
-    Memory is a few chunks. Raises CorruptRecordError.
-    """
+    """The records of a segment, without control records and aborted transactions; keys are hashed under `secret`."""
     for chunk in checked_chunks(reader, segment, start_offset):
         batches = chunk.batches
         base_offsets = batches["base_offset"] + segment.shift
@@ -546,10 +526,7 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """The rows for `OffsetMap.put_rows` of all records with a key, one part per bucket.
-
-    Rows with offsets below `start_offset` are in separate parts, with the target `buckets` + the bucket.
-    """
+    """The rows for `put_rows`, one part per bucket; rows below `start_offset` are in parts from `buckets` on."""
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
         kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)
@@ -589,11 +566,7 @@ Rows = npt.NDArray[Any]
 
 
 def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
-    """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows.
-
-    Messages of formats 0 and 1 become batches of about 128 KiB, with the timestamp -1 for format 0; a compressed
-    message becomes a batch. `file_position` is the position of data[0].
-    """
+    """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows."""
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     is_old = batches["magic"] < 2
     starts = np.flatnonzero(np.diff(is_old, prepend=~is_old[:1]))

@@ -70,12 +70,7 @@ def verify(
     *,
     on_progress: OnProgress | None = None,
 ) -> VerifyReport:
-    """Check the whole topic at `snapshot`, concurrently with appends and maintenance.
-
-    Active segments are checked up to their ends in `snapshot`; their offset and time indexes by checksums alone,
-    since these lack the last entries. Raises StorageError if the storage does not respond, TopicNotFoundError if the
-    topic was dropped.
-    """
+    """Check the whole topic at `snapshot`, concurrently with appends and maintenance."""
     committed = without_tails(snapshot)
     topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
     # active segments that refuse appends
@@ -122,11 +117,7 @@ _GROUP = 64
 
 
 def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
-    """The anomalies of the commits and checkpoints up to `snapshot`, and of `snapshot` itself.
-
-    The oldest sound checkpoint replaces deleted commits. The check ends at a missing or damaged commit, since the
-    state after it is unknown.
-    """
+    """The anomalies of the commits and checkpoints up to `snapshot`, until a missing or damaged commit."""
     checkpoints: dict[int, list[str]] = {}
     for file in storage.list(paths.COMMITS_DIR):
         number = paths.parse_checkpoint_file(file.name)
@@ -495,10 +486,7 @@ _TXN_SUFFIX = ".txnindex"
 
 
 def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The right content of a transaction index whose log aborts `aborted`, and whose sound content is `present`.
-
-    `present` may be right with more transactions: their data was dropped by compaction.
-    """
+    """The sound content `present` of a transaction index, or a new one if it lacks some of `aborted`."""
     aborted = list(aborted)
     entries = np.frombuffer(
         present[: len(present) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
@@ -675,11 +663,7 @@ def rebuild_indexes(
     dry_run: bool = False,
     on_progress: OnProgress | None = None,
 ) -> tuple[RebuildReport, Snapshot]:
-    """Rebuild the wrong index files of all segments, with `force` all; returns the report and the new state.
-
-    A segment with a damaged log does not change. After CommitStateUnknownError the indexes are right, but their sizes
-    and checksums may not be recorded.
-    """
+    """Rebuild the wrong index files of all segments, with `force` all; returns the report and the new state."""
     after = snapshot = handle.log.refresh(snapshot)
     work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
     segments = list(_map_segments(handle, snapshot, work, executor, on_progress))

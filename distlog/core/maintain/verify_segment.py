@@ -219,10 +219,7 @@ class IndexCheck(ABC):
 
     @abstractmethod
     def _check_entries(self) -> Longs:
-        """Return the ascending keys that locate the entries in the log; CorruptIndexError if they cannot be right.
-
-        It is called once, before the other methods. A subclass may store its columns.
-        """
+        """Return the ascending keys that locate the entries in the log; CorruptIndexError if they cannot be."""
 
     @abstractmethod
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:

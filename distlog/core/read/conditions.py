@@ -42,16 +42,7 @@ class Conditions:
 
     @classmethod
     def of_expression(cls, expression: pc.Expression, schema: pa.Schema, partitions: Iterable[int]) -> Conditions:
-        """Return the bounds of a filter of Arrow, which is read in Substrait's encoding (substrait.io, `Expression`).
-
-        Args:
-            expression: The filter.
-            schema: The schema of the records.
-            partitions: The partitions of the topic.
-
-        Returns:
-            The bounds. They hold all records, and are not exact, if Substrait has no encoding for the filter.
-        """
+        """Return the bounds of Arrow's filter, read as Substrait; not exact where Substrait has no encoding."""
         unbounded = cls(frozenset(partitions))
         try:
             encoded = bytes(expression.to_substrait(schema))
@@ -60,13 +51,7 @@ class Conditions:
         return _SubstraitFilter(encoded, schema.names, unbounded).conditions()
 
     def compared(self, column: str, operator: str, values: Iterable[int | bytes]) -> Conditions:
-        """Return the bounds of the records that also satisfy a comparison.
-
-        Args:
-            column: `partition`, `offset`, `timestamp` or `key`.
-            operator: `=`, `<`, `<=`, `>`, `>=` or `in`; only `=` and `in` bound keys.
-            values: The value, or for `in` the values; times in us.
-        """
+        """Return the bounds of records that also satisfy a comparison; `values` are times in us, or bytes of keys."""
         if column == "key":
             keys = frozenset(value for value in values if isinstance(value, bytes))
             return self & replace(self, keys=keys) if operator in ("=", "in") else self.inexact()

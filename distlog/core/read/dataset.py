@@ -284,11 +284,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class _Scanner:
-    """Arrow's scanner of batches, which reads a batch only when its rows are needed.
-
-    Arrow itself would read 32 batches ahead, in a thread that continues after the rows of a LIMIT, and that ends the
-    process if Python exits.
-    """
+    """Arrow's scanner, but on demand: Arrow's own reads 32 batches ahead, in a thread that may end the process."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, **options: Any) -> None:
         self._batches, self.dataset_schema, self._options = batches, schema, options

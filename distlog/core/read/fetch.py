@@ -130,10 +130,7 @@ class FetchedBatches:
 
 
 class SentPart(NamedTuple):
-    """The bytes to send: first `prefix`, then bytes [start, end) of the fetched data.
-
-    A run of batches stored with the offsets that readers see is one part. Another offset of a batch is its prefix.
-    """
+    """The bytes to send: `prefix`, the offset of a moved batch, then bytes [start, end) of the fetched data."""
 
     prefix: bytes
     start: int
@@ -227,10 +224,7 @@ def fetch_committed(
 def fetch_stored(
     reader: SegmentReader, state: PartitionState, offset: int, end_offset: int, max_bytes: int
 ) -> StoredBatches | None:
-    """The batches before `end_offset` that `fetch` returns unchecked, in their local file; None if `fetch` must read.
-
-    `offset` must be in the log, and before `end_offset`.
-    """
+    """The batches from `offset` to `end_offset`, unchecked, in their local file; None if `fetch` must read them."""
     row = state.segments.find(offset)
     if row == len(state.segments):
         return None
@@ -304,11 +298,7 @@ class OpenTransaction(NamedTuple):
 
 
 def has_late_transaction(reader: SegmentReader, state: PartitionState, partition: int, now_ms: int) -> bool:
-    """Return whether the oldest open transaction is older than any coordinator allows.
-
-    Its age is taken from the newest timestamp of its sealed segment, in the metadata. In an active segment one batch
-    is read, from the local disk.
-    """
+    """Return whether the oldest open transaction is older than any coordinator allows, by its segment's time."""
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
     if not max(state.first_dirty_offset, 0) <= first < state.log_end_offset:

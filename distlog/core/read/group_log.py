@@ -304,11 +304,7 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
 
 
 class GroupRace:
-    """The race for one version of a group: iterate over the newest states, and `put` the next one or leave the loop.
-
-    The first state is `state`. `put` raises CommitConflictError when other members were first until the deadline, and
-    CommitStateUnknownError when the put may have happened: a retry is harmless.
-    """
+    """The race for a group's next version: iterate over the newest states, and `put` the next one or leave."""
 
     def __init__(self, log: GroupLog, state: GroupState) -> None:
         self._log = log
@@ -372,11 +368,7 @@ def _rows(state: GroupState, snapshot: Snapshot) -> Iterator[dict[str, object]]:
 def reset_positions(
     log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool
 ) -> GroupState:
-    """Set the committed offsets `positions`, and end all memberships; a new group also gets the offsets `missing`.
-
-    A live member joins again, at these offsets, after its next commit or refresh. Raises CommitConflictError if
-    `is_empty`, and the group has members.
-    """
+    """Set `positions`, in a new group those `missing` too, and end all memberships; `is_empty` allows none."""
     first = log.load()
     race = GroupRace(log, first)
     for state in race:
@@ -518,11 +510,7 @@ class Membership:
         return max(0.0, min(self._refresh_due, self._heartbeat_due, self._lease_end) - self.clock())
 
     def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
-        """Send a heartbeat and read the newest state when they are due; put a version if an owner changes.
-
-        `count` returns the number of the topic's partitions. Partitions that other members should own are given up;
-        `pending` partitions, with delivered and uncommitted records, after the time of a lease.
-        """
+        """Send a heartbeat and read the state when they are due; put a version if an owner changes."""
         if not self.is_lapsed and self.clock() >= self._heartbeat_due:
             self._send_heartbeat()
         state = self.state

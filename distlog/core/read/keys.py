@@ -93,10 +93,7 @@ def near_rows(positions: Longs) -> list[slice]:
 
 
 def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Longs) -> list[KeyBatches | None]:
-    """The batches in each segment that may hold a key with one of the sorted hashes; None if it must be scanned.
-
-    It reads some blocks of all indexes at once; of an active segment the batches since the last call.
-    """
+    """The batches in each segment that may hold a key with one of the sorted hashes; None if it must be scanned."""
     results = dict[int, KeyBatches | None]()
     indexed = list[int]()
     for row, segment in enumerate(segments):

@@ -274,10 +274,7 @@ def first_records(
     oldest: int = MIN_LONG,
     entry: TimestampOffset | None = None,
 ) -> list[PointRecord]:
-    """Return the segment's first records from `offset` and the time `oldest` on, at most `limit` and MAX_RECORDS.
-
-    They begin after the batch of `entry`, if the time index has one. A scan must search for more records.
-    """
+    """Return up to `limit` of the segment's first records from `offset`, `oldest` and the batch of `entry` on."""
     records: list[PointRecord] = []
     limit_left, stored = min(limit, MAX_RECORDS), offset - segment.shift
     if not reader.storage.is_local:

@@ -509,10 +509,7 @@ def records_of(
     limit: int | None,
     isolation: IsolationLevel = "read_uncommitted",
 ) -> Iterator[Record]:
-    """Yield up to `limit` records of a partition from `start` on; None is the log's start, and no limit.
-
-    Index lookups find the first few records, and read little; slices of segments continue after them.
-    """
+    """Yield up to `limit` records of a partition from `start` on, by index lookups first; None for no bound."""
     low = None if start is None else whole_number("start", start)
     most = MAX_LONG if limit is None else count_of("limit", limit)
     if most == 0:

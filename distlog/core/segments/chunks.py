@@ -218,10 +218,7 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
 
 
 def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[SegmentSlice], bool]:
-    """The slices that hold the first `limit` records, and whether they hold just these.
-
-    Slices with `times`, or with offsets that have no record, are taken whole: their contents are unknown.
-    """
+    """The slices that hold the first `limit` records, and whether they hold just these."""
     parts: list[SegmentSlice] = []
     exact = True
     for part in slices:
@@ -302,10 +299,7 @@ def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tu
 
 
 class LogRange(NamedTuple):
-    """Bytes [start, end) of a chunk: whole batches of `log`, from its byte `position` on.
-
-    `first_offset` is their first stored offset, or a lower bound if the segment has gaps; -1 if unknown.
-    """
+    """Bytes [start, end) of a chunk: batches from byte `position` of `log`; `first_offset` is -1 if unknown."""
 
     slice: SegmentSlice
     log: Part
@@ -407,10 +401,7 @@ OUTPUT_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The batches (`BATCH` rows, positions in `data`) of `ranges`; `owner` has the range number of each batch.
-
-    The kernels run over the whole buffer, so a thousand small segments cost what one large segment costs.
-    """
+    """The batches (BATCH rows) of `ranges` in one buffer; `owner` has the number of each batch's range."""
 
     ranges: Sequence[LogRange]
     data: memoryview
@@ -482,10 +473,7 @@ class Chunk:
         return replace(self, data=data.data, batches=batches)
 
     def check_offsets(self) -> None:
-        """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
-
-        Base offsets are not in the checksums: only their order can be checked, and that a dense segment has no gap.
-        """
+        """Raise CorruptRecordError for a batch at other offsets than its segment has; no checksum covers these."""
         runs = np.array([log_range.check_row() for log_range in self.ranges], RUN)
         wrong = first_misplaced(self.batches, self.owner, runs)
         if wrong >= 0:
@@ -574,10 +562,7 @@ def _checked(chunk: Chunk) -> Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatches:
-    """Batches in bytes [begin, end) of a local file, as readers see them, of which only headers were read.
-
-    The file is opened for each use, since many may wait for slow receivers.
-    """
+    """Batches in bytes [begin, end) of a local file, opened for each use, as many may wait for slow receivers."""
 
     storage: Storage
     name: str
@@ -628,10 +613,7 @@ PerBatch = int | npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Hides the data of aborted transactions (KIP-98); the decoder hides control batches.
-
-    `aborted` has, by partition, a row per transaction: producer id, first offset, last offset.
-    """
+    """Hides transactions that are `aborted`: by partition, rows of (producer id, first offset, last offset)."""
 
     aborted: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict)
 

@@ -101,10 +101,7 @@ class ProducerStates:
                 del self._states[producer]
 
     def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Add batches (BATCH rows) of `data`, with offsets `shift` higher.
-
-        `heard_ms` is the time now, for batches that were just appended; batches read later have only their own times.
-        """
+        """Add batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms` is now, for new batches."""
         # a single batch, as of most appends, is not filtered: `producer_batches` skips it if it has no producer
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
@@ -135,10 +132,7 @@ class ProducerStates:
                 self._states[producer] = replace(state, heard_ms=former.heard_ms)
 
     def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check batches that are to be appended together; if they are a retry, returns the earlier last batch.
-
-        `first` checks the first batch of a producer that is not in the log.
-        """
+        """Check the next batches; a retry returns the earlier last batch. `first` checks new producers."""
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)

@@ -418,11 +418,7 @@ _Identity = tuple[int, int, int]
 
 
 class OpenFiles(Generic[T]):
-    """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
-
-    Files may be replaced or damaged, so each use compares the file's identity: inode, size and, with `timed`,
-    modification time. Copies in a cache are not `timed`: a use sets their modification time.
-    """
+    """Up to `limit` objects by key, each from one file, reopened if its inode, size or (`timed`) time changes."""
 
     def __init__(self, limit: int, *, timed: bool) -> None:
         self._limit, self._timed = limit, timed

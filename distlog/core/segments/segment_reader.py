@@ -103,10 +103,7 @@ class _FirstRead(NamedTuple):
 
 
 class SegmentReader:
-    """Reads the segments of one topic.
-
-    A missing or bad index only costs time: the log is walked from its start instead. A bad index gives a warning.
-    """
+    """Reads the segments of one topic; a missing or bad index only costs time, and a bad one gives a warning."""
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self.storage, self.topic = storage, topic
@@ -199,11 +196,7 @@ class SegmentReader:
         yield from walk
 
     def stored(self, part: SegmentSlice, most_bytes: int) -> StoredBatches | None:
-        """The first batches that `part` owns, up to `most_bytes`, at least one, as a range of a local file.
-
-        Only headers are read. None if there are no batches, if the file has other offsets or times than readers see,
-        or after an error, which `chunks` raises.
-        """
+        """The first batches that `part` owns, up to `most_bytes`, in their local file; None if `chunks` must read."""
         segment, log = part.segment, self.part(part.segment)
         if not self.storage.is_local_disk or segment.shift or segment.append_time_ms >= 0:
             return None
@@ -324,10 +317,7 @@ class SegmentReader:
         return entry if entry.timestamp >= 0 else None
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
-        """The aborted transactions that end in the segment, at the offsets that readers see.
-
-        Raises CorruptIndexError, or SnapshotTooOldError for a missing index: aborted data must not be read.
-        """
+        """The aborted transactions that end in the segment, at the offsets that readers see."""
         try:
             transactions = self._indexes.aborted_transactions(segment)
         except FileNotFoundError:

@@ -112,10 +112,7 @@ class SegmentState:
     def new(
         cls, stem: str, base_offset: int, created_ms: int, first_unstable_offset: int = NO_OFFSET
     ) -> SegmentState:
-        """Return the state of a new segment.
-
-        `first_unstable_offset`: the first unstable offset of the partition's log before the segment.
-        """
+        """Return the state of a new segment; `first_unstable_offset` is the log's before it."""
         return cls(
             paths.check_stem(stem),
             base_offset=base_offset,
@@ -309,12 +306,7 @@ def fold(
     min_timestamps: Longs = FROM_HEADERS,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> Folded:
-    """Fold `batches` (BATCH rows), which are all of `data`, into a copy of `numbers`.
-
-    The checksums in the batches must be right. `offsets_of_max_timestamp` (of the first record with the batch's
-    largest timestamp) and `min_timestamps` are values that headers may lack. `aborted` are the transactions whose
-    abort markers are among the batches. Raises UnfitBatchError.
-    """
+    """Fold `batches` (BATCH rows, right checksums), which are all of `data`, into a copy of `numbers`."""
     count = len(batches)
     if len(offsets_of_max_timestamp) not in (0, count) or len(min_timestamps) not in (0, count):
         raise ValueError("`offsets_of_max_timestamp` and `min_timestamps` need a value for each batch")
@@ -356,11 +348,7 @@ class FoldedSegments:
 def fold_all(
     data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval_bytes: int, *, key_index: bool = False
 ) -> FoldedSegments:
-    """Fold the batches of many segments, which are all of `data`; `counts` has their number in each segment.
-
-    Their offsets count from 0 in each segment, and their checksums must be right. The offset of the largest timestamp
-    stays unknown. Raises UnfitBatchError as `fold` does, and for a codec that Kafka does not have.
-    """
+    """Fold the batches of many segments, `counts[i]` of segment i, with offsets from 0 on. Raises UnfitBatchError."""
     segments, empty = len(counts), _EMPTY.copy()
     numbers = np.empty((segments, len(empty)), np.int64)
     offset_entries = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
@@ -493,10 +481,7 @@ class RollTime:
 
 @dataclass(slots=True)
 class RecordStats:
-    """The number of decoded records and their timestamps; headers also count control records.
-
-    `offset_of_newest` is the offset of the first record with the largest timestamp.
-    """
+    """The number of decoded records, their timestamps, and the offset of the first newest one."""
 
     count: int = 0
     first: int = NO_TIMESTAMP

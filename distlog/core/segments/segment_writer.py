@@ -199,11 +199,7 @@ class _Bundle:
 
 
 class Bundles:
-    """Gathers the segments of one append, up to about `held_bytes`, and writes their bundles; for many threads.
-
-    Further segments get their own files, or, on an object store with a given `held_bytes`, further bundles: parts of
-    an upload for each partition would need more memory.
-    """
+    """Gathers the segments of one append, up to about `held_bytes`, and writes their bundles; for many threads."""
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
@@ -318,11 +314,7 @@ def write_bundle(
     indexes: Sequence[tuple[bytes, Longs]],
     part_bytes: int | None = None,
 ) -> list[Longs]:
-    """Write a durable bundle of the logs in `data`, and of indexes of each kind; returns the positions of the parts.
-
-    The parts of each kind lie back to back; `sizes` has their size in each segment. The position of an index without
-    bytes is OWN_FILE. A large bundle is uploaded in parts of `part_bytes`.
-    """
+    """Write a durable bundle of logs and indexes, each kind back to back; returns their positions, or OWN_FILE."""
     sizes, page = np.ascontiguousarray(sizes, np.int64), PAGE_BYTES if storage.is_local else 1
     rooms = -(-sizes // page) * page
     positions = np.cumsum(rooms) - rooms
@@ -357,11 +349,7 @@ def write_files(
 def with_aborted(
     storage: Storage, topic: str, segment: SegmentInfo, aborted: Iterable[AbortedTransaction], base_offset: int
 ) -> SegmentInfo:
-    """The segment with a durable index file of the transactions `aborted` in it, or without one if there are none.
-
-    The transactions are in the order of their last offsets, and have the offsets that readers get, where the segment
-    begins at `base_offset`.
-    """
+    """The segment with a durable index of the `aborted` transactions, whose offsets count from `base_offset`."""
     data = encode_transactions(transaction.moved(segment.stored_base_offset - base_offset) for transaction in aborted)
     if data:
         storage.put(paths.segment_file(topic, segment.partition, segment.stem, ".txnindex"), data)
@@ -455,11 +443,7 @@ class SegmentFile:
         offsets_of_max_timestamp: npt.NDArray[np.int64],
         min_timestamps: npt.NDArray[np.int64],
     ) -> None:
-        """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
-
-        `base_offsets` ascend, with gaps, and overwrite those in `data`. `data` must not change until the next call
-        returns; with bundles, never. `offsets_of_max_timestamp` and `min_timestamps` are as in `fold`.
-        """
+        """Append `batches`, all of `data`, which must not change until the next call returns; with bundles, never."""
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         stored_batches = batches.copy()
         stored_batches["base_offset"] = base_offsets
@@ -599,10 +583,7 @@ class WrittenSegment(NamedTuple):
 def write_batches(
     handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """Write durable segments of the batches, by partition, in their order; overwrites the batches' base offsets.
-
-    `open_transactions` are open at the ends of the partitions in `snapshot`.
-    """
+    """Write durable segments of the batches, after the `open_transactions`; overwrites the batches' base offsets."""
     bundles = Bundles(handle.storage, lambda: paths.new_stem(snapshot.version, handle.new_id()))
     for partition in batches:
         bundles.join(partition)

@@ -74,10 +74,7 @@ class StorageCounters:
 
 
 class ObjectWriter(ABC):
-    """Writes a new object in several calls. A `with` block closes it, or aborts it on an error.
-
-    A forked child can only abort its copy, without an effect on the parent. A call may raise an earlier call's error.
-    """
+    """Writes a new object; a `with` block closes it, or aborts it. A call may raise an earlier call's error."""
 
     written_bytes: int = 0
 

@@ -84,11 +84,7 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend of absolute paths in the folder `root`. (fsspec's never syncs, and its create is not atomic.)
-
-    Folders in the root are listed, and files deleted, without following links, which may lead to other users' files.
-    Unless `follows_links`, files are not read through links either.
-    """
+    """The backend of absolute paths in `root`; deletes and lists no links, and unless `follows_links` reads none."""
 
     def __init__(self, counters: StorageCounters, root: str, *, follows_links: bool = True) -> None:
         self._counters, self._root, self._follows_links = counters, root, follows_links

@@ -376,10 +376,7 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
 
 
 class BufferedWriter(ObjectWriter):
-    """Puts a small object in one request. Uploads a larger one in parts, PARTS_IN_FLIGHT at a time.
-
-    All parts but the last have the same size, which some stores require.
-    """
+    """Puts a small object in one request, and uploads a larger one in parts of equal size, as some stores require."""
 
     def __init__(self, store: ObjectStore, path: str, part_bytes: int | None = None) -> None:
         self._store, self._path, self._part_bytes = store, path, part_bytes or PART_BYTES

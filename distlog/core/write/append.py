@@ -483,11 +483,7 @@ def commit_append(
     write_id: str | None = None,
     checked_config: TopicConfig | None = None,
 ) -> tuple[AppendResult, Snapshot]:
-    """Add `segments` at the log ends, and seal their partitions' active segments, in one commit or none.
-
-    `checked_config` has the settings by which the records were checked, or None if the records fit any topic. If the
-    same (app_id, batch_id) was committed before, or with `in_order` a later one, this is a replay: nothing is sealed.
-    """
+    """Add `segments`, checked by `checked_config`, at the log ends in one commit; a repeated batch is a replay."""
     _check_batch_id(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
         segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
@@ -557,12 +553,7 @@ def check_not_newly_compacted(config: TopicConfig, checked_config: TopicConfig) 
 def earlier_result(
     snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
 ) -> AppendResult | None:
-    """Return the result of the first commit of (app_id, batch_id), or None.
-
-    With `in_order`, the application commits its batches in the order of their numbers. So a batch with a lower
-    number than its newest was committed too, if it had rows. Its result has no version or offsets once they are
-    forgotten.
-    """
+    """Return the first commit's result of (app_id, batch_id), or None; with `in_order` a later batch counts too."""
     if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
     earlier = snapshot.transactions.get(app_id, batch_id)

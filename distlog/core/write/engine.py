@@ -168,11 +168,7 @@ _MAX_BACKGROUND_FLUSH_MS = DAY_MS
 
 
 class DirectEngine(Engine):
-    """Appends to the active segments of partitions. Calls `on_append` after each append.
-
-    Each partition succeeds or fails alone. By default, records are acknowledged when they are durable; readers may
-    see them earlier. A flush policy may delay syncs, until `flush` or `close` at the latest.
-    """
+    """Appends to active segments, each partition alone, and calls `on_append`; a flush policy may delay syncs."""
 
     def __init__(
         self,

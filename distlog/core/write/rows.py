@@ -174,11 +174,7 @@ def columns_of(flat_fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
 
 
 def batch_of_fields(flat_fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.RecordBatch:
-    """Return the batch of records with FIELDS_PER_RECORD values each, whose types were checked.
-
-    A record without a timestamp gets its append time, which is in units of 1/`per_ms` ms. If the append time is after
-    `now_ms`, the clock was set back since. Then the timestamp is null, and the append sets it.
-    """
+    """Return the batch of records with FIELDS_PER_RECORD checked values each; append times count 1/`per_ms` ms."""
     columns = columns_of(flat_fields)
     arrays = {field.name: column_of(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
     # Arrow converts Python's integers several times as fast as numpy
@@ -436,11 +432,7 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
 def normalize(
     batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0, unit: str = "ms"
 ) -> pa.RecordBatch:
-    """Return the columns to write: `timestamp` int64 without nulls, `key` and `value` binary.
-
-    The batch has `partition` (int32) and `headers` if the input has them. The encoder writes LogAppendTime.
-    Row numbers in errors start at `first_row`.
-    """
+    """Return the columns to write, of the right types, with a timestamp in each row."""
     _check_names(batch.schema.names)
     if "value" not in batch.schema.names:
         raise InvalidRecordError("a value column is needed", columns=batch.schema.names)
