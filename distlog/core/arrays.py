@@ -15,6 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
 # Arrow's `pa.array`, `pa.scalar` and `to_numpy` import pandas where it is installed, which takes as long as all of
 # distlog. A command, and each of Spark's planners, is a process of its own that should start at once.
 

@@ -14,11 +14,10 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, flags_of, integers, join, numbers_of, texts
+from distlog.core.arrays import Longs, booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.commits import fields
 from distlog.core.commits.deduplication import BOUNDS, NONE, ProducerBatch
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, optional, stored
@@ -566,8 +565,6 @@ _NUMBER_BYTES = (1, 2, 4, 8)
 _ZSTD_MAGIC = struct.pack("<I", 0xFD2FB528)
 #: The text of a table may have this many bytes, and for each row this many more.
 _MAX_TEXT_BYTES, _MAX_TEXT_BYTES_PER_ROW = 4096, 128
-
-Longs = npt.NDArray[np.int64]
 
 
 def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import paths
-from distlog.core.arrays import flags_of, integers, join, numbers_of
+from distlog.core.arrays import Flags, Longs, flags_of, integers, join, numbers_of
 from distlog.core.commits import fields, segment_table
 from distlog.core.commits.actions import (
     FORMAT,
@@ -46,7 +46,7 @@ from distlog.core.commits.deduplication import (
     producer_tables,
 )
 from distlog.core.commits.fields import LONG, UUID, Text, stored
-from distlog.core.commits.partition_table import Longs, PartitionTable
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_table import SegmentTable, check_rows
 from distlog.core.commits.snapshot import MAX_FORMER_IDS, PartitionState, Snapshot
 from distlog.core.config import TopicConfig
@@ -92,8 +92,6 @@ _MALFORMED = (
 
 #: The sign bit of an int64: with it flipped, the big-endian bytes sort like the numbers.
 _SIGN_BIT = np.uint64(1 << 63)
-
-Flags = npt.NDArray[np.bool_]
 
 
 def row_count(snapshot: Snapshot) -> int:

@@ -23,7 +23,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import batch_of_rows, booleans, flags_of, integers, join, no_rows, numbers_of, texts
+from distlog.core.arrays import (
+    Flags,
+    Longs,
+    batch_of_rows,
+    booleans,
+    flags_of,
+    integers,
+    join,
+    no_rows,
+    numbers_of,
+    texts,
+)
 from distlog.core.config import DAY_MS
 from distlog.core.format.record_batch import increment_sequence
 from distlog.core.integers import MAX_INT, MAX_LONG
@@ -118,7 +129,7 @@ class TransactionTable:
         columns: pa.RecordBatch,
         tail: Mapping[Batch, TransactionInfo] | None = None,
         silent: pa.RecordBatch | None = None,
-        passed: npt.NDArray[np.int64] | None = None,
+        passed: Longs | None = None,
         ordered: OrderedBatches | None = None,
     ) -> None:
         if ordered is None:
@@ -359,7 +370,7 @@ class OrderedBatches:
 _NO_ORDERED_BATCHES = OrderedBatches({})
 
 
-def _passed_up_to_each(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _passed_up_to_each(times: Longs) -> Longs:
     """Return the time from the first of `times` to each one; a pause counts as at most MAX_PAUSE_MS."""
     return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), MAX_PAUSE_MS))
 
@@ -622,9 +633,7 @@ def producer_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([integers(partitions, pa.int32()), *columns, batches], schema=PRODUCER_SCHEMA)
 
 
-def producer_tables(
-    columns: pa.RecordBatch, log_ends: npt.NDArray[np.int64], passed_ms: int
-) -> dict[int, ProducerTable]:
+def producer_tables(columns: pa.RecordBatch, log_ends: Longs, passed_ms: int) -> dict[int, ProducerTable]:
     """The table of each partition with producers, from rows of PRODUCER_SCHEMA; ValueError for wrong rows."""
     columns = columns.select(PRODUCER_SCHEMA.names)
     if columns.schema.types != PRODUCER_SCHEMA.types or any(column.null_count for column in columns):
@@ -657,8 +666,8 @@ def producer_tables(
 def _check_states(
     partitions: npt.NDArray[Any],
     rows: Rows,
-    is_present: npt.NDArray[np.bool_],
-    ends: npt.NDArray[np.int64],
+    is_present: Flags,
+    ends: Longs,
     passed_ms: int,
 ) -> None:
     order = (np.diff(partitions) == 0) & (np.diff(rows["producer_id"]) <= 0)
@@ -675,7 +684,7 @@ def _check_states(
         raise ValueError("the states of producers contradict each other")
 
 
-def _within(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.bool_]:
+def _within(values: npt.NDArray[Any], name: str) -> Flags:
     low, high = BOUNDS[name]
-    is_within: npt.NDArray[np.bool_] = (values >= low) & (values <= high)
+    is_within: Flags = (values >= low) & (values <= high)
     return is_within

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, integers, join, numbers_of
+from distlog.core.arrays import Flags, Longs, booleans, integers, join, numbers_of
 from distlog.core.commits.actions import Active
 from distlog.core.commits.deduplication import NO_PRODUCERS, ProducerTable
 from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable, check_append_times, check_fit
@@ -22,9 +21,6 @@ _MERGED_LAYERS = 8
 _LOOKUPS_BEFORE_MERGE = 32
 #: A commit that changes more partitions with their own state moves these into the columns first.
 _MAX_OWN_STATES = 64
-
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

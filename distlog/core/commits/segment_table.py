@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, flags_of, integers, join, no_rows, numbers_of, texts
+from distlog.core.arrays import Flags, Longs, booleans, flags_of, integers, join, no_rows, numbers_of, texts
 from distlog.core.commits.fields import (
     LONG,
     PARTITION,
@@ -379,10 +379,6 @@ class SegmentTable(Sequence[SegmentInfo]):
         return _restore, (self._columns.serialize().to_pybytes(), self._tail)
 
 
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-
 def check_append_times(owners: Longs, times: npt.NDArray[Any]) -> None:
     """Raise ValueError if the append times of a partition's segments decrease; `owners` are their partitions."""
     owners, times = owners[times >= 0], times[times >= 0]
@@ -525,7 +521,7 @@ def moved(rows: pa.RecordBatch, base_offsets: Longs) -> pa.RecordBatch:
     return with_numbers(rows, {"base_offset": base_offsets, "next_offset": next_offsets, **moved_offsets})
 
 
-def appended_at(rows: pa.RecordBatch, is_appended: npt.NDArray[np.bool_], time_ms: int) -> pa.RecordBatch:
+def appended_at(rows: pa.RecordBatch, is_appended: Flags, time_ms: int) -> pa.RecordBatch:
     """The rows; those with `is_appended` get `time_ms` as the time of all their records."""
     names = ("append_time_ms", "first_timestamp", "min_timestamp", "max_timestamp")
     timed = {name: np.where(is_appended, time_ms, numbers_of(rows[name])) for name in names}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.arrays import numbers_of
+from distlog.core.arrays import Longs, numbers_of
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, RecordTooLargeError, StorageError
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction
@@ -53,7 +53,6 @@ from distlog.core.segments.segment_state import (
     TIME_INDEX,
     TXN_INDEX,
     IndexEntries,
-    Longs,
     Numbers,
     SegmentState,
     UnfitBatchError,

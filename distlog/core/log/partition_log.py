@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.arrays import Bytes, Longs
 from distlog.core.commits.actions import Add, Seal, each_action
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -44,7 +45,7 @@ from distlog.core.log.producers import NO_EFFECT, PartitionProducers, validate
 from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.segments.segment_state import FROM_HEADERS, Longs, SegmentState
+from distlog.core.segments.segment_state import FROM_HEADERS, SegmentState
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock
 from distlog.core.storage.parallel import process_lock
 from distlog.core.times import NO_TIMESTAMP
@@ -496,7 +497,7 @@ class BatchRun(NamedTuple):
     its end marker. The caller ensures this by `fence`, or by the transaction's own lock.
     """
 
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     rows: npt.NDArray[Any]
     offsets_of_max_timestamp: Longs = FROM_HEADERS
     min_timestamps: Longs = FROM_HEADERS
@@ -529,9 +530,7 @@ def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
     return time_ms
 
 
-def with_append_times(
-    data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
-) -> tuple[npt.NDArray[Any], Longs, Longs]:
+def with_append_times(data: Bytes, rows: npt.NDArray[Any], time_ms: int) -> tuple[npt.NDArray[Any], Longs, Longs]:
     """Write the time into the batches of `data`; returns their headers, and the last values of a `BatchRun`."""
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
     set_append_times(rows, times)

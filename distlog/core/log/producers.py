@@ -11,7 +11,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array, new_array
+from distlog.core.arrays import Bytes, byte_array, new_array
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.deduplication import KnownBatch
 from distlog.core.commits.segment_table import SegmentInfo
@@ -398,10 +398,10 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
 class _Records(NamedTuple):
     """A batch's records: uncompressed, as [start, end) of `data`, and as they came, as `section` in `codec`."""
 
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     start: int
     end: int
-    section: npt.NDArray[np.uint8]
+    section: Bytes
     codec: int
 
 
@@ -451,7 +451,7 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
     return records
 
 
-def _raise_refusals(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
+def _raise_refusals(checked: CheckedRecords, verdicts: Bytes) -> None:
     if checked.status != OK:
         raise InvalidRecordError(
             "a record does not decode, or its offset is not the next one", record=int(checked.number)
@@ -465,7 +465,7 @@ def _raise_refusals(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) ->
     raise kind("the topic refuses some records of the batch", record_errors=errors)
 
 
-def _encoded(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:
+def _encoded(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> Bytes:
     """Return the batch in `codec`, with the header in `rows`, whose size, codec and checksum this sets."""
     section: Any = records.section
     if codec != records.codec:

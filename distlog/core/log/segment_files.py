@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from distlog.core.arrays import new_array
+from distlog.core.arrays import Bytes, new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, DistlogError, StorageError
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, Column, floor_of_file
@@ -408,7 +408,7 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
 
 
 def _possible_batches(
-    data: npt.NDArray[np.uint8], start: int, stop: int, end: int, base_offset: int
+    data: Bytes, start: int, stop: int, end: int, base_offset: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (position, base offset, size) of each possible batch in `data`, from `start` to `stop`."""
     count = min(stop - start, data.size - HEADER_SIZE + 1)

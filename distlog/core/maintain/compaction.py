@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import byte_array, table_of_rows
+from distlog.core.arrays import Flags, byte_array, table_of_rows
 from distlog.core.commits.commit_log import MAX_CLOCK_AHEAD_MS
 from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -27,7 +27,6 @@ from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.maintain.group_rewrite import (
     MAX_SEGMENTS,
     FilteredBatches,
-    Flags,
     RecordBytes,
     RewriteFailure,
     RewrittenGroup,

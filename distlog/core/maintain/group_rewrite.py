@@ -9,10 +9,9 @@ from itertools import takewhile
 from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array, new_array
+from distlog.core.arrays import Bytes, Flags, Longs, byte_array, new_array
 from distlog.core.commits.actions import MAX_COMMIT_ROWS, Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
@@ -381,12 +380,6 @@ def first_dirty_offset(state: PartitionState) -> int:
         return state.first_dirty_offset
     return state.log_start_offset
 
-
-Bytes = npt.NDArray[np.uint8]
-
-Longs = npt.NDArray[np.int64]
-
-Flags = npt.NDArray[np.bool_]
 
 _NO_NUMBERS: Longs = np.zeros(0, np.int64)
 

@@ -11,10 +11,9 @@ from itertools import chain, compress
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
+from distlog.core.arrays import Longs, booleans, join, numbers_of, table_of_numbers
 from distlog.core.commits.actions import Action, replacement_actions
 from distlog.core.commits.commit_log import TIMEOUT_S, CommitRace
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo, SegmentTable
@@ -208,7 +207,6 @@ def merge_tails(
 #: bytes that may still grow needs LARGE_GROWTH times, since a reader gains little by segments larger than a request.
 MIN_GROWTH, LARGE_GROWTH = 2, 8
 
-Longs = npt.NDArray[np.int64]
 _COLUMNS = (
     *("log_bytes", "base_offset", "next_offset", "first_timestamp", "max_timestamp", "created_ms"),
     "record_count",

@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array, join, new_array, numbers_of
+from distlog.core.arrays import Bytes, Flags, Longs, byte_array, join, new_array, numbers_of
 from distlog.core.commits.segment_table import (
     NO_OFFSET,
     OWN_FILE,
@@ -40,10 +39,7 @@ from distlog.core.format.record_encoder import compression_level, largest_batch,
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.group_rewrite import (
     FILE_ERRORS,
-    Bytes,
     FilteredBatches,
-    Flags,
-    Longs,
     RecordBytes,
     RewriteFailure,
     SegmentGroup,
@@ -455,7 +451,7 @@ class _SegmentWrites:
         names = ("log_position", "offset_index_position", "time_index_position", "key_index_position")
         return dict(zip(names, positions, strict=True))
 
-    def _input_fields(self, start: int, end: int, max_timestamps: Longs) -> dict[str, npt.NDArray[np.int64]]:
+    def _input_fields(self, start: int, end: int, max_timestamps: Longs) -> dict[str, Longs]:
         """Return the fields of the segments of groups [start, end) that come from the inputs, not from batches."""
         inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts, lasts = self.job.firsts[start:end], ends[start:end] - 1

@@ -8,10 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import table_of_numbers
+from distlog.core.arrays import Flags, Longs, table_of_numbers
 from distlog.core.commits.actions import MAX_COMMIT_ROWS, Action, Remove, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
@@ -49,9 +48,6 @@ def retention(
             race.put([*removals, *(SetLogStartOffset(plan.partition, plan.log_start_offset) for plan in plans)])
     return plans, race.snapshot
 
-
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 # The rules match Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log start offset, then those
 # beyond `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment that must stay.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import byte_array, new_array, numbers_of
+from distlog.core.arrays import Bytes, Flags, Longs, byte_array, new_array, numbers_of
 from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
@@ -30,7 +30,6 @@ from distlog.core.format.record_decoder import (
 )
 from distlog.core.format.record_encoder import encode
 from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.maintain.group_rewrite import Bytes, Flags, Longs
 from distlog.core.segments.chunks import Chunk, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 
@@ -42,9 +41,7 @@ from distlog.core.segments.segment_reader import SegmentReader, whole_log
 SECRET_BYTES = 16
 
 
-def hash_keys(
-    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int32], secret: bytes
-) -> npt.NDArray[np.int64]:
+def hash_keys(data: Bytes, positions: Longs, offsets: npt.NDArray[np.int32], secret: bytes) -> Longs:
     """The hash of each key, two int64. Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
@@ -188,7 +185,7 @@ def _upgraded(chunk: Chunk) -> Chunk:
 # A verdict on a batch needs all batches before it, as in Kafka's `CleanedTransactionMetadata`, and the last batch of
 # its producer. With verdicts, each group of segments can be rewritten alone.
 
-_NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+_NO_OFFSETS: Longs = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +411,7 @@ class OffsetSurvivors:
         self._base_offset = base_offset
         self._bits = np.zeros((next_offset - base_offset + 7) // 8, np.uint8)
 
-    def supersede(self, offsets: npt.NDArray[np.int64]) -> None:
+    def supersede(self, offsets: Longs) -> None:
         """Note that later records have the keys of the records at `offsets`."""
         kernels.set_bits(self._bits, self._base_offset, offsets)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import numbers_of, table_of_rows
+from distlog.core.arrays import Flags, Longs, numbers_of, table_of_rows
 from distlog.core.commits import actions, checkpoint, fields
 from distlog.core.commits.actions import REMOVE_TABLE, Action, Remove, SetLogHorizon, SetVacuumHorizon, read_table
 from distlog.core.commits.commit_log import CommitLog, CommitRace
@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 #: (partition, stem): together they name a segment's files; (None, stem) names the bundle that it may be in.
 FileStem = tuple[int | None, str]
-Numbers = npt.NDArray[np.int64]
+Numbers = Longs
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
@@ -554,7 +554,7 @@ class StemSet:
         if self._count >= _RUN:
             self._sort()
 
-    def has(self, stems: Sequence[FileStem]) -> npt.NDArray[np.bool_]:
+    def has(self, stems: Sequence[FileStem]) -> Flags:
         """Flag the `stems` in the set."""
         self._sort()
         partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)

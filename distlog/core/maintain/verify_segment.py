@@ -18,7 +18,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array, numbers_of
+from distlog.core.arrays import Flags, Longs, byte_array, numbers_of
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
 from distlog.core.format import indexes
@@ -194,8 +194,6 @@ def is_contiguous(segment: SegmentInfo) -> bool:
 # a batch. A broker's entry has the last offset of batches that were appended together, and the position of one
 # of the batches. Old brokers' time entries have the offset of the record with the timestamp, not of its batch's end.
 
-Longs = npt.NDArray[np.int64]
-
 
 class IndexCheck(ABC):
     """The check of one index of `segment` with the content `data`; `part` is its location, for errors."""
@@ -222,7 +220,7 @@ class IndexCheck(ABC):
         """Return the ascending keys that locate the entries in the log; CorruptIndexError if they cannot be."""
 
     @abstractmethod
-    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
         """Flag the `entries` that are right; all point into `batches`, which begin at `position` of the log."""
 
     def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
@@ -273,7 +271,7 @@ class OffsetIndexCheck(IndexCheck):
     def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
         return position + int(batches["position"][-1] + batches["size"][-1] - batches["position"][0])
 
-    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
         starts = batches["position"] + (position - batches["position"][0])
         rows = np.searchsorted(starts, self._keys[entries], side="right") - 1
         firsts = batches["base_offset"][rows] - self._base_offset
@@ -299,7 +297,7 @@ class TimeIndexCheck(IndexCheck):
         self._check(self._field("relative_offset"), 0, self._max_offset)
         return self._field("relative_offset")
 
-    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
         firsts = batches["base_offset"] - self._base_offset
         lasts = firsts + batches["last_offset_delta"]
         # row i: before batch i
@@ -337,7 +335,7 @@ class TransactionIndexCheck(IndexCheck):
         self._check(keys, 1, self._max_offset)
         return keys
 
-    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
+    def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
         lasts = batches["base_offset"] + batches["last_offset_delta"] - self._base_offset
         rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
         is_marker = (batches["attributes"][rows] & CONTROL != 0) & (lasts[rows] == self._keys[entries])
@@ -578,7 +576,7 @@ class _Verifier:
         for _ in self._decode(data, control, position):
             pass
 
-    def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> npt.NDArray[np.bool_]:
+    def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> Flags:
         """Report batches with wrong checksums; returns flags of the other ones."""
         is_intact = np.ones(len(batches), bool)
         start = 0

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from distlog.core.arrays import Bytes, Longs
 from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptRecordError
@@ -61,8 +61,8 @@ class FetchedBatches:
     """
 
     data: memoryview
-    positions: npt.NDArray[np.int64]
-    base_offsets: npt.NDArray[np.int64]
+    positions: Longs
+    base_offsets: Longs
     next_offset: int
     moved: bool
     path: str | None
@@ -75,7 +75,7 @@ class FetchedBatches:
     def __bytes__(self) -> bytes:
         if not self.moved:
             return bytes(self.data)
-        data: npt.NDArray[np.uint8] = np.frombuffer(self.data, np.uint8).copy()
+        data: Bytes = np.frombuffer(self.data, np.uint8).copy()
         write_base_offsets(data, self.positions, self.base_offsets)
         return data.tobytes()
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.arrays import byte_array, numbers_of
+from distlog.core.arrays import Bytes, Longs, byte_array, numbers_of
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptionError
@@ -228,7 +228,7 @@ def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> OffsetAndTime | 
     return None
 
 
-def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[Longs, Longs]:
     schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
     records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
     return numbers_of(records.column(0)), numbers_of(records.column(1).cast("int64"))
@@ -364,7 +364,7 @@ class _LocatedRecords(NamedTuple):
     """The LOCATION rows of records in `view`; its bytes are also `data`."""
 
     view: memoryview
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     locations: npt.NDArray[Any]
 
 
@@ -409,7 +409,7 @@ def _record(
     )
 
 
-def _headers(view: memoryview, data: npt.NDArray[np.uint8], position: int, count: int) -> Headers:
+def _headers(view: memoryview, data: Bytes, position: int, count: int) -> Headers:
     locations = np.empty(count, HEADER_LOCATION)
     find_headers(data, position, locations)
     return [

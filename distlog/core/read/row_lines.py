@@ -9,11 +9,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, integers, java_text, numbers_of, scalar_of
+from distlog.core.arrays import Longs, column_of, integers, java_text, numbers_of, scalar_of
 from distlog.core.display import text as display_text
 from distlog.core.times import iso
 
@@ -31,7 +30,7 @@ def joined(parts: Sequence[Texts], count: int) -> pa.Array:
     return pc.binary_join_element_wise(*columns, scalar(""))
 
 
-def joined_items(items: pa.Array, lengths: npt.NDArray[np.int64], separator: str) -> pa.Array:
+def joined_items(items: pa.Array, lengths: Longs, separator: str) -> pa.Array:
     ends = integers(np.append(0, np.cumsum(lengths, dtype=np.int64)))
     return pc.binary_join(pa.LargeListArray.from_arrays(ends, items), scalar(separator))
 

@@ -8,11 +8,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import display, extra, optional
-from distlog.core.arrays import integers, table_of_numbers
+from distlog.core.arrays import Longs, integers, table_of_numbers
 from distlog.core.commits.snapshot import Snapshot, check_partition
 from distlog.core.display import Progress, SegmentColumns, counted, scan_figure, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, OffsetOutOfRangeError
@@ -414,8 +413,6 @@ def first(
 
 #: The cost of a record that is read alone, as the bytes that a sequential read gets in that time.
 POINT_BYTES = 1 << 20
-
-Longs = npt.NDArray[np.int64]
 
 
 def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs) -> tuple[list[SegmentSlice], Longs]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import Flags, Longs, byte_array
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
@@ -38,8 +38,6 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 
-Longs = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
@@ -60,10 +58,10 @@ class TimeRange:
     def within(self, other: TimeRange) -> TimeRange:
         return TimeRange(max(self.oldest, other.oldest), min(self.newest, other.newest))
 
-    def may_hold(self, segments: SegmentTable) -> npt.NDArray[np.bool_]:
+    def may_hold(self, segments: SegmentTable) -> Flags:
         # -1: unknown, or a record has no timestamp
         oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
-        held: npt.NDArray[np.bool_] = (segments.max_timestamps >= self.oldest) & (oldest <= self.newest)
+        held: Flags = (segments.max_timestamps >= self.oldest) & (oldest <= self.newest)
         return held & (self.oldest <= self.newest)
 
     def left_of(self, segment: SegmentInfo) -> TimeRange:
@@ -608,21 +606,21 @@ IsolationLevel = Literal["read_uncommitted", "read_committed"]
 """Whether a read hides records of open and aborted transactions (Kafka's `isolation.level`, KIP-98)."""
 
 #: One value for all batches, or one value for each batch.
-PerBatch = int | npt.NDArray[np.int64]
+PerBatch = int | Longs
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
     """Hides transactions that are `aborted`: by partition, rows of (producer id, first offset, last offset)."""
 
-    aborted: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict)
+    aborted: Mapping[int, Longs] = field(default_factory=dict)
 
     @classmethod
     def of(cls, aborted: Mapping[int, Iterable[AbortedTransaction]]) -> Isolation:
         """The isolation that hides the transactions in `aborted`, given by partition."""
         return cls({partition: _rows(transactions) for partition, transactions in aborted.items()})
 
-    def visible(self, batches: npt.NDArray[Any], shift: PerBatch, partition: PerBatch) -> npt.NDArray[np.bool_]:
+    def visible(self, batches: npt.NDArray[Any], shift: PerBatch, partition: PerBatch) -> Flags:
         """Flag the `batches` that a reader sees; their offsets are the stored ones + `shift`, in `partition`."""
         visible = np.ones(len(batches), bool)
         for number, transactions in self.aborted.items():
@@ -639,6 +637,6 @@ class Isolation:
 READ_UNCOMMITTED = Isolation()
 
 
-def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
+def _rows(transactions: Iterable[AbortedTransaction]) -> Longs:
     rows = [(aborted.producer_id, aborted.first_offset, aborted.last_offset) for aborted in transactions]
     return np.array(rows, np.int64).reshape(-1, 3)

@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import Bytes, byte_array
 from distlog.core.commits.segment_table import OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.errors import (
     CorruptIndexError,
@@ -475,7 +473,7 @@ class OpenLog:
     """The bytes of a log from position `start` on, as a memoryview and as an array."""
 
     view: memoryview
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     start: int = 0
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array, integers, numbers_of, texts
+from distlog.core.arrays import Longs, byte_array, integers, numbers_of, texts
 from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import CODEC_NAMES
@@ -204,7 +204,7 @@ class SegmentState:
 # for byte.
 
 #: The fields of a SegmentState after `stem` as an array, in their order.
-Numbers = npt.NDArray[np.int64]
+Numbers = Longs
 
 #: The longest stem; a shorter one is followed by zero bytes.
 _STEM_BYTES = 56
@@ -261,7 +261,6 @@ def emptied(stem: str, numbers: Numbers) -> Numbers:
 _INITIAL_FIELDS = field_numbers(("base_offset", "created_ms", "first_unstable_offset"))
 
 Batches = npt.NDArray[Any]
-Longs = npt.NDArray[np.int64]
 
 #: Stands for values that the caller does not have: a fold takes them from headers, or -1 if headers lack them.
 FROM_HEADERS: Longs = np.empty(0, np.int64)

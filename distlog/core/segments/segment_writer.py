@@ -16,7 +16,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array
+from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, Bytes, Longs, byte_array
 from distlog.core.commits.segment_table import (
     NO_OFFSET,
     OWN_FILE,
@@ -93,7 +93,7 @@ class SegmentWriter:
         self._sealed: list[SegmentInfo] = []
         self._is_aborted = False
 
-    def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
+    def append(self, source: RecordInput, rows: Longs) -> None:
         with self._rows_of_partition():
             for encoded in self._encoder.append(source, rows):
                 self._write(encoded)
@@ -158,8 +158,8 @@ class SegmentWriter:
         self,
         segment: SegmentFile,
         batches: npt.NDArray[Any],
-        base_offsets: npt.NDArray[np.int64],
-        min_timestamps: npt.NDArray[np.int64],
+        base_offsets: Longs,
+        min_timestamps: Longs,
     ) -> int:
         now_ms = self._clock()
         if segment.size == 0:
@@ -176,7 +176,6 @@ class SegmentWriter:
             self._segment = None
 
 
-Longs = npt.NDArray[np.int64]
 #: The largest log in a bundle. A larger one gets files of its own: it is worth the requests, and need not be held.
 LARGEST_PART = 8 << 20
 #: About the size of the largest bundle. All parts are held until it is written, so it bounds the memory of an append.
@@ -309,7 +308,7 @@ def _write(
 def write_bundle(
     storage: Storage,
     stem: str,
-    data: npt.NDArray[np.uint8],
+    data: Bytes,
     sizes: Longs,
     indexes: Sequence[tuple[bytes, Longs]],
     part_bytes: int | None = None,
@@ -336,7 +335,7 @@ def write_files(
     topic: str,
     partition: int,
     stem: str,
-    log: npt.NDArray[np.uint8],
+    log: Bytes,
     indexes: Mapping[str, bytes],
     part_bytes: int | None = None,
 ) -> None:
@@ -428,7 +427,7 @@ class SegmentFile:
     def next_offset(self) -> int:
         return self._log.next_offset
 
-    def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
+    def room(self, batches: npt.NDArray[Any], base_offsets: Longs) -> int:
         """The number of next `batches`, at `base_offsets`, for which the segment and its indexes have room."""
         sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
@@ -437,11 +436,11 @@ class SegmentFile:
 
     def write(
         self,
-        data: npt.NDArray[np.uint8],
+        data: Bytes,
         batches: npt.NDArray[Any],
-        base_offsets: npt.NDArray[np.int64],
-        offsets_of_max_timestamp: npt.NDArray[np.int64],
-        min_timestamps: npt.NDArray[np.int64],
+        base_offsets: Longs,
+        offsets_of_max_timestamp: Longs,
+        min_timestamps: Longs,
     ) -> None:
         """Append `batches`, all of `data`, which must not change until the next call returns; with bundles, never."""
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
@@ -507,7 +506,7 @@ _RECORD_SPARE, _BATCH_SPARE = 32, 64
 class SmallSegments:
     """The segments of many partitions, of one batch each, in memory; `partitions` ascend. They need no writers."""
 
-    partitions: npt.NDArray[np.int64]
+    partitions: Longs
     encoded: EncodedBatches
     form: BatchFormat
 
@@ -516,9 +515,9 @@ class SmallSegments:
         cls,
         source: RecordInput,
         record_bytes: int,
-        rows: npt.NDArray[np.int64],
-        partitions: npt.NDArray[np.int64],
-        counts: npt.NDArray[np.int64],
+        rows: Longs,
+        partitions: Longs,
+        counts: Longs,
         form: BatchFormat,
     ) -> SmallSegments | None:
         """The batches of `rows`, of which `counts` go to each of `partitions`; None unless each makes one batch."""

@@ -18,11 +18,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import BLOCK_BYTES, integers, join, numbers_of
+from distlog.core.arrays import BLOCK_BYTES, Longs, integers, join, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, TABLE_ROWS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
@@ -45,7 +44,7 @@ from distlog.core.segments.segment_writer import Bundles, SegmentWriter, SmallSe
 from distlog.core.storage.parallel import Task, WorkerThreads, cores, in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit
-from distlog.core.write.rows import Appendable, Longs, Partitioner, batches, normalize, row_count, rows_by_partition
+from distlog.core.write.rows import Appendable, Partitioner, batches, normalize, row_count, rows_by_partition
 
 BatchId = int | str
 """A batch in its application: a number from 0 on, or text of 1 to 1000 characters."""
@@ -287,13 +286,13 @@ class PartitionQueue:
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer, self._lock = writer, threading.Lock()
-        self._queue = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
+        self._queue = deque[tuple[RecordInput, Longs]]()
         self._put_count = self._written_count = 0
         self._is_aborted = False
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
 
-    def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
+    def put(self, source: RecordInput, rows: Longs) -> Callable[[], None]:
         """Queue the `rows` of `source`; returns a call that writes these and earlier rows, or raises the error."""
         self._queue.append((source, rows))
         self._put_count += 1

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.arrays import Longs
 from distlog.core.commits.actions import Action, Add, ProducerBatches
 from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.deduplication import (
@@ -116,7 +117,7 @@ class PartitionBatches:
 
     partition: int
     source: RecordInput
-    rows: npt.NDArray[np.int64]
+    rows: Longs
     record_bytes: int
     config: TopicConfig
     form: BatchFormat

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, flags_of, integers, numbers_of
+from distlog.core.arrays import Bytes, Longs, column_of, flags_of, integers, numbers_of
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.kernels.record_write import fill_partitions, first_out_of_range, group_rows
@@ -525,9 +525,7 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
     return _cast(batch, name, pa.binary())
 
 
-Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 
 _BYTE = np.dtype(np.uint8)
 
