@@ -458,7 +458,6 @@ def name_and_body(item: Any) -> tuple[str, Any]:
 
 
 def check_known(name: str) -> None:
-    """Raise UnsupportedVersionError unless this library knows an action of this name."""
     if name not in _KINDS and name not in (ADD_TABLE, REMOVE_TABLE, PRODUCERS):
         raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r}: upgrade")
 
@@ -504,7 +503,6 @@ class Commit:
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Commit:
-        """The commit in the bytes of `file`; raises CorruptMetadataError, UnsupportedVersionError."""
         try:
             return fields.read(cls, parse(data, file), size=len(data))
         except (ValueError, RecursionError) as error:

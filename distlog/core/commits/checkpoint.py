@@ -232,7 +232,6 @@ _COMMON_FIELDS = fields.checks(_State).keys() - {"config", "partitions", "active
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """The bytes of a checkpoint of `snapshot`; raises ValueError if they are more than a checkpoint may have."""
     return pack(*_body_and_rows(snapshot))
 
 
@@ -440,7 +439,6 @@ class RowChanges:
         return cls(_complement(base_rows, len(base)), added_rows, rows.take(integers(added_rows)))
 
     def applied(self, base: pa.RecordBatch) -> pa.RecordBatch:
-        """Return `base` with these changes; raises ValueError if they do not fit."""
         if base.schema != self.added.schema or len(self.added_rows) != len(self.added):
             raise ValueError("the changes are of another table")
         if not len(self.removed_rows) and not len(self.added_rows):

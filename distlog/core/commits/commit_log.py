@@ -664,7 +664,6 @@ def trusted_ms(now_ms: int, storage: Storage, last_commit_ms: int = 0) -> int:
 
 
 def check_read_version(head: Snapshot, read_version: int | None) -> None:
-    """Raise TransactionTooOldError if `read_version` is below the vacuum horizon."""
     if read_version is not None and read_version < head.gc_floor:
         text = "the data files are so old that vacuum may have deleted them: write them again"
         raise TransactionTooOldError(text, read_version=read_version, gc_floor=head.gc_floor)

@@ -150,7 +150,6 @@ class SegmentInfo:
         )
 
     def check(self) -> None:
-        """Raise ValueError if the fields, each legal by itself, contradict each other."""
         for contradiction, is_wrong in _contradictions(self).items():
             if is_wrong:
                 raise ValueError(f"segment {self.stem} {contradiction}")
@@ -282,11 +281,9 @@ class SegmentTable(Sequence[SegmentInfo]):
         return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
 
     def with_active(self, segment: SegmentInfo) -> SegmentTable:
-        """Return this table with the partition's active segment after it, for readers."""
         return self._with((*self._tail, segment))
 
     def without_active(self) -> SegmentTable:
-        """Return this table without the active segment of `with_active`, if there is one."""
         return self._with(self._tail[:-1]) if self._has_active else self
 
     @property

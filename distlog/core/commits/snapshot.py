@@ -123,7 +123,6 @@ class Snapshot:
 
     @property
     def active_partitions(self) -> list[int]:
-        """The partitions with an active segment, ascending."""
         # partitions in columns have no active segment
         states = self.partitions.own_states
         return sorted(number for number, state in states.items() if state.active is not None)
@@ -483,6 +482,5 @@ class _Draft:
 
 
 def check_partition(partition: int, count: int) -> None:
-    """Raise TopicNotFoundError unless the partition is one of `count`."""
     if not 0 <= partition < count:
         raise TopicNotFoundError(f"the partition does not exist: give one from 0 to {count - 1}", partition=partition)

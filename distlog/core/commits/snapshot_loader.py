@@ -358,7 +358,6 @@ class CheckpointWriter:
             _log.warning("no checkpoint of version %d: the previous one is still being written", snapshot.version)
 
     def wait(self) -> None:
-        """Wait for the checkpoint that a thread of this process is writing."""
         if self._task is not None and self._process == os.getpid():
             self._task.wait()
 

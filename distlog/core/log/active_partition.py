@@ -379,7 +379,6 @@ class ActivePartition:
         return segment.rewrite_unflushed(self._transactions_at_start(), only_read=outcome == FlushOutcome.DOUBTED)
 
     def _transactions_at_start(self) -> OpenTransactions:
-        """The transactions that are open where the active segment begins."""
         return transactions_at_start(self.handle, self.snapshots.refresh().partitions[self.partition])
 
     def _seal_flushed(self, state: SegmentState) -> None:

@@ -171,7 +171,6 @@ class ActiveTail:
         return ReadableSegment(self._folder, state, self._snapshot.config)
 
     def _is_active(self) -> bool:
-        """True if the segment is still active in the newest version."""
         head = self._handle.log.refresh(self._snapshot)
         is_same = head.topic_id == self._snapshot.topic_id
         return is_same and head.partitions[self._partition].active == self._active
@@ -190,7 +189,6 @@ def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> D
 
 
 def without_tails(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot of `with_tails` without the active segments' records."""
     states = {
         number: dataclasses.replace(
             state, segments=state.segments.without_active(), log_end_offset=state.active.base_offset

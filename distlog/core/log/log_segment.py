@@ -549,7 +549,6 @@ def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], 
 
 
 def check_batch_size(largest_bytes: int, config: TopicConfig) -> None:
-    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
     if largest_bytes > config.max_message_bytes:
         text = "a batch is larger than max.message.bytes: make smaller batches"
         raise RecordTooLargeError(text, size=largest_bytes, limit=config.max_message_bytes)

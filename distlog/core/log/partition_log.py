@@ -526,8 +526,7 @@ def check_headers(
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
     """The LogAppendTime in ms of an append to the active `segment`; it never decreases."""
     earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
-    time_ms: int = max(now_ms, segment.max_timestamp, *earlier_times)
-    return time_ms
+    return int(max(now_ms, segment.max_timestamp, *earlier_times))
 
 
 def with_append_times(data: Bytes, rows: npt.NDArray[Any], time_ms: int) -> tuple[npt.NDArray[Any], Longs, Longs]:
@@ -543,7 +542,6 @@ class WouldWaitError(Exception):
 
 
 def open_together(logs: Sequence[PartitionLog]) -> None:
-    """Open logs of one topic for appends; missing active segments begin in one commit."""
     open_segments([log._partition for log in logs])
 
 

@@ -137,7 +137,6 @@ class StoredProducers:
 
 
 def transactions_at_start(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
-    """The transactions that are open where the partition's active segment begins."""
     active = state.active
     assert active is not None
     stored = StoredProducers(handle.storage, handle.name, active.partition)
@@ -315,7 +314,6 @@ class PartitionProducers:
         self._read_end = _ReadEnd(segment.stem, segment.size, segment.next_offset)
 
     def _load_states(self, segment: LogSegment) -> None:
-        """Load the states at the segment's start, and store them in its snapshot."""
         segments = self._snapshots.refresh().partitions[self._partition].segments
         if not self._ends_at(segments, segment):
             stored = self._stored.at_segment_start(segment.stem)

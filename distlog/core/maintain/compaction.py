@@ -218,7 +218,6 @@ class CleaningPlan:
 
     @property
     def dirty_segments(self) -> list[SegmentInfo]:
-        """The segments of the dirty range."""
         return [segment for segment in self.segments_to_clean if segment.next_offset > self.start_offset]
 
     @property
@@ -381,7 +380,6 @@ class BatchFilter:
         )
 
     def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
-        """The first unstable offset of the output that ends at `next_offset`."""
         unstable_offsets = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
@@ -528,7 +526,6 @@ def clean_or_failure(
 
 
 def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) -> RewrittenGroup:
-    """Write the records of the group that stay."""
     config, segments = due.config, due.group.segments
     batch_filter = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
     chunks = chain.from_iterable(checked_chunks(handle.reader, segment) for segment in segments)

@@ -59,8 +59,7 @@ class SegmentGroup:
 
     @property
     def stems(self) -> list[str]:
-        stems: list[str] = self.segments.columns()["stem"].to_pylist()
-        return stems
+        return list(self.segments.columns()["stem"].to_pylist())
 
 
 @dataclass(frozen=True, slots=True)

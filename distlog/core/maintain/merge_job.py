@@ -84,8 +84,7 @@ class MergeJob:
     @property
     def segments(self) -> Sequence[str]:
         """The stems of the objects that the job reads."""
-        stems: list[str] = pc.unique(self.inputs.columns()["stem"]).to_pylist()
-        return stems
+        return list(pc.unique(self.inputs.columns()["stem"]).to_pylist())
 
     @property
     def groups(self) -> list[SegmentGroup]:

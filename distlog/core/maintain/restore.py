@@ -99,7 +99,6 @@ class RemovedSegments:
     recompacted: dict[Stem, SegmentInfo] = field(default_factory=dict)
 
     def read(self, log: CommitLog, head: int) -> None:
-        """Read the commits up to version `head`."""
         for commit in log.commits(self.version + 1, head + 1) if head > self.version else ():
             restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
             raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}

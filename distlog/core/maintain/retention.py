@@ -206,7 +206,6 @@ class _Columns:
         return np.minimum(np.minimum.reduceat(stops, self.firsts), self.ends)
 
     def by_row(self, values: Longs) -> Longs:
-        """Return the value of each row's partition."""
         return np.repeat(values, self.ends - self.firsts)
 
 
@@ -247,7 +246,6 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
 
 
 def _expired_active(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> list[int]:
-    """Return the partitions whose active segment has expired."""
     if not snapshot.active_partitions:
         return []
     plans = plan_retention(with_tails(handle, snapshot), now_ms)

@@ -398,7 +398,6 @@ class MapSurvivors:
         return self.offset_map.latest_offset
 
     def is_current(self, records: ScannedRecords) -> Flags:
-        """Per record: true if the map has no higher offset of its key."""
         is_current: Flags = records.offsets >= self.offset_map.get(records.hashes(self.secret))
         return is_current
 
@@ -416,7 +415,6 @@ class OffsetSurvivors:
         kernels.set_bits(self._bits, self._base_offset, offsets)
 
     def is_current(self, records: ScannedRecords) -> Flags:
-        """Per record: true if its offset is not superseded."""
         is_current = np.empty(records.count, bool)
         kernels.unset_bits(self._bits, self._base_offset, records.offsets, is_current)
         return is_current

@@ -555,7 +555,6 @@ class StemSet:
             self._sort()
 
     def has(self, stems: Sequence[FileStem]) -> Flags:
-        """Flag the `stems` in the set."""
         self._sort()
         partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)
         hashes = _hashes(partitions, _numbers_of([stem for _, stem in stems]))
@@ -600,7 +599,6 @@ class Removals:
             self.exact_stems.update(stem for number, name in rows for stem in ((number, name), (None, name)))
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Note the segments of a snapshot, with active segments."""
         for number, state in enumerate(snapshot.partitions):
             stems = state.segments.columns()["stem"].to_pylist()
             stems += [state.active.stem] if state.active else []

@@ -429,7 +429,6 @@ class SegmentRebuild:
         return self.error is None and (self.states[".txnindex"] == "fine" or ".txnindex" in self.written)
 
     def row(self) -> dict[str, Any]:
-        """The row of `RebuildReport.to_table`."""
         return {
             **{name: getattr(self.segment, name) for name in _REBUILD_FIELDS},
             **{name: self.states[suffix] for suffix, name in _STATE_COLUMNS.items()},

@@ -310,7 +310,6 @@ class TimeIndexCheck(IndexCheck):
         return np.asarray(has_offset & is_newest)
 
     def mismatch(self) -> CorruptIndexError | None:
-        """The mismatch, or None; call it after the last batch."""
         last_timestamp = int(self._timestamps[-1]) if len(self._timestamps) else NO_TIMESTAMP
         mismatch = super().mismatch()
         if mismatch is None and self._is_own and last_timestamp != self._newest:

@@ -326,7 +326,6 @@ def _valid_records(
 
 
 def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> dict[int, int]:
-    """Return the offsets that Kafka clients of `group` committed since `since_ms`, by partition."""
     return all_kafka_positions(handle, group, since_ms=since_ms).get(group, {})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
@@ -159,8 +159,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         """
         condition = self._with_own_condition(expression)
         make, arguments = self._made_by(condition)
-        dataset: TopicDataset = make(*arguments)
-        return dataset
+        return cast(TopicDataset, make(*arguments))
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **options: Any) -> ds.Dataset:
         """Read all records and sort them, as Arrow's datasets do."""

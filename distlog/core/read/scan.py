@@ -41,7 +41,6 @@ from distlog.core.segments.chunks import (
     bounded_start,
     plan,
     windows,
-    windows_from_end,
 )
 from distlog.core.segments.producer_states import aborted_transactions, last_stable_offset
 from distlog.core.segments.segment_parts import DEPTH
@@ -266,7 +265,7 @@ class Scan:
             [{'key': b'carl'}]
         """
         missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
-        for window in windows_from_end(self.slices, min(missing, FIRST_OFFSETS)) if missing else ():
+        for window in windows(self.slices[::-1], min(missing, FIRST_OFFSETS), from_end=True) if missing else ():
             batches = list(read_slices(self.reader, window, self.columns, self.isolation, max_workers=1))
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
             if missing <= 0:

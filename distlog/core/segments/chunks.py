@@ -187,32 +187,28 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
         yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.left_of(segment))
 
 
-def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs: the first of `step` offsets (positive), each next one twice as many.
-
-    A located slice is assumed to have one record.
-    """
-    run: list[SegmentSlice] = []
-    room = step
+def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False) -> Iterator[list[SegmentSlice]]:
+    """Cut `slices` into runs of `step` (positive), twice as many, ... offsets; `from_end`, the slices descend."""
+    run, room = list[SegmentSlice](), step
     for part in slices:
-        if part.is_located:
-            run.append(part)
-            room -= 1
+        start, end = part.span
+        while start < end:
+            if part.is_located:
+                # assumed to have one record
+                cut, size, start = part, 1, end
+            else:
+                size = min(room, end - start)
+                first = end - size if from_end else start
+                cut = part._replace(start_offset=first, end_offset=first + size)
+                start, end = (start, first) if from_end else (first + size, end)
+            run.append(cut)
+            room -= size
             if room == 0:
-                yield run
+                yield run[::-1] if from_end else run
                 step, run = 2 * step, []
                 room = step
-            continue
-        start, end = part.span
-        while end - start >= room:
-            yield [*run, part._replace(start_offset=start, end_offset=start + room)]
-            start, step, run = start + room, 2 * step, []
-            room = step
-        if start < end:
-            run.append(part._replace(start_offset=start))
-            room -= end - start
     if run:
-        yield run
+        yield run[::-1] if from_end else run
 
 
 def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[SegmentSlice], bool]:
@@ -230,31 +226,6 @@ def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[Segm
         parts.append(part._replace(end_offset=min(end, start + limit)))
         limit -= end - start
     return parts, exact
-
-
-def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
-    """As `windows`, from the end."""
-    run: list[SegmentSlice] = []
-    room = step
-    for part in reversed(slices):
-        if part.is_located:
-            run.insert(0, part)
-            room -= 1
-            if room == 0:
-                yield run
-                step, run = 2 * step, []
-                room = step
-            continue
-        start, end = part.span
-        while end - start >= room:
-            yield [part._replace(start_offset=end - room, end_offset=end), *run]
-            end, step, run = end - room, 2 * step, []
-            room = step
-        if start < end:
-            run.insert(0, part._replace(end_offset=end))
-            room -= end - start
-    if run:
-        yield run
 
 
 def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:

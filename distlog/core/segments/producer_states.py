@@ -87,7 +87,6 @@ class ProducerStates:
         return producer_id in self._first_offsets and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
-        """The content of the producer snapshot after the last batch."""
         return write_producer_snapshot(self.entries())
 
     def entries(self) -> npt.NDArray[np.void]:

@@ -87,14 +87,12 @@ def index_fields_of(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def index_size(segment: SegmentInfo, suffix: str) -> int:
-    size: int = getattr(segment, INDEX_FIELDS[suffix].size)
-    return size
+    return int(getattr(segment, INDEX_FIELDS[suffix].size))
 
 
 def index_checksum(segment: SegmentInfo, suffix: str) -> int:
     """The CRC-32C of an index file; UNKNOWN if its commit does not have it."""
-    checksum: int = getattr(segment, INDEX_FIELDS[suffix].checksum)
-    return checksum
+    return int(getattr(segment, INDEX_FIELDS[suffix].checksum))
 
 
 def remedy(segment: SegmentInfo) -> str:

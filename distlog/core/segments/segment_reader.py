@@ -97,7 +97,6 @@ class _FirstRead(NamedTuple):
 
     @property
     def ranges(self) -> list[tuple[str, int, int]]:
-        """The ranges of the file."""
         head = [self.log.range(0, HEAD_BYTES)] if self.has_head else []
         return [*head, self.log.range(self.start, self.end)]
 
@@ -519,7 +518,6 @@ def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
 
 
 def _chunk_of(reader: SegmentReader, group: Group) -> Chunk:
-    """The chunk of a group of small slices."""
     return reader.located_chunk(group) if group[0].is_located else reader.whole_chunk(group)
 
 

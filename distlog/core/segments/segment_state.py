@@ -233,16 +233,14 @@ def pack_state(stem: str, numbers: Numbers) -> bytes:
 
 def packed_position(packed: bytes) -> int:
     """The size of the log in a packed state; 0 if all bytes are zero, as in a slot that was never written."""
-    position: int = _POSITION.unpack_from(packed, _POSITION_AT)[0]
-    return position
+    return int(_POSITION.unpack_from(packed, _POSITION_AT)[0])
 
 
 def packed_flushed(packed: bytes, stem: str) -> int:
     """Return the offset up to which a packed state is durable; -1 if it is not of the segment `stem`."""
     if not packed.startswith(_packed_stem(stem)):
         return -1
-    offset: int = _POSITION.unpack_from(packed, _FLUSHED_AT)[0]
-    return offset
+    return int(_POSITION.unpack_from(packed, _FLUSHED_AT)[0])
 
 
 def _packed_stem(stem: str) -> bytes:
@@ -542,7 +540,6 @@ class LogDescription:
         return int(self._numbers[NEXT_OFFSET])
 
     def room(self, batches: Batches) -> int:
-        """The number of next `batches` that fit before an index is full; a first batch always fits."""
         return room(self._numbers, batches, self._interval_bytes, self._index_bytes)
 
     def add(

@@ -227,7 +227,6 @@ class Bundles:
         return self.is_shared and log_bytes <= LARGEST_PART and has_memory
 
     def count_held(self, change: int) -> None:
-        """Add `change` to the bytes that open segments hold."""
         with self._lock:
             self._open_bytes += change
             self._generation_bytes += max(change, 0)

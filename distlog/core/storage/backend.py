@@ -214,7 +214,6 @@ class Deadline:
 
     @property
     def has_max_pause(self) -> bool:
-        """Return whether the pauses have grown to their maximum, which takes some seconds."""
         return self._max_pause_s == MAX_PAUSE_S
 
     def pause(self) -> bool:

@@ -551,7 +551,6 @@ def failing_as(action: str, path: str) -> Iterator[None]:
 
 @contextmanager
 def closed_after(file: int) -> Iterator[int]:
-    """Close a descriptor after the block."""
     try:
         yield file
     finally:
@@ -788,6 +787,5 @@ class SparseMap:
             os.posix_fadvise(self._file, position, size, os.POSIX_FADV_WILLNEED)
 
     def read_nothing_ahead(self) -> None:
-        """Advise the system that the map is read at random positions."""
         if len(self.data):
             _system.madvise(np.frombuffer(self.data, np.uint8).ctypes.data, len(self.data), mmap.MADV_RANDOM)

@@ -362,7 +362,6 @@ class FileLock:
                 os.close(file)
 
     def reset_in_child(self) -> None:
-        """Free the lock, even if the parent holds it, and close the file."""
         self._thread_lock, self._opening_lock, self._is_held = threading.Lock(), threading.Lock(), False
         self.close_file()
 

@@ -82,7 +82,6 @@ REPLY_TIMES: ContextVar[list[int] | None] = ContextVar("REPLY_TIMES", default=No
 
 
 def record_reply(client: Any, date: str | None) -> None:
-    """Record the Date of a reply to `client`; a missing or bad Date is ignored."""
     try:
         time_ms = _date_ms(date or "")
     except (TypeError, ValueError):
@@ -290,7 +289,6 @@ def _stop_retries(protocol: str, client: Any) -> None:
 
 
 def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> None:
-    """Raise InvalidConfigError for missing options, and for misspelled names."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = [item for item in inspect.signature(client.__init__).parameters.values() if item.kind in kinds]
     required = {item.name for item in parameters if item.default is item.empty} - {"self"}
@@ -382,7 +380,6 @@ class ClientTable:
         return kind or (ErrorKind.REFUSED if 300 <= reply.status < 500 else ErrorKind.UNCLEAR)
 
     def cause(self, reply: Reply) -> str | None:
-        """Return the cause and the remedy, by the reply's code, or else its status."""
         # Google's text: gcsfs sends no credentials if it finds none
         if reply.words.startswith("Anonymous caller does not have"):
             return f"no credentials were sent: {_GOOGLE_LOGIN}"

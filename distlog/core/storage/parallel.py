@@ -171,7 +171,6 @@ class Task(Generic[T]):
 
 
 def begin(work: Callable[[], T]) -> Task[T]:
-    """Start `work` in a background thread."""
     task = Task(work)
     _background_pool().put(task.run)
     return task

@@ -219,7 +219,6 @@ class Storage:
         return not self.is_local or os.path.isdir(self.local_path(""))
 
     def _prefix_and_path(self, folder: str) -> tuple[str, str]:
-        """Return the prefix of the names in `folder`, and its path."""
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
         return prefix, (self._prefix + prefix).rstrip("/") or "/"
 

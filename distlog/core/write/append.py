@@ -516,7 +516,6 @@ def commit_append(
 
 
 def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
-    """Return the segments at the log ends, and the actions that add them."""
     if isinstance(segments, SegmentTable):
         # as `moved_to_log_ends`, in columns
         rows = segments.columns()

@@ -394,7 +394,6 @@ class Accumulator:
                 self._on_empty()
 
     def remove_all(self) -> list[Any]:
-        """Remove the buffered records, and return their fields."""
         with self._lock:
             # the limit first, so that a concurrent record calls `schedule`
             self.limit = self.bytes = 0
@@ -577,7 +576,6 @@ class RecordSender:
 def engine_of(
     handle: TopicHandle, current: CurrentSnapshot, on_append: Callable[[], None], lock_timeout_s: float | None = None
 ) -> Engine:
-    """Return the engine of a topic: DirectEngine on a local disk, else CommitEngine."""
     if handle.storage.is_local_disk:
         return DirectEngine(handle, current, on_append, lock_timeout_s)
     return CommitEngine(handle, current)
