@@ -339,7 +339,6 @@ class LineReading:
         yield from self.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
 
     def block(self, block: Block) -> Iterator[InputPart]:
-        """Yield the records of the next block."""
         text = block.text
         if self.start is None:
             self.start = block.position

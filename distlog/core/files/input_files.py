@@ -400,5 +400,4 @@ class ReadOptions:
 
     @property
     def skips_bad_lines(self) -> bool:
-        """True if bad lines are left out and counted."""
         return self.bad_lines == SKIP

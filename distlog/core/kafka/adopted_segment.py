@@ -162,7 +162,7 @@ class _SegmentInspection:
         self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
 
     def _fitting_base_offset(self, batches: Batches, row: int) -> int | None:
-        """Return the base offset of a refused batch, if it only is too far above this segment's base offset."""
+        """Return the base offset of a refused batch that is too far above this segment's; None if it is bad."""
         rows = batches.rows[row - 1 : row + 1] if row else batches.rows[:1]
         bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
         is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)

@@ -229,8 +229,7 @@ def prepare_folder(folder: Storage) -> list[ExportedSegment]:
     return segments
 
 
-def _snapshots(folder: Storage) -> dict[int, str]:
-    """Return the names of the producer snapshots, by offset."""
+def _snapshot_names_by_offset(folder: Storage) -> dict[int, str]:
     return {
         parsed.offset: file.name
         for file, parsed in _segment_files(folder)
@@ -465,7 +464,7 @@ class _PartitionExport:
         if not unchanged:
             return StoredProducers(self._handle.storage, self._handle.name, self._partition).newest(segments, end)
         unchanged_end = max(segment.next_offset for segment in segments if segment.base_offset in unchanged)
-        for offset, name in sorted(_snapshots(self._folder).items(), reverse=True):
+        for offset, name in sorted(_snapshot_names_by_offset(self._folder).items(), reverse=True):
             if unchanged_end <= offset <= end:
                 with suppress(CorruptionError):
                     return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
@@ -485,8 +484,8 @@ class _PartitionExport:
         for obsolete in {entry.base_offset for entry in exported} - bases:
             self._folder.delete([file_name(obsolete, suffix) for suffix in paths.SEGMENT_SUFFIXES])
         self._put_snapshot(end, producers)
-        stale = [name for offset, name in _snapshots(self._folder).items() if offset not in (end, max(bases))]
-        self._folder.delete(stale)
+        snapshots = _snapshot_names_by_offset(self._folder)
+        self._folder.delete([name for offset, name in snapshots.items() if offset not in (end, max(bases))])
         imported_epochs: Epochs = []
         # an imported topic has the leader epochs of its broker
         with suppress(FileNotFoundError, CorruptionError):

@@ -121,7 +121,6 @@ class PartitionFolder:
         return end
 
     def topic_id(self) -> uuid.UUID | None:
-        """Return the topic's id, if the folder has a `partition.metadata`."""
         file = PARTITION_METADATA
         return read_topic_id(self.read(file), file=self.path(file)) if file in self._files else None
 

@@ -278,7 +278,6 @@ class AvroDecoder:
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
 
     def _value_reader(self, writer: AvroSchema) -> Callable[[bytes], Any]:
-        """Return a function that decodes a value of the schema `writer`."""
         fastavro = optional("fastavro", "avro()", extra("avro"))
         writer_schema, reader_schema, named_types = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
         if self._reader is not None and self._reader.plain != writer.plain:

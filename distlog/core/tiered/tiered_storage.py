@@ -159,7 +159,7 @@ class RemoteTopic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex:
-    """Chunks of `chunk_bytes` of a log. Chunk i is compressed at [ends[i], ends[i + 1]); without `ends` it is not."""
+    """Where chunks of `chunk_bytes` of a log are in an object: chunk i at [ends[i], ends[i + 1]) if compressed."""
 
     log_bytes: int
     chunk_bytes: int
@@ -173,11 +173,9 @@ class ChunkIndex:
         return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
 
     def log_position(self, number: int) -> int:
-        """Return where a chunk starts in the log."""
         return min(number * self.chunk_bytes, self.log_bytes)
 
     def object_end(self, number: int) -> int:
-        """Return where a compressed chunk ends in the object."""
         assert self.ends is not None
         return int(self.ends[number + 1])
 
