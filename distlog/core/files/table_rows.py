@@ -78,10 +78,10 @@ class CsvRows:
         end = len(text) if is_whole else limit
         table = _all_rows(text, self.names) if is_whole else None
         if table is not None:
-            columns, bad_times = self._record_columns(table)
-            if not bad_times:
+            columns, time_faults = self._record_columns(table)
+            if not time_faults:
                 return Parsed(columns, (), len(text))
-        spans, bad, position = list[tuple[int, int]](), dict[int, str](), 0
+        spans, faults, position = list[tuple[int, int]](), dict[int, str](), 0
         while position < end:
             start = position
             while position < end and (row := _ROW.match(text, position)):
@@ -93,30 +93,30 @@ class CsvRows:
                 is_open = _OPEN_QUOTED_FIELD.match(text, position) is not None
                 if is_open and not is_last and text.count(b"\n", position) <= _MAX_FIELD_LINES:
                     break
-                bad[position] = _fault(text, position, is_open=is_open)
+                faults[position] = _fault(text, position, is_open=is_open)
                 position = text.index(b"\n", position) + 1
-        return self._parse_spans(text, spans, bad, position)
+        return self._parse_rows(text, spans, faults, position)
 
-    def _parse_spans(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], consumed: int) -> Parsed:
+    def _parse_rows(self, text: bytes, spans: list[tuple[int, int]], faults: dict[int, str], consumed: int) -> Parsed:
         """Return the records of the rows in `spans` of a text, and the bad lines."""
         valid_rows = b"".join(text[start:end] for start, end in spans)
         try:
-            table, bad_row_reasons = _read_rows(valid_rows, self.names), dict[int, str]()
+            table, row_faults = _read_rows(valid_rows, self.names), dict[int, str]()
         except pa.ArrowInvalid:
-            bad_row_reasons = _find_bad_rows(valid_rows, self.names)
-            rows = [row[0] for number, row in enumerate(_ROW.finditer(valid_rows)) if number not in bad_row_reasons]
+            row_faults = _find_bad_rows(valid_rows, self.names)
+            rows = [row[0] for number, row in enumerate(_ROW.finditer(valid_rows)) if number not in row_faults]
             table = _read_rows(b"".join(rows), self.names)
-        columns, bad_times = self._record_columns(table)
+        columns, time_faults = self._record_columns(table)
         starts = np.array([row.start() for span in spans for row in _ROW.finditer(text, *span)], np.int64)
-        bad |= {int(starts[row]): reason for row, reason in bad_row_reasons.items()}
-        starts = np.delete(starts, [*bad_row_reasons])
-        if bad_times:
-            bad |= {int(starts[row]): reason for row, reason in bad_times.items()}
-            columns = columns.take(integers(np.delete(np.arange(len(starts)), [*bad_times])))
-            starts = np.delete(starts, [*bad_times])
+        faults |= {int(starts[row]): fault for row, fault in row_faults.items()}
+        starts = np.delete(starts, [*row_faults])
+        if time_faults:
+            faults |= {int(starts[row]): fault for row, fault in time_faults.items()}
+            columns = columns.take(integers(np.delete(np.arange(len(starts)), [*time_faults])))
+            starts = np.delete(starts, [*time_faults])
         bad_lines = [
-            BadLine(position, int(np.searchsorted(starts, position)), reason)
-            for position, reason in sorted(bad.items())
+            BadLine(position, int(np.searchsorted(starts, position)), fault)
+            for position, fault in sorted(faults.items())
         ]
         return Parsed(columns, bad_lines, consumed, starts)
 
@@ -188,15 +188,15 @@ def _has_plain_quotes(text: bytes) -> bool:
 
 def _find_bad_rows(rows: bytes, names: Sequence[str]) -> dict[int, str]:
     """Return the faults of rows whose number of fields is wrong, by row."""
-    bad_rows: dict[int, str] = {}
+    faults: dict[int, str] = {}
 
     def refuse(row: Any) -> str:
-        bad_rows[row.number - 1] = f"the row has {row.actual_columns} fields, not {row.expected_columns}"
+        faults[row.number - 1] = f"the row has {row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
     # in ASCII, since Arrow decodes a bad row for its message
     _read_rows(rows.translate(_TO_ASCII), names, refuse)
-    return bad_rows
+    return faults
 
 
 def _read_rows(text: bytes, names: Sequence[str], refuse: Callable[[Any], str] | None = None) -> pa.Table:

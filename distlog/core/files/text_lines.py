@@ -115,29 +115,28 @@ class PatternLines:
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         lines = split_lines(text)
         groups = _line_groups(lines, self.pattern, is_ascii=text.isascii())
-        is_bad = ~groups.matches
         columns: dict[str, pa.Array] = {"value": lines, **groups.columns}
-        reasons = dict[int, str]()
+        faults = dict[int, str]()
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
-            columns["timestamp"], reasons = times.column, dict(times.faults)
+            columns["timestamp"], faults = times.column, dict(times.faults)
         if "key" in columns:
             key = columns["key"]
             columns["key"] = pc.if_else(pc.equal(pc.binary_length(key), 0), pa.nulls(1, key.type)[0], key)
-        for row in np.flatnonzero(is_bad).tolist():
+        for row in np.flatnonzero(~groups.matches).tolist():
             line_start = lines[row].as_py()[:_SHOWN_BYTES].decode(errors="replace")
-            reasons[row] = f"the pattern does not match: {line_start}"
-        if not reasons:
+            faults[row] = f"the pattern does not match: {line_start}"
+        if not faults:
             return Parsed(pa.table(columns), (), len(text) + 1)
-        return without_bad_rows(pa.table(columns), line_starts(text), reasons, len(text) + 1)
+        return without_bad_rows(pa.table(columns), line_starts(text), faults, len(text) + 1)
 
 
 def without_bad_rows(
-    rows: pa.Table, starts: npt.NDArray[np.int64], reasons: Mapping[int, str], consumed: int
+    rows: pa.Table, starts: npt.NDArray[np.int64], faults: Mapping[int, str], consumed: int
 ) -> Parsed:
-    """Return the rows, which begin at `starts` in a block, without those in `reasons`, which has the faults."""
-    bad_rows = sorted(reasons)
-    bad = [BadLine(int(starts[row]), row - count, reasons[row]) for count, row in enumerate(bad_rows)]
+    """Return the rows, which begin at `starts` in a block, without the rows in `faults`."""
+    bad_rows = sorted(faults)
+    bad = [BadLine(int(starts[row]), row - count, faults[row]) for count, row in enumerate(bad_rows)]
     good_rows = np.delete(np.arange(len(starts)), bad_rows)
     return Parsed(rows.take(integers(good_rows)), bad, consumed, starts[good_rows])
 
