@@ -276,6 +276,7 @@ class ClusterMetadata:
 # A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and the
 # record's fields, flexible (KIP-482). Null resets a setting. Records of a transaction (KIP-868) apply at its end.
 _FRAME, _VERSION = 1, 0
+#: Kinds: TopicRecord, ConfigRecord, RemoveTopicRecord, and those that begin, end and abort a transaction.
 _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
 #: The resource type of topics in settings; other types are brokers and clients.
 _TOPIC_RESOURCE = 2
