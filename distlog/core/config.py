@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from distlog.core.display import ShownSettings
+from distlog.core.display import DisplayableSettings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
@@ -50,7 +50,7 @@ def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TopicConfig(ShownSettings):
+class TopicConfig(DisplayableSettings):
     """The settings of one topic; a field's name is Kafka's with `_` for `.`.
 
     Raises InvalidConfigError for a value that is out of range, also in earlier versions.

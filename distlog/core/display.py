@@ -235,7 +235,7 @@ class Progress:
             self._screen.close(f"{self._label}  {self.rows:,} rows{size}  {duration_text(self._seconds())}")
 
 
-class Shown:
+class Displayable:
     """A report whose `str` is a summary, and whose `to_table` has the rows; a notebook shows both."""
 
     __slots__ = ()
@@ -252,7 +252,7 @@ class Shown:
         return f"<p>{summary}</p>{html(table) if table.num_rows else ''}"
 
 
-class ShownSettings:
+class DisplayableSettings:
     """A dataclass of settings under Kafka's names; its text has the changed settings, a notebook shows all."""
 
     __slots__ = ()

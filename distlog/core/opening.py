@@ -18,7 +18,7 @@ from distlog.core import paths
 from distlog.core.arrays import table_of_rows
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
-from distlog.core.display import Listing, Shown, counted, sums_of
+from distlog.core.display import Displayable, Listing, counted, sums_of
 from distlog.core.errors import (
     CorruptionError,
     DistlogError,
@@ -387,7 +387,7 @@ _TOPIC_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AdoptReport(Shown):
+class AdoptReport(Displayable):
     """The topics that `adopt` imported, or would import with `dry_run`, with notes on cut and rebuilt parts.
 
     `topics` has the topics of this and of an earlier run, by name. `left_out` has the reasons why folders were

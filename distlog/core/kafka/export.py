@@ -23,7 +23,7 @@ from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, stored
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.display import Shown, counted
+from distlog.core.display import Displayable, counted
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptionError,
@@ -111,7 +111,7 @@ _COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segm
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ExportReport(Shown):
+class ExportReport(Displayable):
     """The contents of the log directory `log_dir` after an export, and what the export wrote."""
 
     log_dir: str

@@ -17,7 +17,7 @@ from distlog.core import paths
 from distlog.core.arrays import column_of, integers, table_of_numbers, table_of_rows
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.display import Shown, counted
+from distlog.core.display import Displayable, counted
 from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
 from distlog.core.format.record_batch import ABORT, COMMIT
 from distlog.core.format.record_encoder import ValidBatch, encode
@@ -250,7 +250,7 @@ class ListedTransaction:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TransactionsReport(Shown):
+class TransactionsReport(Displayable):
     """The open transactions of a topic, by partition and start offset."""
 
     transactions: tuple[ListedTransaction, ...]

@@ -18,7 +18,7 @@ from distlog.core.commits.commit_log import MAX_CLOCK_AHEAD_MS
 from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.display import Shown, counted
+from distlog.core.display import Displayable, counted
 from distlog.core.errors import StorageError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels.compaction import RETAINED, choose_records
@@ -126,7 +126,7 @@ class PartitionCompaction:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CompactionReport(Shown):
+class CompactionReport(Displayable):
     """The results of compaction in each partition, or with `dry_run` the partitions that are due."""
 
     partitions: tuple[PartitionCompaction, ...]

@@ -19,7 +19,7 @@ from distlog.core.commits.commit_log import TIMEOUT_S, CommitRace
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.display import Shown, counted, sums_of
+from distlog.core.display import Displayable, counted, sums_of
 from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.kernels.segments import find_groups
 from distlog.core.maintain.executor import Executor, LocalExecutor
@@ -59,7 +59,7 @@ _REPORT_COLUMNS = ("partition", "segments_before", "segments_after", "bytes", "r
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MergeReport(Shown):
+class MergeReport(Displayable):
     """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
 
     `backlog` is the number of segments of `version` that are still worth merging. `most_segments` is the largest

@@ -33,7 +33,7 @@ from distlog.core.commits.actions import (
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.display import Shown, counted, sums_of
+from distlog.core.display import Displayable, counted, sums_of
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintain.vacuum import removed_files_held
 from distlog.core.segments.segment_parts import part_of
@@ -166,7 +166,7 @@ _COLUMNS = ("partition", "segments", "records", "bytes", "lost", "offsets", "log
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RestoreReport(Shown):
+class RestoreReport(Displayable):
     """The segments of version `restored` that came back, or would with `dry_run`."""
 
     version: int

@@ -16,7 +16,7 @@ from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot, check_partition
 from distlog.core.config import TopicConfig
-from distlog.core.display import Shown, counted, sums_of
+from distlog.core.display import Displayable, counted, sums_of
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
 from distlog.core.integers import MAX_LONG, whole_number
 from distlog.core.log.active_partition import ActiveSeals
@@ -88,7 +88,7 @@ _REPORT_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RetentionReport(Shown):
+class RetentionReport(Displayable):
     """The segments that retention deleted, or would with `dry_run`, of partitions that lose some."""
 
     version: int
@@ -283,7 +283,7 @@ def delete_records(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DeleteRecordsReport(Shown):
+class DeleteRecordsReport(Displayable):
     """The new log start offsets of the partitions in the request: {partition: log start offset}."""
 
     version: int

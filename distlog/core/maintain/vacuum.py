@@ -26,7 +26,7 @@ from distlog.core.commits.actions import REMOVE_TABLE, Action, Remove, SetLogHor
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CHECKPOINT_TRIES, CommitFiles
-from distlog.core.display import Shown, counted
+from distlog.core.display import Displayable, counted
 from distlog.core.errors import (
     CommitConflictError,
     CorruptMetadataError,
@@ -222,7 +222,7 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class VacuumReport(Shown):
+class VacuumReport(Displayable):
     """The files that vacuum deleted, or would delete with `dry_run`, and the vacuum horizon that makes it safe."""
 
     files: tuple[FileInfo, ...]

@@ -29,7 +29,7 @@ from distlog.core.commits.segment_table import OWN_FILE, UNDETERMINED_OFFSET, UN
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.config import TopicConfig
-from distlog.core.display import Shown, counted
+from distlog.core.display import Displayable, counted
 from distlog.core.errors import (
     CorruptionError,
     CorruptMetadataError,
@@ -220,7 +220,7 @@ _VERDICT_COLUMNS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class VerifyReport(Shown):
+class VerifyReport(Displayable):
     """The anomalies of each segment, of the commits, checkpoints and the order of the segments."""
 
     version: int
@@ -359,7 +359,7 @@ _TAIL_COLUMNS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RepairReport(Shown):
+class RepairReport(Displayable):
     """The ends that a repair cut off, or would with `dry_run`, of partitions that refuse appends."""
 
     version: int
@@ -439,7 +439,7 @@ class SegmentRebuild:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RebuildReport(Shown):
+class RebuildReport(Displayable):
     """The rebuild of every segment of a topic; with `dry_run`, `written` is what would be written."""
 
     version: int

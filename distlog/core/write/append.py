@@ -28,7 +28,7 @@ from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.display import Progress, Shown, counted
+from distlog.core.display import Displayable, Progress, counted
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
@@ -67,7 +67,7 @@ MIN_GATHER_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AppendResult(Shown):
+class AppendResult(Displayable):
     """The result of an append: the version of its commit, or None, and the (first, end) offsets by partition.
 
     `replayed` is True if this (app_id, batch_id) was committed before: the result is the first commit's.
