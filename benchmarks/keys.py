@@ -35,6 +35,8 @@ from distlog.core.topic import Topic
 from distlog.spark import session
 
 ROWS, S3_ROWS, SEGMENTS, VALUE_BYTES = 1_000_000, 200_000, 100, 1000
+#: The values of records of 100 bytes.
+SMALL_VALUE_BYTES = 84
 DELAY_S = 0.03
 READS, DELTA_READS = 20, 5
 #: The size of a Z-ordered file of Delta.
@@ -53,26 +55,26 @@ def run(rows: int = ROWS, s3_rows: int = S3_ROWS) -> list[dict[str, Any]]:
     return measured
 
 
-def _tables(rows: int) -> Iterator[pa.Table]:
+def _tables(rows: int, value_bytes: int) -> Iterator[pa.Table]:
     """The records of each segment; each key comes about ten times if there are ten million records."""
     random = np.random.default_rng(11)
     part = rows // SEGMENTS
     for _ in range(SEGMENTS):
         keys = random.integers(0, 1_000_000, part)
-        values = pa.py_buffer(random.integers(0, 64, part * VALUE_BYTES, np.uint8))
+        values = pa.py_buffer(random.integers(0, 64, part * value_bytes, np.uint8))
         yield pa.table(
             {
                 "key": pa.array([b"customer-%07d" % key for key in keys.tolist()], pa.binary()),
-                "value": pa.Array.from_buffers(pa.binary(VALUE_BYTES), part, [None, values]).cast(pa.binary()),
+                "value": pa.Array.from_buffers(pa.binary(value_bytes), part, [None, values]).cast(pa.binary()),
                 "timestamp": pa.array(np.full(part, 1_700_000_000_000)),
             }
         )
 
 
-def _topic(url: str, rows: int, options: dict[str, Any] | None = None) -> Topic:
+def _topic(url: str, rows: int, options: dict[str, Any] | None = None, value_bytes: int = VALUE_BYTES) -> Topic:
     config = {"key.index.enable": True, "segment.bytes": 1 << 30, "retention.ms": -1}
     topic = distlog.create(url, config=config, storage_options=options)
-    for table in _tables(rows):
+    for table in _tables(rows, value_bytes):
         topic.append(table)
     return topic
 
@@ -118,12 +120,9 @@ def _local(topic: Topic, rows: int, folder: str) -> Iterator[dict[str, Any]]:
     read_bytes = (counters.bytes_read - old_bytes) / len(keys)
     yield _row("bytes for a key", read_bytes / 1e6, log_bytes / 1e6, "MB", "a scan of the log")
     yield _row("bytes of the index", index_bytes / 1e6, log_bytes / 1e6, "MB", "the log")
-    connection.register("records", topic.dataset())
-    by_dataset, by_parquet = (
-        _milliseconds(partial(_count_by_key, connection, source), keys[:3])
-        for source in ("records", f"'{parquet}/*.parquet'")
-    )
-    yield _row("SQL: count by key", by_dataset, by_parquet, "ms", "DuckDB over Parquet")
+    small = _topic(f"{folder}/small", rows, value_bytes=SMALL_VALUE_BYTES)
+    yield _grouped("SQL: count by key", topic, parquet, connection)
+    yield _grouped("SQL: count by key, records of 100 bytes", small, _parquet(small, folder), connection)
     append_ns, plain_ns = (_append_ns(f"{folder}/{name}", name == "keyed") for name in ("keyed", "plain"))
     yield _row("CPU of an append from Arrow, 50 bytes", append_ns, plain_ns, "ns/record", "without key indexes")
 
@@ -162,6 +161,15 @@ def _read_delta(parquet: str) -> None:
     print(json.dumps(measured))
 
 
+def _grouped(case: str, topic: Topic, parquet: Path, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    connection.register("records", topic.dataset())
+    by_dataset, by_parquet = (
+        _milliseconds(partial(_count_by_key, connection, source), _keys(3))
+        for source in ("records", f"'{parquet}/*.parquet'")
+    )
+    return _row(case, by_dataset, by_parquet, "ms", "DuckDB over Parquet")
+
+
 def _count_by_key(connection: duckdb.DuckDBPyConnection, source: str, _: bytes) -> list[Any]:
     return connection.sql(f"SELECT key, count(*) FROM {source} GROUP BY key").fetchall()
 
@@ -181,8 +189,7 @@ def _append_ns(url: str, has_keys: bool) -> float:
 
 def _parquet(topic: Topic, folder: str) -> Path:
     """The records as a Parquet file for each segment; DuckDB writes bloom filters of the keys."""
-    target = Path(folder) / "parquet"
-    target.mkdir()
+    target = Path(tempfile.mkdtemp(dir=folder))
     for number, segment in enumerate(topic.snapshot.partitions[0].segments):
         records = topic.scan(start=segment.base_offset, end=segment.next_offset).to_table()
         duckdb.sql(
