@@ -85,6 +85,17 @@ def test_a_file_system_that_refuses_direct_writes_is_written_as_usual(
     monkeypatch.setattr(os, "writev", refusing)
     written = write_in_parts(storage, "a", [GATHERED, 5, 2 * GATHERED])
     assert storage.read("a") == written
+    storage.put("b", written)
+    assert storage.read("b") == written
+
+
+@pytest.mark.parametrize("size", [2 * GATHERED - 1, 2 * GATHERED, 6 * GATHERED + 5])
+def test_a_large_file_is_replaced_whole(storage: Storage, tmp_path: Path, size: int) -> None:
+    content = bytes(range(251)) * (size // 251 + 1)
+    storage.put("a", b"old")
+    storage.put("a", content[:size])
+    assert storage.read("a") == content[:size]
+    assert os.listdir(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("written_bytes", [0, 100, PAGE_BYTES, 3 * PAGE_BYTES, 400_000])
