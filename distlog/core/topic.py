@@ -95,10 +95,10 @@ if TYPE_CHECKING:
 
 
 class Topic:
-    """A topic at one snapshot. Readers see this until `refresh`, or until an append of this object moves it on.
+    """A topic at one snapshot, until `refresh` or an append by this object.
 
-    Cheap to hold and to pickle: a copy opens the same version again. Made by `distlog.create` and `distlog.open`.
-    Opened at a version or a time, methods that change the topic, and `consume`, raise ReadOnlyTopicError.
+    Made by `distlog.create` and `distlog.open`. Cheap to hold and to pickle: a copy opens the same version again. If
+    it was opened at a version or a time, `consume` and the methods that change the topic raise ReadOnlyTopicError.
     """
 
     def __init__(
@@ -386,8 +386,8 @@ class Topic:
     def get(self, keys: Keys, isolation: IsolationLevel = "read_committed") -> Record | dict[bytes, Record] | None:
         """Return the last record of a key, or of each of some keys; fast with `key.index.enable`.
 
-        It is the last record by offset in the partition that the default partitioner gives the key; only if that has
-        none, the newest of the last records in other partitions.
+        It is the last record of the key in the partition that the default partitioner chooses. If there is none, it
+        is the newest of the last records in the other partitions.
 
         Args:
             keys: A key, or some keys; a str stands for its UTF-8.
@@ -420,14 +420,14 @@ class Topic:
         isolation: IsolationLevel = "read_uncommitted",
         check_crcs: bool = False,
     ) -> FetchedBatches:
-        """Read stored batches, whole, from the batch that holds `offset` on (Kafka's fetch).
+        """Read complete stored batches, the first of which holds `offset` (Kafka's fetch).
 
-        As a broker does, it checks the headers and offsets, and leaves checksums to the receiver. `bytes()` of the
+        As in a broker, headers and offsets are checked, and checksums are left to the receiver. `bytes()` of the
         result is a broker's response; `send_to` sends it to a socket from the page cache.
 
         Args:
             partition: The partition.
-            offset: The offset to begin with.
+            offset: The first offset.
             max_bytes: The most bytes, but at least one batch; 0 reads nothing.
             isolation: `read_committed` ends at the last stable offset; `aborted` names the transactions whose records
                 the receiver must drop, as in Kafka.
@@ -456,7 +456,7 @@ class Topic:
     def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, OffsetAndTime | None]:
         """Find the first record at or after a time, in each partition (Kafka's `offsetsForTimes`).
 
-        No lookup returns an end marker of a transaction, which is not a record.
+        End markers of transactions are not records, and never returned.
 
         Args:
             times: A time, or one by partition; or LATEST, EARLIEST, MAX_TIMESTAMP.
@@ -509,7 +509,7 @@ class Topic:
         matplotlib must be installed.
 
         Args:
-            exact: Read the times of all records; else they are estimates from the times of segments.
+            exact: Read the times of all records instead of estimating them from the times of segments.
             progress: As in `Scan.to_table`.
 
         Returns:
@@ -590,9 +590,9 @@ class Topic:
     ) -> AppendResult:
         """Append records in one commit, in all partitions or none.
 
-        Columns: value, and optionally key, timestamp (missing: now), headers and partition (missing: murmur2 of the
-        key; without a key sticky runs). Times are Arrow's or Python's, ISO 8601 or numbers; before 1990 they cause a
-        TimestampWarning.
+        Columns: value, and optionally key, timestamp (default now), headers and partition (default by murmur2 of the
+        key, or in sticky runs without a key). Times are Arrow's or Python's, ISO 8601 or numbers; times before 1990
+        cause a TimestampWarning.
 
         Args:
             table: Arrow, Polars, pandas, DuckDB, or an iterable of dicts.
@@ -802,8 +802,8 @@ class Topic:
     def create_partitions(self, count: int) -> None:
         """Raise the number of partitions; existing records stay where they are.
 
-        Keys go to other partitions from then on, as in Kafka: the order of a key's records holds on each side of the
-        change.
+        As in Kafka, keys then go to other partitions: the records of a key are in order before the change, and after
+        it.
 
         Args:
             count: The new number of partitions.
@@ -866,9 +866,9 @@ class Topic:
 
         Args:
             group: The name of the group.
-            to: The offsets, as `start` of `consume`; partitions that it leaves out stay.
-            kafka: Instead of `to`, the group of Kafka clients whose offsets, committed through a gateway, to take
-                over; then the group must have no members.
+            to: The offsets, as `start` of `consume`; other partitions keep theirs.
+            kafka: Instead of `to`, a group of Kafka clients without members, whose offsets, committed through a
+                gateway, are copied.
 
         Returns:
             All committed offsets, by partition.
