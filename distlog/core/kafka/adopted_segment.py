@@ -136,12 +136,8 @@ class _SegmentInspection:
             self.log.add(batches.data, batches.rows)
         except UnfitBatchError as error:
             self.next_base_offset = self._fitting_base_offset(batches, error.row)
-            reason = (
-                f"a record batch cannot follow the earlier batches: {error}"
-                if self.next_base_offset is None
-                else None
-            )
-            batches = walk.stop(batches, error.row, reason)
+            text = f"a record batch cannot follow the earlier batches: {error}"
+            batches = walk.stop(batches, error.row, text if self.next_base_offset is None else None)
             if not len(batches.rows):
                 return
             self.log.add(batches.data, batches.rows)
@@ -163,16 +159,15 @@ class _SegmentInspection:
 
     def _fitting_base_offset(self, batches: Batches, row: int) -> int | None:
         """Return the base offset of a refused batch that is too far above this segment's; None if it is bad."""
-        rows = batches.rows[row - 1 : row + 1] if row else batches.rows[:1]
-        bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
-        is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)
-        return bases[-1] if is_next and ends[-1] - self.base_offset > MAX_INT + 1 else None
+        base_offset = int(batches.rows["base_offset"][row])
+        ends = (batches.rows["base_offset"] + batches.rows["last_offset_delta"] + 1).tolist()
+        is_next = base_offset >= (ends[row - 1] if row else self.log.next_offset)
+        return base_offset if is_next and ends[row] - self.base_offset > MAX_INT + 1 else None
 
     def finish(self, walk: BatchWalk, position: int) -> AdoptedSegment:
         """Return the segment, from byte `position` of the file to the end of the walk."""
         created_ms = self.folder.modified_ms(self.names[".log"])
-        partition = self.folder.name.partition
-        info, built_indexes = self.log.describe(partition, self.stem, created_ms)
+        info, built_indexes = self.log.describe(self.folder.name.partition, self.stem, created_ms)
         files, rebuilt = self._files(built_indexes)
         contents = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         record_fields: dict[str, Any] = {}
@@ -195,16 +190,15 @@ class _SegmentInspection:
 
     def _files(self, built_indexes: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
         """Return the index files with entries, and the suffixes of rebuilt indexes."""
-        present = self.indexes
         valid = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
-        transactions = complete_index(present[".txnindex"] if ".txnindex" in valid else b"", self.aborted)
+        transactions = complete_index(self.indexes[".txnindex"] if ".txnindex" in valid else b"", self.aborted)
         files, rebuilt = dict[str, str | bytes](), []
-        for suffix, data in {**built_indexes, ".txnindex": transactions}.items():
-            must_be_equal = suffix == ".txnindex"
-            if suffix in valid and (present[suffix] == data if must_be_equal else present[suffix] or not data):
-                files |= {suffix: self.names[suffix]} if present[suffix] else {}
+        for suffix, built in {**built_indexes, ".txnindex": transactions}.items():
+            existing, must_be_equal = self.indexes[suffix], suffix == ".txnindex"
+            if suffix in valid and (existing == built if must_be_equal else existing or not built):
+                files |= {suffix: self.names[suffix]} if existing else {}
             else:
-                files |= {suffix: data} if data else {}
+                files |= {suffix: built} if built else {}
                 rebuilt.append(suffix)
         return files, tuple(rebuilt)
 
