@@ -7,7 +7,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -219,8 +219,7 @@ class _Server:
     """Confluent's registry or Karapace at an address; user and password go into a header, and are never shown."""
 
     # https://docs.confluent.io/platform/current/schema-registry/develop/api.html
-    def __init__(self, url: str, context: str = DEFAULT_CONTEXT, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, url: str, context: str) -> None:
         try:
             address = urlsplit(url)
             host, port = address.hostname, address.port
@@ -265,13 +264,13 @@ class _Server:
             raise StorageError(text, registry=self._url, requested=requested, reason=str(error)[:200]) from None
 
     def _read(self, answer: IO[bytes]) -> bytes:
-        end, chunks, size = self._clock() + ANSWER_SECONDS, [], 0
+        end, chunks, size = time.monotonic() + ANSWER_SECONDS, [], 0
         while chunk := answer.read1(1 << 16):  # type: ignore[attr-defined]
             chunks.append(chunk)
             size += len(chunk)
             if size > MAX_ANSWER_BYTES:
                 raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-            if self._clock() > end:
+            if time.monotonic() > end:
                 raise TimeoutError(f"the answer takes longer than {ANSWER_SECONDS:g} s")
         return b"".join(chunks)
 
