@@ -33,9 +33,11 @@ from distlog.core.format.kernels.batch_scan import (
 from distlog.core.format.kernels.batch_scan import BATCH as BATCH
 from distlog.core.format.kernels.batch_scan import CODEC_MASK as CODEC_MASK
 from distlog.core.format.kernels.batch_scan import CONTROL as CONTROL
+from distlog.core.format.kernels.batch_scan import CRC_AT as CRC_AT
 from distlog.core.format.kernels.batch_scan import CRC_START as CRC_START
 from distlog.core.format.kernels.batch_scan import DELETE_HORIZON as DELETE_HORIZON
 from distlog.core.format.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
+from distlog.core.format.kernels.batch_scan import LEGACY_CRC_START as LEGACY_CRC_START
 from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
 from distlog.core.format.kernels.native import HAS_INSTRUCTION
@@ -148,7 +150,6 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 # The checksum does not cover base offset and leader epoch, which may be assigned later. With the delete horizon bit
 # (KIP-534) the base timestamp is that horizon; deltas still count from it. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
-CRC_AT, LEGACY_CRC_START = 17, 16
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
 #: A kernel computes the checksums of smaller batches in one call; with the processor's instruction, of all batches.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
@@ -313,7 +314,7 @@ def write_append_times(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -
     """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both."""
     _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
     _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
-    write_crcs(data, batches, CRC_START, CRC_AT)
+    write_crcs(data, batches)
 
 
 def _put(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:

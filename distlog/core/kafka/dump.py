@@ -33,7 +33,7 @@ from distlog.core.format.kernels.batch_scan import (
     find_valid,
     read_batches,
 )
-from distlog.core.format.record_batch import CRC_START, LEGACY_CRC_START, Batches, BatchWalk, Headers, Source
+from distlog.core.format.record_batch import Batches, BatchWalk, Headers, Source
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.dump_lines import (
     ABSENT,
@@ -267,7 +267,7 @@ class LogWindows:
 
     def format(self, window: Batches) -> Iterator[BatchLines]:
         valid = np.zeros(len(window.rows), bool)
-        find_valid(byte_array(window.data), window.rows, CRC_START, LEGACY_CRC_START, valid)
+        find_valid(byte_array(window.data), window.rows, valid)
         changes = np.flatnonzero(np.diff(window.rows["magic"])) + 1
         for start, end in zip([0, *changes.tolist()], [*changes.tolist(), len(window.rows)], strict=True):
             batches = window.rows[start:end]

@@ -25,8 +25,8 @@ from distlog.core.integers import MAX_LONG
 
 #: The bytes of offset and length, which the length does not count; the header of a batch of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
-#: The position in a batch of format 2 where its checksummed bytes begin.
-CRC_START = 21
+#: In a batch of format 2, the positions of the checksum and of its bytes; and the latter in formats 0 and 1.
+CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
 #: The bytes up to the magic in all formats; the smallest valid length; the smallest entries of formats 0 and 1.
 SMALLEST_PREFIX, SMALLEST_LENGTH, LEGACY_ENTRY_SIZES = 17, 14, (26, 34)
 CODEC_MASK, LEGACY_ATTRIBUTES = 0x07, 0x0F
@@ -404,13 +404,13 @@ def crcs_of_slices(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, crcs:
 
 
 @fill_kernel
-def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at: int) -> None:
+def write_crcs(data: np.ndarray, batches: np.ndarray) -> None:
     """Put the checksum of each of `batches` (format 2, all within `data`) into its row, and into `data`."""
     for row in range(batches.size):
         start = batches[row]["position"]
-        crc = crc32c_of(EMPTY_CRC, data, start + checked_from, start + batches[row]["size"])
+        crc = crc32c_of(EMPTY_CRC, data, start + CRC_START, start + batches[row]["size"])
         batches[row]["crc"] = crc
-        put_int_at(data, start + crc_at, 4, crc)
+        put_int_at(data, start + CRC_AT, 4, crc)
 
 
 @inlined
@@ -433,16 +433,16 @@ _CRC32_TABLES = crc_tables(0xEDB88320)
 
 
 @fill_kernel
-def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_from: int, valid: np.ndarray) -> None:
+def find_valid(data: np.ndarray, batches: np.ndarray, valid: np.ndarray) -> None:
     """Set `valid` for each of `batches` (all within `data`): whether its checksum is right."""
     for row in range(batches.size):
         batch = batches[row]
         start = batch["position"]
         end = start + batch["size"]
         if batch["magic"] < 2:
-            crc = crc_of_tables(_CRC32_TABLES, EMPTY_CRC, data, start + legacy_from, end)
+            crc = crc_of_tables(_CRC32_TABLES, EMPTY_CRC, data, start + LEGACY_CRC_START, end)
         else:
-            crc = crc32c_of(EMPTY_CRC, data, start + checked_from, end)
+            crc = crc32c_of(EMPTY_CRC, data, start + CRC_START, end)
         put_at(valid, row, crc == batch["crc"])
 
 
