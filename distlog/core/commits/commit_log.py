@@ -455,8 +455,8 @@ class CommitRace:
     def restart_from(self, head: Snapshot) -> None:
         self.snapshot = head
 
-    def put(self, actions: Sequence[Action]) -> bool:
-        """Put `actions`, made from the last head, as the next version; False if the next head must be tried."""
+    def put(self, actions: Sequence[Action]) -> None:
+        """Put `actions`, made from the last head, as the next version; after a lost race `commit` stays None."""
         head, log = self.snapshot, self._log
         attempt, put_time = self._prepare(actions), PutTime()
         self.is_in_doubt = True
@@ -472,7 +472,6 @@ class CommitRace:
             self._lose_to(log.files.decode(head.version + 1, winner))
         elif newer is not None:
             self.snapshot = newer
-        return self.commit is not None
 
     def as_committed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
         """Return the `segments` of the last put with the offsets that the commit gave them."""

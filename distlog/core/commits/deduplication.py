@@ -663,13 +663,7 @@ def producer_tables(columns: pa.RecordBatch, log_ends: Longs, passed_ms: int) ->
     return {number: ProducerTable(rows[first:end]) for number, first, end in bounds}
 
 
-def _check_states(
-    partitions: npt.NDArray[Any],
-    rows: Rows,
-    is_present: Flags,
-    ends: Longs,
-    passed_ms: int,
-) -> None:
+def _check_states(partitions: npt.NDArray[Any], rows: Rows, is_present: Flags, ends: Longs, passed_ms: int) -> None:
     order = (np.diff(partitions) == 0) & (np.diff(rows["producer_id"]) <= 0)
     wrong = [order, (rows["heard_ms"] < 0) | (rows["heard_ms"] > passed_ms)]
     wrong += [~_within(rows["producer_id"], "producer_id"), ~_within(rows["epoch"], "producer_epoch")]

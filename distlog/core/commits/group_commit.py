@@ -150,12 +150,12 @@ class AppendRace(CommitRace):
             self._check_head(head)
             yield head
 
-    def put(self, actions: Sequence[Action]) -> bool:
+    def put(self, actions: Sequence[Action]) -> None:
         if self._should_join_queue and self._ticket.join(self._log.monotonic()):
             self._should_join_queue = False
             self._wait_in_queue()
-            return False
-        return super().put(actions)
+        else:
+            super().put(actions)
 
     def as_committed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
         commit = self._ticket.group_commit

@@ -83,18 +83,15 @@ class SegmentFiles(NamedTuple):
                 index.file.write(data, int(numbers_before[field]))
 
     def has_entries(self, numbers: Numbers) -> bool:
-        self.close_deleted_indexes()
+        for _, index in self.indexes:
+            if index.file.is_open and not os.path.exists(index.file.path):
+                index.file.close()
         return all(index.has_entries(*numbers[[field, field + 1]].tolist()) for field, index in self.indexes)
 
     def has_index_lengths(self, numbers: Numbers) -> bool:
         """True if each index has at least its length; checks only the entries of transactions."""
         is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
         return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
-
-    def close_deleted_indexes(self) -> None:
-        for _, index in self.indexes:
-            if index.file.is_open and not os.path.exists(index.file.path):
-                index.file.close()
 
     def rewrite_entries(self, numbers: Numbers) -> None:
         for field, index in self.indexes:

@@ -82,11 +82,10 @@ class MergeReport(Displayable):
         sums = sums_of(self._rows(), "segments_before", "segments_after", "bytes")
         verb = "would merge" if self.dry_run else "merged"
         merged = f"{counted(sums['segments_before'], 'segment')} into {sums['segments_after']:,}"
-        backlog_text = (
-            [f"{counted(self.backlog, 'segment')} left to merge"] if self.backlog and not self.dry_run else []
-        )
-        failed = (f"cannot merge {failure}" for failure in self.failed)
-        return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *backlog_text, *failed])
+        parts = [f"{verb} {merged}, {counted(sums['bytes'], 'byte')}"]
+        if self.backlog and not self.dry_run:
+            parts.append(f"{counted(self.backlog, 'segment')} left to merge")
+        return "; ".join([*parts, *(f"cannot merge {failure}" for failure in self.failed)])
 
     def to_table(self) -> pa.Table:
         """Return a row per partition with merged segments; other segments are not counted."""
@@ -170,9 +169,8 @@ class _Replacement:
         groups = chain.from_iterable(job.groups for job in self._jobs)
         removed = self._inputs.filter(booleans(np.repeat(is_replaced, self._counts)))
         added = self._merged.segments.columns().filter(booleans(np.repeat(is_replaced, self._merged.counts)))
-        return tuple(compress(groups, is_replaced.tolist())), replacement_actions(removed, added) if len(
-            added
-        ) else []
+        actions = replacement_actions(removed, added) if len(added) else []
+        return tuple(compress(groups, is_replaced.tolist())), actions
 
 
 #: The largest segment that a merge after an append makes; `plan_merge` makes larger ones.

@@ -369,9 +369,8 @@ def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -
     rows["position"] = np.cumsum(rows["size"]) - rows["size"]
     data = np.concatenate([filtered.data for filtered, _ in parts])
     base_offsets = np.concatenate([filtered.base_offsets for filtered, _ in parts])
-    return _Batches(
-        data, rows, counts, base_offsets, np.concatenate([filtered.min_timestamps for filtered, _ in parts])
-    )
+    min_timestamps = np.concatenate([filtered.min_timestamps for filtered, _ in parts])
+    return _Batches(data, rows, counts, base_offsets, min_timestamps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,10 +277,8 @@ def plan_restore(
     present = _present(handle, current.name, retained)
     plans = []
     for number, (state, partition) in enumerate(zip(old_state.partitions, candidates, strict=True)):
-        start = partition.start_offset
-        plan = partial(
-            _plan_partition, number, state, current.partitions[number], present=present, start_offset=start
-        )
+        live, start = current.partitions[number], partition.start_offset
+        plan = partial(_plan_partition, number, state, live, present=present, start_offset=start)
         planned = plan(partition.segments)
         if planned.segments or planned.offsets:
             # restored segments are dirty, and a dirty range must have no gaps
@@ -301,7 +299,7 @@ def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionS
     return segments
 
 
-def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, list[SegmentInfo]]:
+def _by_partition(segments: Mapping[Stem, SegmentInfo]) -> dict[int, list[SegmentInfo]]:
     by_partition: dict[int, list[SegmentInfo]] = {}
     for (number, _), segment in segments.items():
         by_partition.setdefault(number, []).append(segment)
@@ -341,8 +339,8 @@ def _overlaps(segment: SegmentInfo, segments: Iterable[SegmentInfo]) -> bool:
     )
 
 
-def _present(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[tuple[int, str]]:
-    """Return (partition, stem) of the segments whose log files exist with their size."""
+def _present(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[Stem]:
+    """Return the segments whose log files exist with their size."""
     logs = {(segment.partition, segment.stem): part_of(name, segment) for segment in segments}
 
     def size_of(file: str) -> int:
@@ -365,7 +363,7 @@ def _plan_partition(
     old_state: PartitionState,
     current: PartitionState,
     missing: Sequence[SegmentInfo],
-    present: set[tuple[int, str]],
+    present: set[Stem],
     start_offset: int,
 ) -> PartitionRestore:
     """Plan the restore of a partition; nothing below `start_offset` comes back."""
@@ -374,8 +372,7 @@ def _plan_partition(
         for segment in _without(current.segments, old_state.segments)
         if segment.base_offset < old_state.log_end_offset
     ]
-    restored, replaced, merged = list[SegmentInfo](), list[SegmentInfo](), list[SegmentInfo]()
-    gaps = list[int]()
+    restored, replaced, merged, gaps = list[SegmentInfo](), list[SegmentInfo](), list[SegmentInfo](), list[int]()
     for old, new in _groups(missing, newer):
         if old[0].base_offset < start_offset:
             continue

@@ -65,7 +65,6 @@ _log = logging.getLogger(__name__)
 
 #: (partition, stem): together they name a segment's files; (None, stem) names the bundle that it may be in.
 FileStem = tuple[int | None, str]
-Numbers = Longs
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
@@ -189,20 +188,20 @@ def obsolete_producers(
     earliest = [load(version) for version in (floor, *referenced.restored)]
     ids = (head.topic_id, *head.former_ids)
     snapshots = [snapshot for snapshot in earliest if snapshot.topic_id in ids]
-    needed = {name for name in of_producers if not all(_is_below(name, snapshot) for snapshot in snapshots)}
+    needed = {name for name in of_producers if not all(_is_before_log(name, snapshot) for snapshot in snapshots)}
     return [file for file in obsolete if file.name not in needed]
 
 
 def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
     if paths.parse_producer_snapshot(name, head.name):
-        return head.dropped or _is_below(name, head)
+        return head.dropped or _is_before_log(name, head)
     number = paths.parse_leader_epochs(name, head.name)
     # a version that has a broker's segment needs its leader epochs
     return number is not None and number not in referenced.stems.kafka_partitions
 
 
-def _is_below(name: str, snapshot: Snapshot) -> bool:
-    """Return whether the producer snapshot is of an offset below the first segment."""
+def _is_before_log(name: str, snapshot: Snapshot) -> bool:
+    """True if the producer snapshot is of an offset below the partition's first segment."""
     partition_and_offset = paths.parse_producer_snapshot(name, snapshot.name)
     if partition_and_offset is None or partition_and_offset[0] >= len(snapshot.partitions):
         return False
@@ -374,9 +373,9 @@ def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders:
 class CommitsFolder:
     """A listing of the folder of commits, in the order of their `versions`; 24 bytes a commit."""
 
-    versions: Numbers
-    sizes: Numbers
-    written_ms: Numbers
+    versions: Longs
+    sizes: Longs
+    written_ms: Longs
     checkpoints: list[FileInfo]
     other_files: list[FileInfo]
     #: The log retention horizon: earlier commits are leftover, or of paused writers, and their times are meaningless.
@@ -542,11 +541,11 @@ class StemSet:
     def __contains__(self, stem: FileStem) -> bool:
         return bool(self.has([stem])[0])
 
-    def add(self, partitions: Numbers, stems: Sequence[str], rows: Numbers) -> None:
+    def add(self, partitions: Longs, stems: Sequence[str], rows: Longs) -> None:
         """Add the segments (partition, `stems[row]`), and the bundles that they may be in."""
         if not len(partitions):
             return
-        numbers = _numbers_of(stems)
+        numbers = _stem_numbers(stems)
         of_kafka = np.array([not paths.is_own_stem(stem) for stem in stems])[rows]
         self.kafka_partitions.update(np.unique(partitions[of_kafka]).tolist())
         self._new += [_hashes(partitions, numbers[rows]), _hashes(np.full(len(stems), _BUNDLE), numbers)]
@@ -557,7 +556,7 @@ class StemSet:
     def has(self, stems: Sequence[FileStem]) -> Flags:
         self._sort()
         partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)
-        hashes = _hashes(partitions, _numbers_of([stem for _, stem in stems]))
+        hashes = _hashes(partitions, _stem_numbers([stem for _, stem in stems]))
         flags = np.zeros(len(stems), bool)
         for run in self._runs:
             flags |= run[np.minimum(run.searchsorted(hashes), len(run) - 1)] == hashes
@@ -569,12 +568,12 @@ class StemSet:
             self._new, self._count = [], 0
 
 
-def _numbers_of(stems: Iterable[str]) -> npt.NDArray[np.uint64]:
+def _stem_numbers(stems: Iterable[str]) -> npt.NDArray[np.uint64]:
     # the last 16 digits of a uuid, or of an offset
     return np.array([int(stem[-16:], 16) for stem in stems], np.uint64)
 
 
-def _hashes(partitions: Numbers, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _hashes(partitions: Longs, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     spread = (partitions + 2).astype(np.uint64) * _SPREAD
     hashes: npt.NDArray[np.uint64] = (numbers ^ spread) * _MIX
     return hashes
@@ -591,7 +590,7 @@ class Removals:
     restored: list[int] = field(default_factory=list)
     before_drops: list[int] = field(default_factory=list)
 
-    def remove(self, partitions: Numbers, stems: Sequence[str], stem_rows: Numbers) -> None:
+    def remove(self, partitions: Longs, stems: Sequence[str], stem_rows: Longs) -> None:
         """Note the segments (partition, `stems[row]`)."""
         self.stems.add(partitions, stems, stem_rows)
         if self.exact_stems is not None:

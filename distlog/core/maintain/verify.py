@@ -142,9 +142,8 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
                 yield from _compare(storage, name, state)
     except CorruptMetadataError as error:
         version = first if state is None else state.version + 1
-        if not _must_exist(storage, version):
-            return
-        yield Anomaly.of(_commit_word(storage, version), error)
+        if _must_exist(storage, version):
+            yield Anomaly.of(_commit_word(storage, version), error)
         return
     if state != snapshot:
         yield Anomaly("metadata_mismatch", "the commits give another state than the one that was opened")
@@ -190,13 +189,10 @@ def _commit_word(storage: Storage, version: int) -> AnomalyWord:
 
 
 def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
-    """The anomalies of offsets that two segments of a partition have, or none.
-
-    Gaps are allowed below the first dirty offset, and before segments that compaction wrote, even if a restore made
-    these dirty again.
-    """
+    """The anomalies of offsets that two segments of a partition hold, or that no segment holds."""
     for partition, state in enumerate(snapshot.partitions):
         compacted_ends = state.segments.next_offsets[state.segments.array("compacted")]
+        # compaction leaves gaps; a restore may have made its segments dirty again
         gaps_end = max([state.first_dirty_offset, *compacted_ends[-1:].tolist()])
         starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
         first = min([state.log_start_offset, *starts[:1]])
@@ -487,9 +483,7 @@ _TXN_SUFFIX = ".txnindex"
 def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
     """The sound content `present` of a transaction index, or a new one if it lacks some of `aborted`."""
     aborted = list(aborted)
-    entries = np.frombuffer(
-        present[: len(present) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
-    )
+    entries = np.frombuffer(present, TRANSACTION_ENTRY, len(present) // TRANSACTION_ENTRY.itemsize)
     present_ids = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
     if present_ids.issuperset((transaction.producer_id, transaction.last_offset) for transaction in aborted):
         return present

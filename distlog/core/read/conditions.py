@@ -22,15 +22,9 @@ Ranges = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The bounds of a filter: no record outside of the bounds passes the filter.
+    """The bounds of a filter: no record outside passes it; if it `is_exact`, all inside pass.
 
-    Args:
-        partitions: The partitions whose records may pass.
-        start: The first offset that may pass.
-        end: The offset after the last that may pass.
-        times: The times that may pass; unbounded times also pass records without a time.
-        keys: The keys that may pass; None for all, and for records without a key.
-        is_exact: Whether every record inside of the bounds passes.
+    Unbounded `times` also pass records without a time. `keys` is None for all, and for records without a key.
     """
 
     partitions: frozenset[int]

@@ -317,12 +317,12 @@ class GroupRace:
         while not self.is_committed:
             yield self.state
 
-    def put(self, state: GroupState) -> bool:
-        """Put `state` after the last one; False if another member was first."""
+    def put(self, state: GroupState) -> None:
+        """Put `state` after the last one; if another member was first, `is_committed` stays False."""
         log, state = self._log, state.after(self.state.version)
         if log.put(state):
             self.state, self.is_committed = state, True
-            return True
+            return
         if log.clock() >= self._end_s:
             text = "nothing was committed: other members were first; try again"
             raise CommitConflictError(text, group=log.group)
@@ -331,7 +331,6 @@ class GroupRace:
         if members > _FEW_MEMBERS:
             self._longest_pause_s = min(2 * self._longest_pause_s, _PAUSE_S * members, _LONGEST_PAUSE_S)
         self.state = log.load()
-        return False
 
 
 def _versions(files: Iterable[FileInfo]) -> list[int]:

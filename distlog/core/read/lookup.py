@@ -276,7 +276,7 @@ def first_records(
 ) -> list[PointRecord]:
     """Return up to `limit` of the segment's first records from `offset`, `oldest` and the batch of `entry` on."""
     records: list[PointRecord] = []
-    limit_left, stored = min(limit, MAX_RECORDS), offset - segment.shift
+    limit, stored = min(limit, MAX_RECORDS), offset - segment.shift
     if not reader.storage.is_local:
         return records
     first = stored if entry is None else entry.offset
@@ -289,8 +289,8 @@ def first_records(
                     if number == 0 and entry and batch.max_timestamp != entry.timestamp:
                         return records
                     if batch.max_timestamp >= oldest:
-                        records += _records(segment, log, batch, limit_left - len(records), stored, oldest)
-                    if len(records) >= limit_left:
+                        records += _records(segment, log, batch, limit - len(records), stored, oldest)
+                    if len(records) >= limit:
                         break
             if records:
                 break

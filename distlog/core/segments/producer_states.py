@@ -340,18 +340,11 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """The first offset of the earliest open transaction, or the log end offset; reads logs if metadata lacks it."""
-    rows = np.flatnonzero(state.segments.array("has_transactions"))
-    first = _known_unstable_offset(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
-    if first == UNDETERMINED_OFFSET:
+    first = state.first_unstable_offset
+    # below the first dirty offset no transaction is open: compaction dropped its end marker after its data
+    if first == UNDETERMINED_OFFSET or 0 <= first < state.first_dirty_offset:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
-
-
-def _known_unstable_offset(segment: SegmentInfo, state: PartitionState) -> int:
-    """The first unstable offset of the last segment with transactions; UNDETERMINED_OFFSET if it is unknown."""
-    first = segment.first_unstable_offset
-    # below the first dirty offset no transaction is open: compaction dropped its end marker after its data
-    return UNDETERMINED_OFFSET if 0 <= first < state.first_dirty_offset else first
 
 
 def transactional_segments(state: PartitionState, start: int = 0) -> list[SegmentInfo]:

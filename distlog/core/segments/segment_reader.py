@@ -25,12 +25,7 @@ from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.commits.group_commit import PendingAppendQueue
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS
-from distlog.core.errors import (
-    CorruptIndexError,
-    CorruptionError,
-    CorruptRecordError,
-    StorageError,
-)
+from distlog.core.errors import CorruptIndexError, CorruptionError, CorruptRecordError, StorageError
 from distlog.core.format.indexes import (
     OFFSET_ENTRY,
     AbortedTransaction,
@@ -374,13 +369,9 @@ class TailKeys:
                 keys.add(chunk.data, chunk.batches, position)
                 position += len(chunk.data)
                 self._tails[key] = keys, position
-                while len(self._tails) > 1 and self._pairs > _MOST_PAIRS:
+                while len(self._tails) > 1 and sum(keys.pairs for keys, _ in self._tails.values()) > _MOST_PAIRS:
                     self._tails.popitem(last=False)
             return keys.find(hashes)
-
-    @property
-    def _pairs(self) -> int:
-        return sum(keys.pairs for keys, _ in self._tails.values())
 
 
 def spare_bytes(segment: SegmentInfo) -> int:

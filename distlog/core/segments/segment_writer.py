@@ -155,11 +155,7 @@ class SegmentWriter:
                 self._seal()
 
     def _room(
-        self,
-        segment: SegmentFile,
-        batches: npt.NDArray[Any],
-        base_offsets: Longs,
-        min_timestamps: Longs,
+        self, segment: SegmentFile, batches: npt.NDArray[Any], base_offsets: Longs, min_timestamps: Longs
     ) -> int:
         now_ms = self._clock()
         if segment.size == 0:
@@ -285,11 +281,7 @@ def _size(buffers: Sequence[Buffer]) -> int:
 
 
 def _write(
-    storage: Storage,
-    name: str,
-    buffers: list[Buffer],
-    part_bytes: int | None = None,
-    put_bytes: int = _PUT_BYTES,
+    storage: Storage, name: str, buffers: list[Buffer], part_bytes: int | None = None, put_bytes: int = _PUT_BYTES
 ) -> None:
     if _size(buffers) <= put_bytes:
         joined = io.BytesIO()
@@ -511,13 +503,7 @@ class SmallSegments:
 
     @classmethod
     def of(
-        cls,
-        source: RecordInput,
-        record_bytes: int,
-        rows: Longs,
-        partitions: Longs,
-        counts: Longs,
-        form: BatchFormat,
+        cls, source: RecordInput, record_bytes: int, rows: Longs, partitions: Longs, counts: Longs, form: BatchFormat
     ) -> SmallSegments | None:
         """The batches of `rows`, of which `counts` go to each of `partitions`; None unless each makes one batch."""
         room = record_bytes + _RECORD_SPARE * len(rows) + _BATCH_SPARE * len(counts)

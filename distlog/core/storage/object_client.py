@@ -499,15 +499,7 @@ ADLFS = ClientTable(
 )
 TABLES = (S3FS, GCSFS, ADLFS)
 
-_CALL_ERRORS = (
-    TypeError,
-    ValueError,
-    LookupError,
-    ImportError,
-    NotImplementedError,
-    PermissionError,
-    StorageError,
-)
+_CALL_ERRORS = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
 _LOST_CONNECTION_ERRORS = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
 _NO_CREDENTIALS_ERRORS = {
     "NoCredentialsError",

@@ -347,12 +347,8 @@ def process_lock() -> AbstractContextManager[object]:
     return lock
 
 
-def process_locks() -> list[Any]:
-    return list(_locks)
-
-
 def _reset_locks() -> None:
-    for lock in process_locks():
+    for lock in list(_locks):
         lock._at_fork_reinit()
 
 

@@ -621,10 +621,7 @@ def _check_clock(folder: Storage, clock: Callable[[], int]) -> str:
     folder.put("c/a", b"1")
     before_ms = clock()
     skew_ms = folder.now_ms("c") - before_ms
-    _require(
-        abs(skew_ms) <= MAX_CLOCK_SKEW_MS,
-        f"it is {skew_ms:+,} ms from this machine's: set both by NTP",
-    )
+    _require(abs(skew_ms) <= MAX_CLOCK_SKEW_MS, f"it is {skew_ms:+,} ms from this machine's: set both by NTP")
     return f"{skew_ms:+,} ms from this machine's"
 
 
