@@ -381,8 +381,7 @@ def dump(
         bool, typer.Option("--skip-record-metadata", help="Print only the keys and payloads of records.")
     ] = False,
     verify_index_only: Annotated[
-        bool,
-        typer.Option("--verify-index-only", help="Compare indexes with their logs, without printing entries."),
+        bool, typer.Option("--verify-index-only", help="Compare indexes with their logs, without printing entries.")
     ] = False,
     index_sanity_check: Annotated[
         bool, typer.Option("--index-sanity-check", help="Check indexes as a broker does at startup.")

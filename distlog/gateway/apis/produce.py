@@ -24,12 +24,7 @@ from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.append import EARLIEST_USUAL_MS, is_early, warn_of_early
 from distlog.gateway.kafka_apis import Api, Broker
-from distlog.gateway.protocol.error_codes import (
-    CoordinatorError,
-    RefusedError,
-    client_text,
-    topic_error_code,
-)
+from distlog.gateway.protocol.error_codes import CoordinatorError, RefusedError, client_text, topic_error_code
 from distlog.gateway.protocol.messages import PRODUCE_KEY, ErrorCode, Fields
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedAppend

@@ -11,12 +11,7 @@ from typing import Any
 
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
-from distlog.core.errors import (
-    InvalidConfigError,
-    InvalidTopicError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
+from distlog.core.errors import InvalidConfigError, InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.core.topic import check_grows
 from distlog.gateway.apis.configs import topic_setting_fields, without_ignored
 from distlog.gateway.kafka_apis import Api, Broker, Handlers

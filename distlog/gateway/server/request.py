@@ -12,12 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from distlog.gateway.event_log import EventLog
-from distlog.gateway.protocol.error_codes import (
-    AccessDeniedError,
-    RefusedError,
-    UnknownTopicIdError,
-    fields_or_error,
-)
+from distlog.gateway.protocol.error_codes import AccessDeniedError, RefusedError, UnknownTopicIdError, fields_or_error
 from distlog.gateway.protocol.messages import (
     MAX_ITEMS,
     PRODUCE_KEY,

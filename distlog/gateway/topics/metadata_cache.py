@@ -341,12 +341,7 @@ class HostedTopic(RefreshingTopic):
     """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
 
     def __init__(
-        self,
-        name: str,
-        topic: Topic,
-        logs: OpenLogs[Partition],
-        config: GatewayConfig,
-        failed_batches: FailedBatches,
+        self, name: str, topic: Topic, logs: OpenLogs[Partition], config: GatewayConfig, failed_batches: FailedBatches
     ) -> None:
         super().__init__(name, topic)
         #: The topic's id for clients; a topic that is dropped and created again has another id.

@@ -19,11 +19,7 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.errors import (
-    OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
-    SnapshotTooOldError,
-)
+from distlog.core.errors import OffsetOutOfRangeError, OutOfOrderSequenceError, SnapshotTooOldError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import CONTROL, BatchFields, check_crcs, read_headers
 from distlog.core.format.record_decoder import decode

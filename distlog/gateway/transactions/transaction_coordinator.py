@@ -290,11 +290,7 @@ class TransactionServices:
     """The transactions that this gateway coordinates by its lease; `fence` works for all transactions."""
 
     def __init__(
-        self,
-        metadata: MetadataCache,
-        fetches: DelayedFetches,
-        groups: GroupServices,
-        clock: Callable[[], int],
+        self, metadata: MetadataCache, fetches: DelayedFetches, groups: GroupServices, clock: Callable[[], int]
     ) -> None:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
         #: Returns the partition of `__transaction_state` for an id; compacts led partitions, and raises nothing.
