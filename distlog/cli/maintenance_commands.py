@@ -324,10 +324,11 @@ def _java(*, is_needed: bool) -> Finding:
     # Java prints these variables, which may hold passwords, next to its version
     environment = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTION_VARIABLES}
     outcome = _output_of([java, "-version"], environment)
-    printed = outcome if isinstance(outcome, str) else f"{outcome.stdout}{outcome.stderr}"
-    version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', printed)
+    version_text = outcome if isinstance(outcome, str) else f"{outcome.stdout}{outcome.stderr}"
+    version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', version_text)
     if version is None:
-        return Finding("Java", status, f"{java} does not print its version: {_one_line(printed)[:200]}", _JAVA_ADVICE)
+        reason = f"{java} does not print its version: {_one_line(version_text)[:200]}"
+        return Finding("Java", status, reason, _JAVA_ADVICE)
     result = f"{version[1]} at {java}, by {'JAVA_HOME' if home else 'PATH'}"
     if int(version[2]) < _OLDEST_JAVA:
         return Finding("Java", status, result, _JAVA_ADVICE if is_needed else "")
@@ -389,14 +390,14 @@ def _spark_format() -> Finding:
     try:
         # modules may print when they are imported, and Python warns on standard error
         last_line = "" if isinstance(outcome, str) else outcome.stdout.splitlines()[-1]
-        formats, failed, library, module = json.loads(last_line)
+        formats, import_errors, library, module = json.loads(last_line)
     except (ValueError, LookupError):
         reason = outcome if isinstance(outcome, str) else _one_line(outcome.stderr or outcome.stdout)
         return Finding(check, WARNING, f"{interpreter}, which Spark would run, fails: {reason[-200:]}", advice)
     if library is None:
         return Finding(check, WARNING, f"{interpreter}, which Spark would run, has no distlog", advice)
-    if failed:
-        name, reason = next(iter(failed.items()))
+    if import_errors:
+        name, reason = next(iter(import_errors.items()))
         if not name.startswith("distlog"):
             advice = f"repair or remove {name}: it hides the formats of all modules"
         return Finding(check, WARNING, f"{interpreter} cannot import {name}: {reason}", advice)

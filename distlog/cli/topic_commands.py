@@ -154,10 +154,10 @@ def list_topics(
         _check_root(root, dict(storage))
     if not rows and not errors and not as_json:
         print(f"distlog: no topics in {root}", file=sys.stderr)
-    damaged = {name: str(error) for name, error in sorted(errors.items())}
-    report = Summary("", {"topics": rows, "errors": damaged, "copies": copies, "ok": not errors}, rows)
+    error_texts = {name: str(error) for name, error in sorted(errors.items())}
+    report = Summary("", {"topics": rows, "errors": error_texts, "copies": copies, "ok": not errors}, rows)
     print_report(report, as_json=as_json)
-    for line in () if as_json else (*damaged.values(), *(f"{name} {text}" for name, text in copies.items())):
+    for line in () if as_json else (*error_texts.values(), *(f"{name} {text}" for name, text in copies.items())):
         print(f"distlog: {output.text(line)}", file=sys.stderr)
     raise typer.Exit(status_of(report))
 

@@ -197,10 +197,10 @@ class GatewayLease:
         return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
-        used = {node.id for other in members if (node := Node.parse(other.name)) is not None}
+        used_ids = {node.id for other in members if (node := Node.parse(other.name)) is not None}
         number = self.node.id if self._member.id else self._wanted_id
-        if number is None or number in used:
-            number = next(candidate for candidate in range(len(used) + 1) if candidate not in used)
+        if number is None or number in used_ids:
+            number = next(candidate for candidate in range(len(used_ids) + 1) if candidate not in used_ids)
         return str(dataclasses.replace(self.node, id=number))
 
     def _is_predecessor(self, member: Member) -> bool:
@@ -291,10 +291,10 @@ class Maintenance:
         self._manager.start()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        ended = self._manager.stop(timeout_s)
+        has_stopped = self._manager.stop(timeout_s)
         self._scheduler.stop(timeout_s)
         self.lease.leave()
-        return ended
+        return has_stopped
 
     def metrics(self) -> list[Metric]:
         about, is_held = "1 if this gateway runs the tasks of the root", float(self.lease.is_held)
@@ -381,19 +381,16 @@ class InternalTopicCompaction:
         if snapshot.topic_id != self._topic_id:
             # a new topic of the same name has other offsets
             self._topic_id, self._tried_ends = snapshot.topic_id, {}
-        due = list(self._due(snapshot, partitions))
+        numbers = list(self._due(snapshot, partitions))
         # a partition that cannot be compacted, or only in part, is tried again after as many new segments
-        self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in due})
-        if due:
+        self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in numbers})
+        if numbers:
             try:
-                name, clock, expiration_ms = (
-                    topic.handle.name,
-                    topic.handle.clock,
-                    topic.handle.producer_expiration_ms,
-                )
+                clock, expiration_ms = topic.handle.clock, topic.handle.producer_expiration_ms
                 log = topic_log(topic.storage, clock, engine="gateway", defaults=_COMPACTION_DEFAULTS)
+                name = topic.handle.name
                 handle = TopicHandle.of(topic.storage, name, log, clock, producer_expiration_ms=expiration_ms)
-                report, _ = compact(handle, log.load(cached=snapshot), partitions=due)
+                report, _ = compact(handle, log.load(cached=snapshot), partitions=numbers)
                 for result in report.partitions:
                     if result.error is not None:
                         text = "cannot compact partition %d of %s: %s"

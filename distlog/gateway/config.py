@@ -288,8 +288,8 @@ class GroupConfigs:
         """Parse changes; None removes a setting. Raises InvalidConfigError with Kafka's texts."""
         numbers = {name: None if value is None else _group_number(name, value) for name, value in changes.items()}
         numbers = {name: value for name, value in numbers.items() if name in _GROUP_FIELDS}
-        changed = {**self.overrides(group), **numbers}
-        settings = self._with_overrides({name: value for name, value in changed.items() if value is not None})
+        new_overrides = {**self.overrides(group), **numbers}
+        settings = self._with_overrides({name: value for name, value in new_overrides.items() if value is not None})
         for name, fields in _GROUP_FIELDS.items():
             value, least, most = (getattr(settings, field_name) for field_name in fields)
             if numbers.get(name) is not None and value < least:

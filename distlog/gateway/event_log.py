@@ -47,11 +47,11 @@ class EventLog:
             if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
                 return
             shown = self._counts.most_common(_MAX_SHOWN_SOURCES)
-            parts = [f"{text(name)} ({count}, last: {text(self._examples[name])})" for name, count in shown]
-            count, more = self._counts.total(), len(self._counts) - len(shown)
+            source_texts = [f"{text(name)} ({count}, last: {text(self._examples[name])})" for name, count in shown]
+            count, other_sources = self._counts.total(), len(self._counts) - len(shown)
             self._logged_s, self._counts, self._examples = now_s, Counter(), {}
-        remainder = f", and {more} more" if more else ""
-        _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(parts), remainder)
+        remainder = f", and {other_sources} more" if other_sources else ""
+        _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(source_texts), remainder)
 
 
 class FailureLog:

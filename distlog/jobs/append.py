@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
-    started = time.monotonic()
+    start_s = time.monotonic()
     names = {field.name for field in dataclasses.fields(ReadOptions)} & vars(options).keys()
     chosen_options = {name: getattr(options, name) for name in names}
     reader_options = ReadOptions(**chosen_options, headers=tuple(options.header), now_ms=now_ms())
@@ -79,7 +79,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     result = append_files(spark, topic, reader, files, write)
     if result.without_records:
         print(f"append.py: {warning_of_no_records(result.without_records)}", file=sys.stderr)
-    return _summary(options.topic, result, time.monotonic() - started)
+    return _summary(options.topic, result, time.monotonic() - start_s)
 
 
 #: The prefix of Hadoop's settings for its S3 client.

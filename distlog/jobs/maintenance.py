@@ -43,12 +43,12 @@ class MaintenanceJob:
         """Parse the arguments, maintain each topic and print its report. Returns the exit status."""
 
         def run(options: argparse.Namespace) -> int:
-            started = time.monotonic()
+            start_s = time.monotonic()
             urls = [options.topic] if options.topic else _urls_in(options.root, dict(options.storage))
             results = [result for url in urls if (result := self._maintained(url, options))]
             failed = sum(status != SUCCESS for _, status in results)
             if options.root or options.json:
-                seconds = time.monotonic() - started
+                seconds = time.monotonic() - start_s
                 fields = {"topics": [fields for fields, _ in results], "failed": failed, "seconds": round(seconds, 3)}
                 text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
                 print_report(Summary(text, fields), as_json=options.json)

@@ -29,7 +29,7 @@ CONSOLE_LIMIT = 20
 
 
 def read_topic(spark: SparkSession, options: argparse.Namespace) -> Summary:
-    started = time.monotonic()
+    start_s = time.monotonic()
     if options.format and not options.output:
         raise InvalidConfigError("--format needs --output")
     rows = read(
@@ -45,7 +45,7 @@ def read_topic(spark: SparkSession, options: argparse.Namespace) -> Summary:
         storage_options=dict(options.storage),
     ).drop("topic")
     count = _write(rows, options) if options.output else _print(rows, as_json=options.json)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - start_s
     destination = options.output or "the console"
     fields = {"topic": options.topic, "records": count, "output": options.output, "seconds": round(seconds, 3)}
     return Summary(f"read {counted(count, 'record')} of {options.topic} to {destination} in {seconds:.1f} s", fields)
@@ -53,11 +53,11 @@ def read_topic(spark: SparkSession, options: argparse.Namespace) -> Summary:
 
 def _write(rows: DataFrame, options: argparse.Namespace) -> int:
     observation = Observation("rows")
-    watched = rows.observe(observation, F.count(F.lit(1)).alias("records"))
+    counted_rows = rows.observe(observation, F.count(F.lit(1)).alias("records"))
     if options.format == "json":
-        map_in_arrow(watched, _json_lines, "value string").write.text(options.output)
+        map_in_arrow(counted_rows, _json_lines, "value string").write.text(options.output)
     else:
-        watched.write.parquet(options.output)
+        counted_rows.write.parquet(options.output)
     return int(observation.get["records"])
 
 

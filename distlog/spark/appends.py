@@ -158,10 +158,8 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """Sort the rows by `columns`, a task for each range; equal rows keep their order."""
     if not columns:
         return df
-    numbered = df.withColumn(_POSITION_COLUMN, F.monotonically_increasing_id())
-    return (
-        numbered.repartitionByRange(*columns).sortWithinPartitions(*columns, _POSITION_COLUMN).drop(_POSITION_COLUMN)
-    )
+    rows = df.withColumn(_POSITION_COLUMN, F.monotonically_increasing_id()).repartitionByRange(*columns)
+    return rows.sortWithinPartitions(*columns, _POSITION_COLUMN).drop(_POSITION_COLUMN)
 
 
 def _write_by_row_limit(
@@ -238,9 +236,9 @@ class RowLimit:
             return None
         large_row_mark = uuid.uuid4().hex
         size = sum((F.coalesce(F.octet_length(name), F.lit(0)) for name in _text_columns(rows)), F.lit(0))
-        limited = {name: F.when(size <= ROW_BYTES, F.col(name)) for name in _text_columns(rows)}
-        limited["value"] = limited["value"].otherwise(F.lit(large_row_mark).cast(rows.schema["value"].dataType))
-        return cls(_with_settings(rows.withColumns(limited)), large_row_mark)
+        small = {name: F.when(size <= ROW_BYTES, F.col(name)) for name in _text_columns(rows)}
+        small["value"] = small["value"].otherwise(F.lit(large_row_mark).cast(rows.schema["value"].dataType))
+        return cls(_with_settings(rows.withColumns(small)), large_row_mark)
 
 
 def has_large_row(batch: pa.RecordBatch, large_row_mark: str) -> bool:
@@ -361,10 +359,10 @@ def _spare_memory() -> None:
 
 def _finished_runs(results: Sequence[FinishedRun | InvalidRecordError]) -> list[FinishedRun]:
     """Return the finished runs. Raises the first error in the order of the input."""
-    finished = [result for result in results if isinstance(result, FinishedRun)]
-    if len(finished) < len(results):
+    finished_runs = [result for result in results if isinstance(result, FinishedRun)]
+    if len(finished_runs) < len(results):
         raise next(result for result in results if isinstance(result, InvalidRecordError))
-    return finished
+    return finished_runs
 
 
 def _plan_runs(reader: FileReader, files: Sequence[InputFile], core_count: int) -> list[Run]:
@@ -380,15 +378,15 @@ def _cost(file: InputFile) -> int:
 
 
 def _repeat_runs(
-    spark: SparkSession, work: RunWork, runs: Sequence[Run], finished: Sequence[FinishedRun]
+    spark: SparkSession, work: RunWork, runs: Sequence[Run], finished_runs: Sequence[FinishedRun]
 ) -> Sequence[FinishedRun]:
     """Repeat the runs that began within a quoted field of CSV, and return all finished runs."""
-    repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished])
+    repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished_runs])
     if not repeats:
-        return finished
+        return finished_runs
     repeated_runs = _finished_runs(run_tasks(spark, work, [repeat.run for repeat in repeats]))
     all_runs, end = list[FinishedRun](), 0
     for repeat, repeated_run in zip(repeats, repeated_runs, strict=True):
-        all_runs += [*finished[end : repeat.first], repeated_run]
+        all_runs += [*finished_runs[end : repeat.first], repeated_run]
         end = repeat.end
-    return [*all_runs, *finished[end:]]
+    return [*all_runs, *finished_runs[end:]]

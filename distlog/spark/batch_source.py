@@ -212,8 +212,8 @@ def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentS
     groups = split_by_bytes(cuts, target)
     if size.max_records is None:
         return groups
-    limited = (grouped(group, lambda cut: cut.end_offset - cut.start_offset, size.max_records) for group in groups)
-    return list(chain.from_iterable(limited))
+    smaller = (grouped(group, lambda cut: cut.end_offset - cut.start_offset, size.max_records) for group in groups)
+    return list(chain.from_iterable(smaller))
 
 
 def grouped(items: Iterable[T], size_of: Callable[[T], int], max_size: int) -> Iterator[list[T]]:

@@ -34,7 +34,7 @@ class DistlogDataSource(DataSource):
     """A topic as a table with the columns of Spark's Kafka source. A batch read has the snapshot of `load()`."""
 
     #: Storage options of all reads and writes: a field of the class, since Spark shows the options of a read.
-    registered: ClassVar[Mapping[str, Any]] = {}
+    registered_options: ClassVar[Mapping[str, Any]] = {}
 
     _options_and_snapshot: tuple[ReadOptions, Snapshot] | None = None
 
@@ -44,7 +44,7 @@ class DistlogDataSource(DataSource):
 
     @property
     def _all_options(self) -> dict[str, str]:
-        return {**storage_texts(self.registered), **self.options}
+        return {**storage_texts(self.registered_options), **self.options}
 
     @classmethod
     def name(cls) -> str:
@@ -134,7 +134,7 @@ def with_storage_options(storage_options: Mapping[str, Any], name: str) -> type[
     format_name = name
 
     class Registered(DistlogDataSource):
-        registered = StorageOptions(storage_options)
+        registered_options = StorageOptions(storage_options)
 
         @classmethod
         def name(cls) -> str:

@@ -171,7 +171,7 @@ class ReadOptions:
         options = Options(texts, [*READ_NAMES, *STREAM_NAMES])
         columns = options.text("columns")
         assign = options.text("assign")
-        read = cls(
+        read_options = cls(
             storage=_storage(options, texts),
             start=_bound(options, "starting", default_start),
             end=_bound(options, "ending", LATEST),
@@ -194,9 +194,9 @@ class ReadOptions:
             push_filters=options.flag("pushFilters", default=False),
             keys=_keys(options.text("keys")),
         )
-        if read.version is not None and read.timestamp_ms is not None:
+        if read_options.version is not None and read_options.timestamp_ms is not None:
             raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
-        return read
+        return read_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ DEFAULTS: Mapping[str, str] = {
 #: The environment variable of Arrow's allocator. Only it changes the pool that Arrow's C++ uses by itself.
 ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 #: Sessions that have the format: Spark starts a Python process for each registration.
-_registered: WeakSet[SparkSession] = WeakSet()
+_registered_sessions: WeakSet[SparkSession] = WeakSet()
 #: By session and storage options as JSON, the name of the format with these storage options.
 _format_names: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
@@ -89,12 +89,12 @@ def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = No
         # PySpark 4.0 replaces no format that it found by itself
         feature, instead = "register with storage options", ": give them to append, read and stream"
         check_pyspark(not storage_options, feature, "4.1", instead)
-    _registered.add(spark)
+    _registered_sessions.add(spark)
 
 
 def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) -> str:
     """Return the name of a format in the session with these storage options, which Spark does not show."""
-    if spark not in _registered:
+    if spark not in _registered_sessions:
         register(spark)
     activate(spark)
     if not storage_options:
@@ -133,8 +133,8 @@ def default_settings() -> dict[str, str]:
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         return {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit
-    submitted = SparkConf()
-    defaults = {name: value for name, value in settings.items() if not submitted.contains(name)}
+    submitted_conf = SparkConf()
+    defaults = {name: value for name, value in settings.items() if not submitted_conf.contains(name)}
     # PySpark enables the progress bar itself, so the user's choice is unknown: show the bar on a terminal, never in a
     # pipe. spark-submit replaces Python's streams, so ask the JVM too
     jvm = SparkContext._jvm

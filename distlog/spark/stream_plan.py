@@ -289,11 +289,11 @@ class StreamPlan:
     def _new_starts(self, snapshot: Snapshot, batch_start: StreamOffset, is_same_topic: bool) -> dict[int, int]:
         """Return the log starts of the partitions that are new to the stream; reports what was deleted from them."""
         states = snapshot.partitions
-        new = [number for number in selected_partitions(snapshot, self._options) if number not in batch_start.offsets]
+        numbers = [n for n in selected_partitions(snapshot, self._options) if n not in batch_start.offsets]
         if is_same_topic:
-            return {number: self._loss.start_in_log(states[number], number, 0) for number in new}
+            return {number: self._loss.start_in_log(states[number], number, 0) for number in numbers}
         # the loss of the former topic, which is reported, includes all its partitions
-        return {number: states[number].log_start_offset for number in new}
+        return {number: states[number].log_start_offset for number in numbers}
 
     def _available(self, snapshot: Snapshot, next_offsets: Mapping[int, int]) -> Ranges:
         """Return the offsets (next, end) that the stream can read, by partition."""

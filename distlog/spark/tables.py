@@ -143,7 +143,7 @@ def to_table(
         >>> to_table(spark, topic, table, format="json", schema="page string").rows
         3
     """
-    started = time.monotonic()
+    start_s = time.monotonic()
     topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)
     for folder in (table if output == "parquet" or "/" in table else None, checkpoint):
         if folder is not None:
@@ -170,7 +170,7 @@ def to_table(
             rows, batches = TableUpdate(
                 lake, topic.refresh(), [*COLUMNS, "value"], to_table_rows, keyed, limits
             ).run()
-    return TableReport(table, rows, batches, time.monotonic() - started)
+    return TableReport(table, rows, batches, time.monotonic() - start_s)
 
 
 def _check_location(spark: SparkSession, topic: Topic, folder: str) -> None:
@@ -243,8 +243,8 @@ class _ParquetWriter:
         if not self._is_checked:
             self._check(frame.sparkSession)
         observation = Observation(f"batch {batch}")
-        watched = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        watched.write.mode("overwrite").parquet(f"{self.table}/{BATCH_COLUMN}={batch}")
+        counted_rows = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
+        counted_rows.write.mode("overwrite").parquet(f"{self.table}/{BATCH_COLUMN}={batch}")
         self.rows += int(observation.get["rows"])
         self.batches += 1
 
@@ -394,13 +394,13 @@ class LakeTable(ABC):
         view = f"distlog_{uuid.uuid4().hex}"
         names = [quoted(name) for name in rows.columns if name != _DELETES_COLUMN]
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
-        changed = ", ".join(f"t.{name} = s.{name}" for name in names)
+        assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
         rows.createOrReplaceTempView(view)
         try:
             self.spark.sql(
                 f"MERGE INTO {self.name} AS t USING {view} AS s ON t.key = s.key "
                 f"WHEN MATCHED AND {newer} AND s.{_DELETES_COLUMN} THEN DELETE "
-                f"WHEN MATCHED AND {newer} THEN UPDATE SET {changed} "
+                f"WHEN MATCHED AND {newer} THEN UPDATE SET {assignments} "
                 f"WHEN NOT MATCHED AND NOT s.{_DELETES_COLUMN} THEN "
                 f"INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
             )

@@ -326,14 +326,14 @@ def _check_filter(components: Sequence[Any]) -> None:
 
 
 def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
-    parts = dict(entity.parts)
-    if strict and len(parts) > len(components):
+    names_by_type = dict(entity.parts)
+    if strict and len(names_by_type) > len(components):
         return False
     for component in components:
         # the default entity has the name None
         name = component.match if component.match_type == _EXACT else None
-        if component.entity_type not in parts or (
-            component.match_type != _ANY and parts[component.entity_type] != name
+        if component.entity_type not in names_by_type or (
+            component.match_type != _ANY and names_by_type[component.entity_type] != name
         ):
             return False
     return True
@@ -352,7 +352,7 @@ def alter_client_quotas(request: Request, broker: Broker) -> Fields:
 
 
 def _entity(entry: Any) -> Entity:
-    return Entity.of({part.entity_type: part.entity_name for part in entry.entity})
+    return Entity.of({component.entity_type: component.entity_name for component in entry.entity})
 
 
 def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only: bool) -> None:

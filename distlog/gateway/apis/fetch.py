@@ -81,12 +81,12 @@ class _FetchedPartition(NamedTuple):
 def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
     partitions, committed = delayed.partitions, delayed.committed
     requested_bytes = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
-    reserved = broker.fetch_memory.reserve(
+    reserved_bytes = broker.fetch_memory.reserve(
         min(requested_bytes, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)
     )
-    remaining, reads = reserved, list[_FetchedPartition]()
+    remaining, reads = reserved_bytes, list[_FetchedPartition]()
     for (topic, _), partition in partitions.items():
-        is_first = remaining == reserved
+        is_first = remaining == reserved_bytes
         reads.append(_read(request, broker, topic, partition, remaining, committed, is_first=is_first))
         remaining -= reads[-1].size
     broker.fetch_memory.release(remaining)

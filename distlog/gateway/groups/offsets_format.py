@@ -142,12 +142,12 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
 def encode_group(record: GroupRecord) -> bytes:
     head = struct.pack(">h", _VALUE_VERSION) + text_field(record.protocol_type) + struct.pack(">i", record.generation)
     names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.phase_since_ms)
-    parts = [struct.pack(">i", len(record.members))]
+    fields = [struct.pack(">i", len(record.members))]
     for member in record.members:
-        parts += map(text_field, (member.id, member.instance_id, member.client_id, member.client_host))
-        parts.append(struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms))
-        parts += _blob(member.subscription), _blob(member.assignment)
-    return head + names + b"".join(parts)
+        fields += map(text_field, (member.id, member.instance_id, member.client_id, member.client_host))
+        fields.append(struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms))
+        fields += _blob(member.subscription), _blob(member.assignment)
+    return head + names + b"".join(fields)
 
 
 def decode_group(group: str, data: bytes) -> GroupRecord | None:
@@ -244,10 +244,10 @@ def _text(value: str | None) -> bytes:
 def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
     by_topic = groupby(sorted(partitions), itemgetter(0))
     topics = [(topic, [number for _, number in topic_partitions]) for topic, topic_partitions in by_topic]
-    parts = [_size(len(topics))]
+    fields = [_size(len(topics))]
     for topic, numbers in topics:
-        parts += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
-    return b"".join(parts)
+        fields += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
+    return b"".join(fields)
 
 
 def _read_partitions(reader: FieldReader) -> frozenset[TopicIdPartition]:

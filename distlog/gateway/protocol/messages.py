@@ -268,8 +268,8 @@ def _empty(field: SchemaField) -> Any:
 
 
 def _read_fixed(formats: str) -> _StepReader:
-    form = struct.Struct(">" + formats)
-    unpack, size = form.unpack_from, form.size
+    layout = struct.Struct(">" + formats)
+    unpack, size = layout.unpack_from, layout.size
 
     def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
         values += unpack(data, position)
@@ -390,14 +390,14 @@ def _fixed_array_reader(field: SchemaField) -> Callable[[memoryview], tuple[Any,
     ):
         return None
     # in a flexible version, each element ends with its number of tagged fields
-    form = struct.Struct(">" + "".join(FIXED[inner.kind] for inner in message.fields) + "x" * message.is_flexible)
+    layout = struct.Struct(">" + "".join(FIXED[inner.kind] for inner in message.fields) + "x" * message.is_flexible)
     make = _maker(message)
 
     def messages(data: memoryview) -> tuple[Any, ...] | None:
-        has_tags = message.is_flexible and any(data[form.size - 1 :: form.size])
-        return None if has_tags else tuple(map(make, form.iter_unpack(data)))
+        has_tags = message.is_flexible and any(data[layout.size - 1 :: layout.size])
+        return None if has_tags else tuple(map(make, layout.iter_unpack(data)))
 
-    return messages if form.size else None
+    return messages if layout.size else None
 
 
 def _min_bytes(field: SchemaField, is_flexible: bool) -> int:
@@ -447,8 +447,8 @@ def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _S
     return step
 
 
-def _plain_length(form: struct.Struct) -> _LengthReader:
-    unpack, size = form.unpack_from, form.size
+def _plain_length(layout: struct.Struct) -> _LengthReader:
+    unpack, size = layout.unpack_from, layout.size
 
     def length(data: memoryview, position: int) -> tuple[int, int]:
         return unpack(data, position)[0], position + size

@@ -56,10 +56,10 @@ class PlainLogin:
 
 
 def read_plain(token: bytes) -> PlainLogin:
-    parts = _text(token).split("\0")
-    if len(parts) != 3:
+    fields = _text(token).split("\0")
+    if len(fields) != 3:
         raise AuthenticationFailedError("a malformed PLAIN message")
-    acts_as, name, password = parts
+    acts_as, name, password = fields
     return PlainLogin(_valid_name(name, acts_as), password)
 
 
@@ -67,8 +67,8 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
     """Check a password, in equal time for known and unknown users. Raises AuthenticationFailedError."""
     mechanism = users.plain_mechanism(login.name)
     secret, exists = users.secret(login.name, mechanism)
-    computed = secret_of(mechanism, login.password, secret.salt, secret.iterations)
-    if not hmac.compare_digest(computed.stored_key, secret.stored_key) or not exists or not login.password:
+    login_secret = secret_of(mechanism, login.password, secret.salt, secret.iterations)
+    if not hmac.compare_digest(login_secret.stored_key, secret.stored_key) or not exists or not login.password:
         raise AuthenticationFailedError("unknown user, or wrong password")
     return AuthenticatedUser(login.name, secret)
 
@@ -131,8 +131,8 @@ class ScramExchange:
         if len(proof) != len(signature):
             raise AuthenticationFailedError("a malformed SCRAM message")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        stored = hashlib.new(algorithm, client_key).digest()
-        if not hmac.compare_digest(stored, self._secret.stored_key) or not self._exists:
+        stored_key = hashlib.new(algorithm, client_key).digest()
+        if not hmac.compare_digest(stored_key, self._secret.stored_key) or not self._exists:
             raise AuthenticationFailedError("unknown user, or wrong password")
         verifier = b64encode(hmac.digest(self._secret.server_key, message, algorithm))
         return b"v=" + verifier, AuthenticatedUser(self.name, self._secret)

@@ -67,8 +67,8 @@ class ScramSecret:
 
 
 def secret_of(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramSecret:
-    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
-    return secret_of_salted(mechanism, salted, salt, iterations)
+    salted_password = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+    return secret_of_salted(mechanism, salted_password, salt, iterations)
 
 
 def secret_of_salted(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramSecret:
@@ -179,13 +179,14 @@ def _secrets(name: str, fields: Any) -> dict[str, ScramSecret]:
 
 def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
     """Parse the result of `written_secret`. Raises ValueError, KeyError, TypeError, which do not quote secrets."""
-    salt, stored, server = (b64decode(fields[key], validate=True) for key in ("salt", "stored_key", "server_key"))
+    names = "salt", "stored_key", "server_key"
+    salt, stored_key, server_key = (b64decode(fields[name], validate=True) for name in names)
     size, iterations = hashlib.new(HASHES[mechanism]).digest_size, fields["iterations"]
     if type(iterations) is not int or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise ValueError("iterations")
-    if len(stored) != size or len(server) != size or not salt:
+    if len(stored_key) != size or len(server_key) != size or not salt:
         raise ValueError("keys")
-    return ScramSecret(salt, iterations, stored, server)
+    return ScramSecret(salt, iterations, stored_key, server_key)
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -255,21 +256,21 @@ def stamp_of(path: str) -> _Stamp:
 
 
 def _replace(path: str, data: bytes) -> None:
-    new = f"{path}.new"
+    new_path = f"{path}.new"
     with suppress(FileNotFoundError):
         # a killed process may have left it
-        os.unlink(new)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+        os.unlink(new_path)
+    descriptor = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:
         with open(descriptor, "wb") as file:
             _keep_owner(path, descriptor, 0o777 & ~_OTHER_ACCESS)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(new, path)
+        os.replace(new_path, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(new)
+            os.unlink(new_path)
         raise
 
 

@@ -67,13 +67,13 @@ def share_name(principal: str | None, address: str) -> str:
     if principal is not None:
         return f"user {principal}"
     try:
-        parsed = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if parsed.version == 4:
+    if ip.version == 4:
         return address
-    mapped = parsed.ipv4_mapped
-    return str(mapped or ipaddress.ip_network((int(parsed), _IPV6_PREFIX), strict=False))
+    ipv4 = ip.ipv4_mapped
+    return str(ipv4 or ipaddress.ip_network((int(ip), _IPV6_PREFIX), strict=False))
 
 
 class CpuUses:

@@ -267,8 +267,8 @@ _TOO_LARGE = (
 class FrameReader:
     """The frames of one connection. `largest` is the largest length, which may change between frames."""
 
-    def __init__(self, shared: memoryview, largest: int) -> None:
-        self._shared, self.largest = shared, largest
+    def __init__(self, shared_buffer: memoryview, largest: int) -> None:
+        self._shared_buffer, self.largest = shared_buffer, largest
         # received bytes; from `_position` on, they are in no frame yet
         self._unread, self._position = b"", 0
         self._frame: memoryview | None = None
@@ -294,14 +294,14 @@ class FrameReader:
         return len(self._unread) - self._position
 
     def room(self) -> memoryview:
-        return self._shared if self._frame is None else self._frame[self._filled : self._granted]
+        return self._shared_buffer if self._frame is None else self._frame[self._filled : self._granted]
 
     def grant(self, size: int) -> None:
         self._granted += size
 
     def received(self, count: int) -> None:
         if self._frame is None:
-            self._unread, self._position = self._unread[self._position :] + self._shared[:count], 0
+            self._unread, self._position = self._unread[self._position :] + self._shared_buffer[:count], 0
         else:
             self._filled += count
 

@@ -103,8 +103,8 @@ class TransactionLog:
         if state_topic.hosted.is_local:
             # the gateway that wrote the states may have been killed before its sync
             ends = state_topic.hosted.topic.refresh().end_offsets()
-            used = [number for number in partitions if ends[number]]
-            in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used)
+            used_partitions = [number for number in partitions if ends[number]]
+            in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used_partitions)
         state_topic.hosted.refresh()
         for states in in_parallel(lambda number: state_topic.newest[number].all(), sorted(partitions)):
             yield from states
