@@ -70,7 +70,7 @@ LOOPBACK = "127.0.0.1"
 _REDRAW_S = 1.0
 #: Makes the tasks that maintain the root; its argument is called after each run of a task.
 MakeTasks = Callable[[Callable[[TaskRun], None]], "Maintenance"]
-#: How long a thread may compute before another thread runs; Python's default is 5 ms.
+#: How long a thread may compute while another waits; by default, each step of the other takes 5 ms longer.
 _SWITCH_INTERVAL_S = 0.0005
 _PARENT_CHECK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
@@ -325,9 +325,8 @@ def serve_until_signal(
     all_metrics = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
     identity = {} if process is None else {"process": process, "pid": os.getpid()}
     with line, metrics_server(metrics_address, all_metrics) as port, ending_signals() as signal_file:
-        # a thread that computes must not delay each step of another thread by 5 ms
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        # the start waits for the storage most of the time
+        # in parallel, since the start mostly waits for the storage
         kernels = begin(warm_up)
 
         def on_started() -> None:

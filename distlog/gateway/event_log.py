@@ -73,5 +73,4 @@ class FailureLog:
         _log.error("%s", failure, exc_info=None if isinstance(error, DistlogError) else error)
 
 
-#: The failures of this process.
 FAILURES = FailureLog()

@@ -271,7 +271,7 @@ class RootUsers(RootRecords[Credential, ScramSecret]):
         self.secrets = users
 
 
-# The name null of an entity stands for its default. A record without a value removes the quota.
+# In a quota's record, the name null is the default entity; without a value, the quota is removed.
 
 #: The upper limit of a quota, as of Kafka's LONG settings.
 _QUOTA_LIMIT = float(1 << 63)

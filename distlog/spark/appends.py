@@ -57,7 +57,7 @@ from distlog.spark.spark_session import ARROW_POOL, cores
 from distlog.spark.versions import map_in_arrow, repartition_by
 
 if TYPE_CHECKING:
-    # a worker of Python does not need all that it imports
+    # slow to import, and Python workers don't need it
     from distlog.core.topic import Topic
 
 
@@ -198,7 +198,7 @@ def _write(
             writer.append(batch)
         else:
             written = writer.close()
-        # a task has to read all of its rows
+        # Spark fails a task that does not read all its rows
         for _ in batches:
             pass
         context = TaskContext.get()

@@ -450,5 +450,4 @@ def _key(storage: Storage) -> bytes:
     return key
 
 
-#: The topics of this process.
 KNOWN_TOPICS = KnownTopics()

@@ -58,8 +58,8 @@ _MARK_FOLDER, _CHECKPOINT_FOLDER = "_distlog", "_checkpoint"
 TOPIC_PROPERTY = "distlog.topic"
 #: The name of the JSON object that a commit carries.
 _JSON_NAME = "distlog"
-#: A temporary column that marks a record that deletes its key.
-_DELETES_COLUMN = "__distlog_deletes"
+#: A temporary column that is true for a tombstone: a record that deletes its key.
+_TOMBSTONE_COLUMN = "__distlog_deletes"
 #: Errors of the JVM if a jar was built for another release of Spark.
 _JAR_MISMATCH_ERRORS = (
     "NoSuchMethodError",
@@ -392,16 +392,16 @@ class LakeTable(ABC):
     def merge(self, rows: DataFrame) -> None:
         """Replace or delete the row of each key in `rows`, unless the table's row is as new."""
         view = f"distlog_{uuid.uuid4().hex}"
-        names = [quoted(name) for name in rows.columns if name != _DELETES_COLUMN]
+        names = [quoted(name) for name in rows.columns if name != _TOMBSTONE_COLUMN]
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
         assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
         rows.createOrReplaceTempView(view)
         try:
             self.spark.sql(
                 f"MERGE INTO {self.name} AS t USING {view} AS s ON t.key = s.key "
-                f"WHEN MATCHED AND {newer} AND s.{_DELETES_COLUMN} THEN DELETE "
+                f"WHEN MATCHED AND {newer} AND s.{_TOMBSTONE_COLUMN} THEN DELETE "
                 f"WHEN MATCHED AND {newer} THEN UPDATE SET {assignments} "
-                f"WHEN NOT MATCHED AND NOT s.{_DELETES_COLUMN} THEN "
+                f"WHEN NOT MATCHED AND NOT s.{_TOMBSTONE_COLUMN} THEN "
                 f"INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
             )
         finally:
@@ -567,7 +567,7 @@ class TableUpdate:
 
     def _no_rows(self) -> DataFrame:
         nothing = self.table.spark.createDataFrame([], schema_of(self.columns, include_headers=False))
-        return self._rows(nothing).drop(_DELETES_COLUMN)
+        return self._rows(nothing).drop(_TOMBSTONE_COLUMN)
 
     def _newest_mark(self) -> _CommitMark:
         mark, _ = next(self.table.marks(), (None, 0))
@@ -604,7 +604,7 @@ class TableUpdate:
             return self.to_table_rows(frame)
         last = F.max_by(F.struct(*frame.columns), F.struct("offset", "partition")).alias("last")
         newest_rows = frame.where("key IS NOT NULL").groupBy("key").agg(last).select("last.*")
-        return self.to_table_rows(newest_rows.withColumn(_DELETES_COLUMN, F.col("value").isNull()))
+        return self.to_table_rows(newest_rows.withColumn(_TOMBSTONE_COLUMN, F.col("value").isNull()))
 
     def _append(self, frame: DataFrame, mark: _CommitMark) -> int:
         self.table.append(self._rows(frame), mark)
@@ -622,7 +622,7 @@ class TableUpdate:
         try:
             count = rows.count()
             self.table.merge(rows)
-            self.table.append(rows.drop(_DELETES_COLUMN).limit(0), mark)
+            self.table.append(rows.drop(_TOMBSTONE_COLUMN).limit(0), mark)
         finally:
             rows.unpersist()
         return count

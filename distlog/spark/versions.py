@@ -66,8 +66,6 @@ except ImportError:
         """Stands in for a trait of sources: this Spark itself ends the query at the end of the topic."""
 
 
-#: Whether DataFrames have `repartitionById`.
-HAS_SHUFFLE_BY_ID = hasattr(DataFrame, "repartitionById")
 #: Whether functions take Arrow's arrays and tables without pandas.
 HAS_ARROW_FUNCTIONS = hasattr(F, "arrow_udf") and hasattr(F, "arrow_udtf")
 
@@ -82,8 +80,8 @@ def arrow_schema(schema: StructType) -> Any:
 
 def repartition_by(frame: DataFrame, count: int, column: str) -> DataFrame:
     """Repartition the frame into `count` partitions by the numbers in `column`; few numbers share a partition."""
-    if HAS_SHUFFLE_BY_ID:
-        # Spark takes only an int; the work on the rows refuses a larger number
+    if hasattr(frame, "repartitionById"):
+        # Spark takes an int: a task refuses the null in place of a larger number
         return frame.repartitionById(count, F.col(column).try_cast("int"))
     return frame.repartitionByRange(count, column)
 

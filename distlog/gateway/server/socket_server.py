@@ -357,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._can_read_next:
             self._server.in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
-            # up to here the socket is read while requests wait, which detects that the client disconnects
+            # until then, reading detects that the client disconnects while its requests wait
             self._set_reading(False)
 
     def eof_received(self) -> bool:
@@ -404,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timeouts.end_receiving()
             request = self._new_request(frame)
             request.memory, self._frame_bytes = self._frame_bytes, 0
-            # records are still taken, but a fetch waits for none
+            # records are still appended, but a fetch does not wait for new ones
             request.is_gone = self._is_lost and request.head.api_key != PRODUCE_KEY
             self._in_flight.append(request)
             self._newest_waits, self._allows_pipelining = True, False
@@ -551,7 +551,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(first, bytes):
             first = memoryview(first)
         elif isinstance(first, StoredBatches) and not (
-            # a file is sent past the transport only if that encrypts nothing, is open, and has nothing left to write
+            # a file is sent past the transport: only without TLS, and if its buffer is empty
             transport.get_extra_info("sslcontext") or transport.is_closing() or transport.get_write_buffer_size()
         ):
             first = first[first.send(transport.get_extra_info("socket").fileno()) :]
@@ -599,7 +599,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._newest_waits and not self._waits_for_memory:
             self._handle_newest()
         elif self._can_read_next:
-            # else each answered request would let in more bytes than it had
+            # an answered request must not let in more bytes than it had
             self._set_reading(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
@@ -646,7 +646,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._close()
             return
-        # nothing more is read: a started frame would have no room
+        # a started frame would get no memory
         self._set_reading(False)
         if self._in_flight[0].unsent is not None:
             self._abort_soon()
