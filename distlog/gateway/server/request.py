@@ -265,10 +265,10 @@ _TOO_LARGE = (
 
 
 class FrameReader:
-    """The frames of one connection. `largest` is the largest length, which may change between frames."""
+    """The frames of one connection; `max_length` may change between frames."""
 
-    def __init__(self, shared_buffer: memoryview, largest: int) -> None:
-        self._shared_buffer, self.largest = shared_buffer, largest
+    def __init__(self, shared_buffer: memoryview, max_length: int) -> None:
+        self._shared_buffer, self.max_length = shared_buffer, max_length
         # received bytes; from `_position` on, they are in no frame yet
         self._unread, self._position = b"", 0
         self._frame: memoryview | None = None
@@ -293,7 +293,7 @@ class FrameReader:
     def unframed(self) -> int:
         return len(self._unread) - self._position
 
-    def room(self) -> memoryview:
+    def next_buffer(self) -> memoryview:
         return self._shared_buffer if self._frame is None else self._frame[self._filled : self._granted]
 
     def grant(self, size: int) -> None:
@@ -311,10 +311,10 @@ class FrameReader:
         if self._frame is not None or len(self._unread) < start:
             return 0
         length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
-        if not 0 < length <= self.largest:
+        if not 0 < length <= self.max_length:
             hint = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2], "")
             text = f"a request has an impossible length{hint}" if hint or length <= 0 else _TOO_LARGE
-            raise InvalidRequestError(text, length=length, largest=self.largest)
+            raise InvalidRequestError(text, length=length, largest=self.max_length)
         payload, self._position = self._unread[start : start + length], start + length
         if self.unframed < _LENGTH_BYTES:
             self._unread, self._position = self._unread[self._position :], 0

@@ -161,7 +161,7 @@ class SocketServer:
                 self.failures.note(f"a client at {session.address[0]}", f"TLS: {reason}")
             self.tls_failed += 1
         finally:
-            if not connection.is_made:
+            if not connection.is_connected:
                 self.disconnected(session)
                 client.close()
 
@@ -312,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_lost, self._is_reading, self._throttles = False, True, 0
         # responses that wait to be written with the next one; and whether the next request was handled at once
         self._ready_chunks, self._is_next_handled = list[ResponseChunk](), False
-        self._frames = FrameReader(server.shared_buffer, self._largest())
+        self._frames = FrameReader(server.shared_buffer, self._max_length())
         self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -341,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
             self.hang_up("the user was deleted, or has another password", is_routine=True)
 
     @property
-    def is_made(self) -> bool:
+    def is_connected(self) -> bool:
         return self._transport is not None
 
     @property
@@ -349,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._throttles > 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.room()
+        return self._frames.next_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._timeouts.note_activity()
@@ -489,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
         if request not in self._in_flight:
             return
-        self._frames.largest = self._largest()
+        self._frames.max_length = self._max_length()
         request.unsent, size = list(chunks), sum(map(len, chunks))
         self._release(request)
         if self._is_lost:
@@ -680,9 +680,9 @@ class Connection(asyncio.BufferedProtocol):
     def _abort_soon(self) -> None:
         self._server.loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
 
-    def _largest(self) -> int:
-        config, largest = self._server.config, self._server.config.socket_request_max_bytes
-        return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest
+    def _max_length(self) -> int:
+        config, length = self._server.config, self._server.config.socket_request_max_bytes
+        return min(length, config.sasl_server_max_receive_size) if self.session.principal is None else length
 
 
 #: A client slower than this is cut off.
