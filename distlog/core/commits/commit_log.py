@@ -43,6 +43,7 @@ from distlog.core.commits.snapshot_loader import (
     CheckpointWriter,
     CommitFiles,
     SnapshotLoader,
+    deleted_error,
 )
 from distlog.core.config import LEAST_COMMIT_RETENTION_MS, TopicConfig
 from distlog.core.errors import (
@@ -248,8 +249,7 @@ class CommitLog:
             horizon = self.loader.horizon_above(error)
             if horizon is None:
                 raise
-            text = f"the log starts at version {horizon}, since older commits were deleted (commit.retention.ms)"
-            raise OffsetOutOfRangeError(text, version=start, log_floor=horizon, head=end - 1) from None
+            raise deleted_error(horizon, end - 1, version=start) from None
         return commits
 
     def prepare(

@@ -432,7 +432,6 @@ _DEFAULTS = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo)
 #: The columns that identify segments.
 REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
 
-
 NO_SEGMENTS = SegmentTable(no_rows(SCHEMA))
 
 

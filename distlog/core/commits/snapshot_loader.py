@@ -105,12 +105,8 @@ class SnapshotLoader:
                 raise
             return self.load_at(timestamp_ms)
         if later == 0 and head.log_floor:
-            first_ms = self._timestamp(head.log_floor)
-            text = (
-                f"the log starts at version {head.log_floor}, since older commits were deleted (commit.retention.ms)"
-            )
-            bounds = {"first_ms": first_ms, "last_ms": head.timestamp_ms}
-            raise OffsetOutOfRangeError(text, timestamp_ms=timestamp_ms, **bounds)
+            bounds = {"first_ms": self._timestamp(head.log_floor), "last_ms": head.timestamp_ms}
+            raise deleted_error(head.log_floor, head.version, timestamp_ms=timestamp_ms, **bounds)
         if later == 0:
             raise OffsetOutOfRangeError("the topic did not exist at that time", timestamp_ms=timestamp_ms)
         return self.load(versions[later - 1])
@@ -248,7 +244,7 @@ class SnapshotLoader:
                     if first_version == self._first_listed_version:
                         # a commit that vacuum failed to delete may remain between deleted ones
                         if end < MAX_LONG and (head := self.load()) and end <= head.log_floor:
-                            raise self._deleted_error(end - 1, head.log_floor, head.version) from None
+                            raise deleted_error(head.log_floor, head.version, version=end - 1) from None
                         raise
                     first_version = self._first_listed_version
         text = "vacuum deletes commits faster than the storage returns them: try again"
@@ -280,7 +276,7 @@ class SnapshotLoader:
             if snapshot:
                 return snapshot
         if end <= first < MAX_LONG:
-            raise self._deleted_error(end - 1, first, newest)
+            raise deleted_error(first, newest, version=end - 1)
         snapshot = self._fold_from(None, read_end, newest)
         return self._if_fresh(snapshot, snapshot, end, listed_ms)
 
@@ -295,11 +291,6 @@ class SnapshotLoader:
             raise BelowHorizonError
         return snapshot
 
-    @staticmethod
-    def _deleted_error(version: int, horizon: int, newest: int) -> OffsetOutOfRangeError:
-        text = f"the log starts at version {horizon}, since older commits were deleted (commit.retention.ms)"
-        return OffsetOutOfRangeError(text, version=version, log_floor=horizon, head=newest)
-
     def _check_not_deleted(self, version: int, names: Iterable[str], newest: int) -> None:
         """Raise OffsetOutOfRangeError if `version` is below the horizon in the newest checkpoint of `names`."""
         for name in names:
@@ -308,7 +299,7 @@ class SnapshotLoader:
             except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
                 continue  # a library that lacks a feature of the head may be able to read earlier versions
             if version < horizon:
-                raise self._deleted_error(version, horizon, newest)
+                raise deleted_error(horizon, newest, version=version)
             return
 
     def _from_checkpoint(self, name: str, end: int, newest: int, listed_ms: int, read_end: int) -> Snapshot | None:
@@ -456,6 +447,11 @@ class CommitFiles:
                 self.read_existing(start)
                 continue
             return
+
+
+def deleted_error(horizon: int, head: int, **request: int) -> OffsetOutOfRangeError:
+    text = f"the log starts at version {horizon}, since older commits were deleted (commit.retention.ms)"
+    return OffsetOutOfRangeError(text, **request, log_floor=horizon, head=head)
 
 
 def read_hint(storage: Storage) -> str | None:

@@ -53,7 +53,6 @@ from distlog.core.times import NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
 # A flush waits for the flush lock, and then reads the page again: another sync may have included its records. A sync
 # runs without the partition's lock, so appends continue during it.
 #

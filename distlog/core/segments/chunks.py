@@ -86,7 +86,6 @@ def _ms(time: Time) -> int:
 OutOfRange = Literal["fail", "earliest", "latest"]
 """The action for an offset outside of the log (Kafka's `auto.offset.reset`): raise, or use the start or the end."""
 
-
 #: The assumed size of a batch whose position alone is known.
 BATCH_BYTES = 128 << 10
 
@@ -319,6 +318,8 @@ class LogRange(NamedTuple):
 
 
 class Files(Sequence[str]):
+    """The file of each batch, by the number of its range."""
+
     def __init__(self, ranges: Sequence[LogRange], owner: Longs) -> None:
         self._ranges, self._owner = ranges, owner
 

@@ -209,10 +209,8 @@ Numbers = Longs
 #: The longest stem; a shorter one is followed by zero bytes.
 _STEM_BYTES = 56
 
-
 #: Stands for any codec that Kafka does not have.
 UNKNOWN_CODEC = "?"
-
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]
 #: The fields that a SegmentInfo has, too.
@@ -264,7 +262,6 @@ Batches = npt.NDArray[Any]
 FROM_HEADERS: Longs = np.empty(0, np.int64)
 
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
-
 
 #: The bytes that batches add to the offset, time and transaction index.
 IndexEntries = tuple[bytes, bytes, bytes]
@@ -454,6 +451,9 @@ def _unfit_error(status: int, batches: Batches, row: int) -> UnfitBatchError:
     return UnfitBatchError(f"offsets {first} to {last} {_FAULTS[status]}", row)
 
 
+# As Kafka's `LogSegment.shouldRoll`: a segment's time begins with its first batch, and it ends before a batch whose
+# largest timestamp is more than `segment.ms` later. If the first batch is not in the order of time, the time of the
+# segment is that batch's largest timestamp.
 class RollTime:
     """Finds the batches whose records are too late for the open segment, which spans `span_ms`; times in ms."""
 

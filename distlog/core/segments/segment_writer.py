@@ -58,7 +58,6 @@ from distlog.core.storage.storage import ObjectWriter, Storage
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
 _log = logging.getLogger("distlog")
 
 
@@ -361,11 +360,6 @@ def with_key_index(handle: TopicHandle, segment: SegmentInfo) -> SegmentInfo:
         _log.warning("%s: the segment has no key index; rebuild the indexes", error)
         return segment
     return dataclasses.replace(segment, key_count=count, **index_fields_of({".keyindex": file}))
-
-
-# When a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk. A segment's
-# time begins with its first batch; it ends before a batch whose largest timestamp is more than `segment.ms` later. If
-# the first batch is not in the order of time, its time is its largest timestamp, as in Kafka.
 
 
 #: A log without a bundle up to this size is held in memory, and put with its index files; a larger one is streamed.

@@ -47,7 +47,6 @@ from distlog.core.times import to_ms
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
 _WRITABLE_PROTOCOLS = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
 #: How often the object that shows the store's time is put, if another process deletes it.

@@ -49,7 +49,6 @@ from distlog.core.write.rows import Appendable, Partitioner, batches, normalize,
 BatchId = int | str
 """A batch in its application: a number from 0 on, or text of 1 to 1000 characters."""
 
-
 #: The number of partitions whose offsets the text of a result shows.
 _SHOWN_PARTITIONS = 4
 #: The number of partitions whose files are uploaded at the same time.

@@ -311,7 +311,6 @@ _CONVERTIBLE: Mapping[str, frozenset[type]] = {
     "headers": frozenset({_NULL}),
 }
 
-
 ACCEPTED_COLUMNS = ("partition", "timestamp", "key", "value", "headers")
 #: Columns of a scan that an append sets, so that a scan's result can be appended.
 IGNORED_COLUMNS = ("offset", "timestamp_type", "timestampType", "topic")
