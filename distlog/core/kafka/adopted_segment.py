@@ -297,18 +297,19 @@ def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, sp
     if end < high_watermark:
         text = f"records that a broker had acknowledged from {end} to {high_watermark} are missing"
         notes.append(f"the log ends at {end}, below its high watermark {high_watermark}: {text}")
+    nonempty = (segment for segment in segments if segment.info.next_offset > max(start, segment.info.base_offset))
     return AdoptedPartition(
-        name,
-        folder,
-        start,
-        end,
-        min(log_dir.offset(FIRST_DIRTY_OFFSETS, name), end),
-        tuple(segment for segment in segments if segment.info.next_offset > max(start, segment.info.base_offset)),
-        _producers(folder, segments, reading.producers, end).snapshot(),
-        folder.leader_epochs(start, end),
-        high_watermark,
-        folder.topic_id(),
-        tuple(notes),
+        name=name,
+        folder=folder,
+        log_start_offset=start,
+        log_end_offset=end,
+        first_dirty_offset=min(log_dir.offset(FIRST_DIRTY_OFFSETS, name), end),
+        segments=tuple(nonempty),
+        producer_snapshot=_producers(folder, segments, reading.producers, end).snapshot(),
+        epochs=folder.leader_epochs(start, end),
+        high_watermark=high_watermark,
+        topic_id=folder.topic_id(),
+        notes=tuple(notes),
     )
 
 

@@ -403,15 +403,15 @@ class _PartitionExport:
         if PARTITION_METADATA not in {file.name for file in self._folder.list()}:
             self._folder.put(PARTITION_METADATA, write_topic_id(uuid.UUID(self._topic_id)))
         return ExportedPartition(
-            self._partition,
-            self._state.log_start_offset,
-            last_stable_offset(self._handle.reader, self._state),
-            self._state.log_end_offset,
-            self._state.first_dirty_offset,
-            self.present[0].base_offset,
-            len(self.present),
-            len(written_segments),
-            sum(segment.log_bytes for segment in written_segments),
+            partition=self._partition,
+            log_start_offset=self._state.log_start_offset,
+            last_stable_offset=last_stable_offset(self._handle.reader, self._state),
+            log_end_offset=self._state.log_end_offset,
+            first_dirty_offset=self._state.first_dirty_offset,
+            first_base_offset=self.present[0].base_offset,
+            segments=len(self.present),
+            segments_written=len(written_segments),
+            bytes_written=sum(segment.log_bytes for segment in written_segments),
         )
 
     def _write(self) -> list[SegmentInfo]:

@@ -197,15 +197,15 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
         for folder in _folders(storage, files, sibling_names, CLUSTER_METADATA)
     )
     return LogDir(
-        storage,
-        frozenset(linked),
-        files,
-        is_clean,
-        tuple(sorted((files.keys() | linked) - {*metadata})),
-        left_out,
-        checkpoints,
-        read_transactions(_folders(storage, files, sibling_names, TRANSACTIONS_TOPIC)),
-        next(clusters, None),
+        storage=storage,
+        links=frozenset(linked),
+        files=files,
+        is_clean=is_clean,
+        partitions=tuple(sorted((files.keys() | linked) - {*metadata})),
+        left_out=left_out,
+        checkpoints=checkpoints,
+        stored_transactions=read_transactions(_folders(storage, files, sibling_names, TRANSACTIONS_TOPIC)),
+        metadata=next(clusters, None),
     )
 
 
