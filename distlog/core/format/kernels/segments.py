@@ -1,4 +1,4 @@
-"""Kernels of segments: their numbers and index entries, searches of their indexes, and groups to merge."""
+"""Kernels of segments: their state and index entries, searches of their indexes, and groups to merge."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from distlog.core.format.kernels.batch_scan import (
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
 from distlog.core.integers import MAX_INT
 
-#: The numbers of a segment are the int64 fields of `SegmentState`, in its order. `add_batch` updates the first
+#: The state of a segment: the int64 fields of `SegmentState`, in its order. `add_batch` updates the first
 #: STATE_SIZE: log bytes since the last offset entry, the largest timestamp, the last offset of the batch that has it
 #: (relative to BASE_OFFSET), the timestamp of the last time entry, the number of batches.
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
-#: The next numbers; later ones are not used here. OFFSET_OF_MAX is the offset of the first record with the largest
+#: The next fields; later ones are not used here. OFFSET_OF_MAX is the offset of the first record with the largest
 #: timestamp, or -1.
 (
     BASE_OFFSET,
@@ -206,48 +206,48 @@ def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: i
 
 
 @inlined
-def _status_of(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
+def _status_of(state: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
     """Check that `batches` fill `size` bytes and can follow; returns the status and the row with that status."""
     position = 0
-    next_offset = numbers[NEXT_OFFSET]
+    next_offset = state[NEXT_OFFSET]
     for row in range(batches.size):
         batch = batches[row]
         if batch["position"] != position or not 0 <= batch["size"] <= size - position:
             return NOT_WHOLE, row
-        if batch["base_offset"] < numbers[BASE_OFFSET]:
+        if batch["base_offset"] < state[BASE_OFFSET]:
             return BAD_OFFSET, row
         if batch["base_offset"] < next_offset:
             return NOT_NEXT, row
         next_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
-        if next_offset - 1 - numbers[BASE_OFFSET] > MAX_INT:
+        if next_offset - 1 - state[BASE_OFFSET] > MAX_INT:
             return BAD_OFFSET, row
         position += batch["size"]
-        if numbers[POSITION] + position > MAX_INT:
+        if state[POSITION] + position > MAX_INT:
             return BAD_POSITION, row
     return (OK if position == size else NOT_WHOLE), batches.size
 
 
 @inlined
-def _add_header(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
+def _add_header(state: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     attributes = batch["attributes"]
     # control batches, and batches that compaction emptied, have no codec
     if batch["record_count"] > 0 and attributes & CONTROL == 0:
-        numbers[CODECS] |= 1 << (attributes & CODEC_MASK)
+        state[CODECS] |= 1 << (attributes & CODEC_MASK)
     if attributes & (TRANSACTIONAL | CONTROL):
-        numbers[PRODUCER_BITS] |= TRANSACTIONS
+        state[PRODUCER_BITS] |= TRANSACTIONS
     if batch["producer_id"] >= 0:
-        numbers[PRODUCER_BITS] |= PRODUCERS
-    numbers[NEXT_OFFSET] = batch["base_offset"] + batch["last_offset_delta"] + 1
-    numbers[POSITION] += batch["size"]
-    numbers[RECORDS] += batch["record_count"]
-    numbers[LAST_CRC] = batch["crc"]
-    numbers[LEADER_EPOCH] = max(np.int64(batch["leader_epoch"]), _UNKNOWN)
-    numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _COMBINE_FROM_BYTES)
+        state[PRODUCER_BITS] |= PRODUCERS
+    state[NEXT_OFFSET] = batch["base_offset"] + batch["last_offset_delta"] + 1
+    state[POSITION] += batch["size"]
+    state[RECORDS] += batch["record_count"]
+    state[LAST_CRC] = batch["crc"]
+    state[LEADER_EPOCH] = max(np.int64(batch["leader_epoch"]), _UNKNOWN)
+    state[CRC] = crc_with_batch(state[CRC], data, batch, CRC_START, _COMBINE_FROM_BYTES)
 
 
 @inlined
 def _add(
-    numbers: np.ndarray,
+    state: np.ndarray,
     data: np.ndarray,
     batch: np.void,
     offset_of_max_timestamp: int,
@@ -259,43 +259,43 @@ def _add(
     time_count: int,
 ) -> tuple[int, int]:
     """Add a batch and its index entries; returns the new numbers of offset and of time entries."""
-    if numbers[POSITION] == 0:
+    if state[POSITION] == 0:
         # readers do not get the base timestamp here, which may be a delete horizon
         has_other_time = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
         first_timestamp = batch["max_timestamp"] if has_other_time else batch["base_timestamp"]
-        numbers[FIRST_TIMESTAMP] = max(first_timestamp, _UNKNOWN)
-        numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
-        numbers[MIN_TIMESTAMP] = oldest
-        numbers[FIRST_CRC] = batch["crc"]
-    elif oldest == numbers[FIRST_TIMESTAMP] and oldest < numbers[MIN_TIMESTAMP]:
+        state[FIRST_TIMESTAMP] = max(first_timestamp, _UNKNOWN)
+        state[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
+        state[MIN_TIMESTAMP] = oldest
+        state[FIRST_CRC] = batch["crc"]
+    elif oldest == state[FIRST_TIMESTAMP] and oldest < state[MIN_TIMESTAMP]:
         # if MIN_TIMESTAMP became FIRST_TIMESTAMP, a lookup by time would return the segment's first record as its
         # oldest; but no record of the first batch is as old as that, its base timestamp
         oldest -= 1
-    numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
-    if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
-        numbers[OFFSET_OF_MAX] = offset_of_max_timestamp
-    relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
-    gets_offset_entry, gets_time_entry = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
+    state[MIN_TIMESTAMP] = max(min(state[MIN_TIMESTAMP], oldest), _UNKNOWN)
+    if batch["max_timestamp"] > state[MAX_TIMESTAMP]:
+        state[OFFSET_OF_MAX] = offset_of_max_timestamp
+    relative = batch["base_offset"] + batch["last_offset_delta"] - state[BASE_OFFSET]
+    gets_offset_entry, gets_time_entry = add_batch(batch["size"], relative, batch["max_timestamp"], interval, state)
     if gets_offset_entry:
         put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count, 4, relative)
-        put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
+        put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, state[POSITION])
         offset_count += 1
     if gets_time_entry:
-        _put_time_entry(numbers, time_entries, time_count)
+        _put_time_entry(state, time_entries, time_count)
         time_count += 1
-    _add_header(numbers, data, batch)
+    _add_header(state, data, batch)
     return offset_count, time_count
 
 
 @inlined
-def _put_time_entry(numbers: np.ndarray, time_entries: np.ndarray, time_count: int) -> None:
-    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count, 8, numbers[MAX_TIMESTAMP])
-    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, numbers[MAX_OFFSET])
+def _put_time_entry(state: np.ndarray, time_entries: np.ndarray, time_count: int) -> None:
+    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count, 8, state[MAX_TIMESTAMP])
+    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, state[MAX_OFFSET])
 
 
 @fill_kernel
 def fold_batches(
-    numbers: np.ndarray,
+    state: np.ndarray,
     data: np.ndarray,
     batches: np.ndarray,
     offsets_of_max_timestamp: np.ndarray,
@@ -304,7 +304,7 @@ def fold_batches(
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Update `numbers` with `batches` (BATCH rows), which fill `data`.
+    """Update `state` with `batches` (BATCH rows), which fill `data`.
 
     Returns (OK, number of offset entries, number of time entries), or (another status, the bad row, 0): then nothing
     was changed. `offsets_of_max_timestamp`, of the first record with a batch's largest timestamp, and
@@ -312,7 +312,7 @@ def fold_batches(
     `offset_entries` and `time_entries` are bytes with room for an entry per batch. The checksums in the batches must
     be right.
     """
-    status, row = _status_of(numbers, batches, data.size)
+    status, row = _status_of(state, batches, data.size)
     if status != OK:
         return status, row, 0
     offset_count = time_count = 0
@@ -324,18 +324,9 @@ def fold_batches(
         # if compaction has removed no other record of the batch
         has_one_offset = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
         header_offset = batch["base_offset"] if has_one_offset else _UNKNOWN
-        offset_of_max = offsets_of_max_timestamp[row] if offsets_of_max_timestamp.size else header_offset
+        offset = offsets_of_max_timestamp[row] if offsets_of_max_timestamp.size else header_offset
         offset_count, time_count = _add(
-            numbers,
-            data,
-            batch,
-            offset_of_max,
-            oldest,
-            interval,
-            offset_entries,
-            offset_count,
-            time_entries,
-            time_count,
+            state, data, batch, offset, oldest, interval, offset_entries, offset_count, time_entries, time_count
         )
     return OK, offset_count, time_count
 
@@ -349,14 +340,14 @@ def fold_segments(
     counts: np.ndarray,
     min_timestamps: np.ndarray,
     interval: int,
-    numbers: np.ndarray,
+    states: np.ndarray,
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
     entry_counts: np.ndarray,
 ) -> int:
     """Fold `batches` (BATCH rows), which fill `data`, as `fold_batches` and a seal do; returns -1, or the bad row.
 
-    Segment i has the next `counts[i]` batches, at least one, and starts with the numbers `empty`. Fills `numbers`, a
+    Segment i has the next `counts[i]` batches, at least one, and starts with the state `empty`. Fills `states`, a
     row per segment, without the offset of the largest timestamp; the entries of all segments, back to back, with
     room for one per batch and segment; and `entry_counts`, the numbers of offset and time entries per segment.
     `state` is scratch memory, as large as `empty`.
@@ -375,17 +366,9 @@ def fold_segments(
             fits &= state[NEXT_OFFSET] <= batch["base_offset"] and last - state[BASE_OFFSET] <= MAX_INT
             if not fits or state[POSITION] + batch["size"] > MAX_INT:
                 return row
+            oldest = min_timestamps[row]
             offset_count, time_count = _add(
-                state,
-                data,
-                batch,
-                _UNKNOWN,
-                min_timestamps[row],
-                interval,
-                offset_entries,
-                offset_count,
-                time_entries,
-                time_count,
+                state, data, batch, _UNKNOWN, oldest, interval, offset_entries, offset_count, time_entries, time_count
             )
             position += batch["size"]
             row += 1
@@ -393,7 +376,7 @@ def fold_segments(
             _put_time_entry(state, time_entries, time_count)
             time_count += 1
         for index in range(empty.size):
-            numbers[segment, index] = state[index]
+            states[segment, index] = state[index]
         entry_counts[segment, 0] = offset_count - offset_entries_before
         entry_counts[segment, 1] = time_count - time_entries_before
     return -1 if position == data.size else row
