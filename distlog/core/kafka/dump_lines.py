@@ -388,11 +388,7 @@ BATCH_LINE = Line(
     ),
 )
 LEGACY_BATCH_LINE = Line("batch", (number_field("offset"), *_COMMON_BATCH_FIELDS))
-_COMMON_RECORD_FIELDS = (
-    number_field("offset"),
-    *time_fields("timestamp"),
-    *number_fields("keySize", "valueSize"),
-)
+_COMMON_RECORD_FIELDS = (number_field("offset"), *time_fields("timestamp"), *number_fields("keySize", "valueSize"))
 RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, number_field("sequence")), begin="|", end="")
 
 LEGACY_RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, flag_field("isValid"), number_field("crc")), begin="|")

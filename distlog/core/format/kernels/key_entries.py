@@ -95,11 +95,7 @@ def _move_to_buckets(
 
 @fill_kernel
 def move_to_buckets(
-    hashes: np.ndarray,
-    positions: np.ndarray,
-    targets: np.ndarray,
-    new_hashes: np.ndarray,
-    new_positions: np.ndarray,
+    hashes: np.ndarray, positions: np.ndarray, targets: np.ndarray, new_hashes: np.ndarray, new_positions: np.ndarray
 ) -> None:
     """Copy pairs to the buckets of their hashes' first bits; `targets`, the next row of each bucket, advances."""
     _move_to_buckets(hashes, positions, 0, hashes.size, BUCKET_SHIFT, targets, new_hashes, new_positions)
