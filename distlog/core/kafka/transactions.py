@@ -115,15 +115,10 @@ class TransactionState:
         )
 
     def with_partitions(self, partitions: frozenset[TopicPartition], now_ms: int) -> TransactionState:
-        current = self.partitions if self.status is TransactionStatus.ONGOING else frozenset()
-        started_ms = self.started_ms if self.status is TransactionStatus.ONGOING else now_ms
-        return replace(
-            self,
-            status=TransactionStatus.ONGOING,
-            partitions=current | partitions,
-            started_ms=started_ms,
-            updated_ms=now_ms,
-        )
+        if self.status is TransactionStatus.ONGOING:
+            return replace(self, partitions=self.partitions | partitions, updated_ms=now_ms)
+        ongoing = TransactionStatus.ONGOING
+        return replace(self, status=ongoing, partitions=partitions, started_ms=now_ms, updated_ms=now_ms)
 
     def decided(self, now_ms: int, *, is_committed: bool, fences: bool = False) -> TransactionState:
         """Return the decided transaction; with `fences` it has the next epoch, which no producer has."""

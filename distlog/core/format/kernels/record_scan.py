@@ -348,22 +348,15 @@ def scan_records(
     progress = ScanProgress(0, 0, -1, 0, 0, 0, 0, 0)
     arrays = (offsets, timestamps, key, value, header_positions)
     for index in range(sections.size):
-        section = sections[index]
+        section, start = sections[index], sections[index]["start"]
         if section["crc"] != CHECKED:
             # batch by batch, so that the scan finds the bytes in the cache
-            crc = crc32c_of(EMPTY_CRC, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
+            crc = crc32c_of(EMPTY_CRC, data, start - HEADER_SIZE + CRC_START, section["end"])
             if crc != section["crc"]:
                 return BAD_CRC, index, 0
         first_record = progress.records
         progress = ScanProgress(
-            0,
-            section["start"],
-            -1,
-            first_record,
-            progress.key_bytes,
-            progress.value_bytes,
-            progress.header_positions,
-            0,
+            0, start, -1, first_record, progress.key_bytes, progress.value_bytes, progress.header_positions, 0
         )
         status = BAD_END
         if section["end"] + SLACK <= data.size:
