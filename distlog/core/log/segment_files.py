@@ -161,6 +161,7 @@ class ActiveFile:
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
+        # `_open` returns an open file, too, but takes a lock
         file = self._file if self._file is not None else self._open(os.O_CREAT)
         view = memoryview(data)
         try:
@@ -207,7 +208,7 @@ class ActiveFile:
         if position >= end:
             return end, end
         try:
-            file = self._file if self._file is not None else self._open(0)
+            file = self._open(0)
             start = min(os.lseek(file, position, os.SEEK_DATA), end)
             return start, min(os.lseek(file, start, os.SEEK_HOLE), end)
         except OSError as error:
@@ -226,7 +227,7 @@ class ActiveFile:
         if length == size >= allocated:
             return
         try:
-            file = self._file if self._file is not None else self._open(os.O_CREAT)
+            file = self._open(os.O_CREAT)
             if length > size:
                 self._calls.ftruncate(file, size)
             if allocated > size:
@@ -236,7 +237,7 @@ class ActiveFile:
 
     def allocate(self, size: int) -> None:
         try:
-            self._calls.posix_fallocate(self._file if self._file is not None else self._open(0), 0, size)
+            self._calls.posix_fallocate(self._open(0), 0, size)
         except OSError as error:
             raise self._failure("preallocate", error) from error
 
