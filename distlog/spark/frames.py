@@ -436,12 +436,12 @@ def _source_offsets(value: Any) -> _Offsets:
 def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
     """Yield the rows of a source, by the end offsets of the batch and of the topics."""
     log_ends = _source_offsets(newest)
-    lag_bytes = newest.get(BYTES_BEHIND) if log_ends else None
+    lag_bytes = (log_ends and newest.get(BYTES_BEHIND)) or {}
     for topic, offsets in _source_offsets(end).items():
         for number, position in offsets.items():
             log_end = log_ends.get(topic, {}).get(number)
             lag = None if log_end is None else max(0, log_end - position)
-            size = 0 if lag == 0 else None if lag_bytes is None else lag_bytes.get(topic, {}).get(number)
+            size = 0 if lag == 0 else lag_bytes.get(topic, {}).get(number)
             yield _lag_row(topic, number, position, log_end, lag, size)
 
 

@@ -262,15 +262,14 @@ def describe_transactions(request: Request, broker: Broker) -> Fields:
 
     code = run_for_code(read_states, fenced=ErrorCode.producer_fenced)
     missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
-    states = [
-        _transaction_fields(request, states_by_id[id_])
-        if id_ in states_by_id
-        else {"transactional_id": id_, "error_code": denied[id_]}
-        if denied[id_]
-        else {"transaction_start_time": -1, "transactional_id": id_, "error_code": missing}
-        for id_ in ids
-    ]
-    return {"transaction_states": states}
+
+    def fields(id_: str) -> Fields:
+        if id_ in states_by_id:
+            return _transaction_fields(request, states_by_id[id_])
+        no_start = {} if denied[id_] else {"transaction_start_time": -1}
+        return {**no_start, "transactional_id": id_, "error_code": denied[id_] or missing}
+
+    return {"transaction_states": [*map(fields, ids)]}
 
 
 def _transaction_fields(request: Request, state: TransactionState) -> Fields:

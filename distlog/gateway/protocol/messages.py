@@ -291,8 +291,8 @@ def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -
         return _read_fixed(FIXED[kind])
     if kind == "uuid":
         return _read_uuid
-    length = None if is_flexible else _INT16 if kind == "string" else _INT32
-    return _read_sized(_UTF_8 if kind == "string" else bytes, length, name, is_nullable=is_nullable)
+    make, length = (_UTF_8, _INT16) if kind == "string" else (bytes, _INT32)
+    return _read_sized(make, None if is_flexible else length, name, is_nullable=is_nullable)
 
 
 def _read_sized(
