@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from distlog.core.errors import DistlogError
 from distlog.core.log.partition_log import SHORT_WAIT_S
-from distlog.gateway.server.fairness import CpuUse
+from distlog.gateway.server.fairness import CpuUse, change_count
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import Partition, VisibleEnd
 
@@ -210,9 +210,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
             return
         owner = _owner(delayed)
         with self._lock:
-            self._watched[owner] -= len(delayed.watched)
-            if not self._watched[owner]:
-                del self._watched[owner]
+            change_count(self._watched, owner, -len(delayed.watched))
             for partition in delayed.watched:
                 fetches = self._by_partition[partition]
                 del fetches[delayed]
@@ -304,9 +302,7 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
 
     def _unwatch(self, delayed: DelayedAppend) -> None:
         for partition in delayed.locks:
-            self._wait_counts[partition] -= 1
-            if not self._wait_counts[partition]:
-                del self._wait_counts[partition]
+            change_count(self._wait_counts, partition, -1)
 
     def _check(self) -> None:
         with self._lock:

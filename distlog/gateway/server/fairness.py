@@ -28,6 +28,9 @@ _MANY_SHARES = 1000
 _MAX_CLIENT_ID = 512
 
 
+CountKey = TypeVar("CountKey", bound=Hashable)
+
+
 @dataclass(slots=True, eq=False)
 class CpuUse:
     """The use of an owner (a user or an address), or of one of its client ids, which also counts for the owner."""
@@ -74,6 +77,13 @@ def share_name(principal: str | None, address: str) -> str:
         return address
     ipv4 = ip.ipv4_mapped
     return str(ipv4 or ipaddress.ip_network((int(ip), _IPV6_PREFIX), strict=False))
+
+
+def change_count(counts: Counter[CountKey], key: CountKey, amount: int) -> None:
+    """Add to a count, and forget it at 0: clients choose the keys."""
+    counts[key] += amount
+    if not counts[key]:
+        del counts[key]
 
 
 class CpuUses:
@@ -177,9 +187,7 @@ class FairQueue(Generic[Waiting]):
         share.note(used_s, self._shares.clock_s())
         assert share.parent is not None
         for level in (share, share.parent):
-            self._running[level] -= 1
-            if not self._running[level]:
-                del self._running[level]
+            change_count(self._running, level, -1)
 
     def _runnable(
         self, parent: CpuUse, waiting: Mapping[CpuUse, object], fraction: float, now_s: float, limited: bool
@@ -350,9 +358,7 @@ class RequestMemory:
     def resize(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.size
         if change := max(size - _ALWAYS_ADMITTED_BYTES, 0) - max(share.size - _ALWAYS_ADMITTED_BYTES, 0):
-            self._used_by[share.owner] += change
-            if not self._used_by[share.owner]:
-                del self._used_by[share.owner]
+            change_count(self._used_by, share.owner, change)
         share.size = size
         self.update_releasing(share)
 
@@ -362,9 +368,7 @@ class RequestMemory:
         if will_release == share.will_release:
             return
         share.will_release = will_release
-        self._releasing[share.owner] += 1 if will_release else -1
-        if not self._releasing[share.owner]:
-            del self._releasing[share.owner]
+        change_count(self._releasing, share.owner, 1 if will_release else -1)
 
 
 class MemoryShare:

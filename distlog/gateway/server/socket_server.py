@@ -28,7 +28,7 @@ from distlog.gateway.protocol.messages import (
 from distlog.gateway.security.authentication import Authentication, SaslExchange
 from distlog.gateway.security.tls import PrincipalMapper, TlsContext, subject_name
 from distlog.gateway.security.users_file import Users
-from distlog.gateway.server.fairness import CpuUses, MemoryShare, Quotas, RequestMemory, share_name
+from distlog.gateway.server.fairness import CpuUses, MemoryShare, Quotas, RequestMemory, change_count, share_name
 from distlog.gateway.server.request import (
     TOKEN_HEAD,
     ClientSession,
@@ -229,10 +229,7 @@ class SocketServer:
     def disconnected(self, session: ClientSession) -> None:
         if session in self._sessions:
             self._sessions.remove(session)
-            host = share_name(None, session.address[0])
-            self._host_counts[host] -= 1
-            if not self._host_counts[host]:
-                del self._host_counts[host]
+            change_count(self._host_counts, share_name(None, session.address[0]), -1)
 
 
 #: The connections that the system holds until they are accepted.
