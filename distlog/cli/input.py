@@ -215,7 +215,7 @@ class Source:
 COMMIT_BYTES = 256 << 20
 
 
-class Appending:
+class RecordAppender:
     """Appends records; commits a stream every `seconds` and at its end, files (`seconds` is None) once."""
 
     def __init__(
@@ -281,7 +281,7 @@ class Appending:
             self._transaction.abort()
         self._transaction = None
 
-    def __enter__(self) -> Appending:
+    def __enter__(self) -> RecordAppender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:

@@ -18,7 +18,7 @@ import typer
 
 import distlog
 from distlog.cli import options
-from distlog.cli.input import STANDARD_INPUT, Appending, Interrupt, Source, StreamReading
+from distlog.cli.input import STANDARD_INPUT, Interrupt, RecordAppender, Source, StreamReading
 from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at, settings, usage
 from distlog.console import arguments
 from distlog.console.arguments import FromEnd, registry_at
@@ -130,52 +130,52 @@ def append(
     batch = source.batch_identity(app_id, batch_id)
     topic = distlog.open(url, storage_options=dict(storage))
     seconds = commit_interval if source.has_stream else None
-    with Interrupt() as interrupt, Appending(topic, compression, seconds, time.monotonic, batch) as appending:
-        _append_until_end(source, appending, interrupt)
+    with Interrupt() as interrupt, RecordAppender(topic, compression, seconds, time.monotonic, batch) as appender:
+        _append_until_end(source, appender, interrupt)
     if not interrupt.signal and (warning := source.missing_records_warning()):
         print(f"distlog: {warning}", file=sys.stderr)
-    _report(appending, interrupt.signal, as_json=as_json)
+    _report(appender, interrupt.signal, as_json=as_json)
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else SUCCESS)
 
 
-def _append_until_end(source: Source, appending: Appending, interrupt: Interrupt) -> None:
+def _append_until_end(source: Source, appender: RecordAppender, interrupt: Interrupt) -> None:
     """Append the records of the source until its end or a signal, which discards files, but not a stream."""
     is_reported = False
     with Progress("appending", total_bytes=source.shown_size) as progress:
-        for reading in source.readings(appending.wait):
+        for reading in source.readings(appender.wait):
             for part in interrupt.until(iter(reading)):
                 if part is not None:
-                    appending.append(part)
+                    appender.append(part)
                     progress.add(part.records.num_rows, part.size)
-                appending.commit_if_due()
+                appender.commit_if_due()
                 # a stream may have no end
-                if appending.records and not is_reported and (field_error := source.seen_fields.error()):
+                if appender.records and not is_reported and (field_error := source.seen_fields.error()):
                     print(f"distlog: so far {field_error}", file=sys.stderr, flush=True)
                     is_reported = True
             if interrupt.signal and not source.has_stream:
-                appending.abort()
+                appender.abort()
                 return
             # a signal may have ended the stream within a row
             for part in reading.remaining() if isinstance(reading, StreamReading) else ():
-                appending.append(part)
+                appender.append(part)
             if interrupt.signal:
                 return
     if field_error := source.seen_fields.error():
-        appending.abort()
+        appender.abort()
         raise field_error
 
 
-def _report(appending: Appending, signal_number: int, *, as_json: bool) -> None:
-    ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appending.offsets.items())
-    verb = "had appended" if appending.is_replayed else "appended"
-    text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appending.records, 'record')}{ranges}"
-    text += f"; skipped {counted(appending.skipped, 'bad line')}" if appending.skipped else ""
+def _report(appender: RecordAppender, signal_number: int, *, as_json: bool) -> None:
+    ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appender.offsets.items())
+    verb = "had appended" if appender.is_replayed else "appended"
+    text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appender.records, 'record')}{ranges}"
+    text += f"; skipped {counted(appender.skipped, 'bad line')}" if appender.skipped else ""
     fields = {
-        "version": appending.version,
-        "records": appending.records,
-        "offsets": appending.offsets,
-        "replayed": appending.is_replayed,
-        "skipped": appending.skipped,
+        "version": appender.version,
+        "records": appender.records,
+        "offsets": appender.offsets,
+        "replayed": appender.is_replayed,
+        "skipped": appender.skipped,
         "interrupted": signal_number != 0,
     }
     print_report(Summary(text, fields), as_json=as_json)

@@ -92,8 +92,8 @@ class KafkaApis:
             request.read(MAX_ITEMS if request.may_wait else _FEW_PARTITIONS)
             if request.granted is None:
                 # a request that has waited keeps its rights
-                lists, session = self.broker.acls, request.session
-                request.granted = Rights() if lists is None else lists.rights(request.user, session.address[0])
+                acls, session = self.broker.acls, request.session
+                request.granted = Rights() if acls is None else acls.rights(request.user, session.address[0])
             fields = api.handle(request, self.broker)
             if fields is not None:
                 request.respond(fields)

@@ -24,7 +24,7 @@ from forked_programs import Program, command
 
 import distlog
 from distlog.cli import input
-from distlog.cli.input import Appending, blocks
+from distlog.cli.input import RecordAppender, blocks
 from distlog.core.files.file_reader import InputPart, Origin
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
@@ -218,7 +218,7 @@ def test_a_parquet_file_without_the_value_column_fails(
 
 def test_a_stream_is_committed_when_it_is_due_or_large(topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    with Appending(topic, None, 5.0, lambda: now[0]) as stream:
+    with RecordAppender(topic, None, 5.0, lambda: now[0]) as stream:
         assert stream.wait() is None
         stream.append(part(b"a"))
         now[0] = 104.0
@@ -307,13 +307,13 @@ def test_a_signal_commits_pending_lines(number: int, status: int, topic: distlog
 def test_a_signal_during_files_appends_nothing(
     cli: CommandLine, topic: distlog.Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = Appending.append
+    append = RecordAppender.append
 
-    def interrupted(self: Appending, part: InputPart) -> None:
+    def interrupted(self: RecordAppender, part: InputPart) -> None:
         signal.raise_signal(signal.SIGTERM)
         append(self, part)
 
-    monkeypatch.setattr(Appending, "append", interrupted)
+    monkeypatch.setattr(RecordAppender, "append", interrupted)
     outcome = cli("append", lines(tmp_path, "a", "1\n"))
     assert (outcome.status, outcome.out) == (143, "interrupted: appended 0 records\n")
     assert values(topic) == []

@@ -93,7 +93,7 @@ _USERS_DISABLED = {
 def describe_users(request: Request, broker: Broker) -> Fields:
     users, requested = broker.users, request.body.users
 
-    def described() -> Fields:
+    def describe() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
         # without ACLs there are no users: an error would end kafka-configs, which always requests them
         secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
@@ -108,7 +108,7 @@ def describe_users(request: Request, broker: Broker) -> Fields:
         ]
         return {"results": results}
 
-    return fields_or_error(described)
+    return fields_or_error(describe)
 
 
 def _user_fields(equal_names: list[str], secrets: Mapping[str, ScramSecret] | None) -> Fields:
@@ -239,7 +239,7 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
         return _ACLS_DISABLED
     acls = broker.acls
 
-    def described() -> Fields:
+    def describe() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
         acl_filter = _parsed(_parsed_filter, request.body)
         acls.refresh()
@@ -247,7 +247,7 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
         resources = [{**_resource_fields(group[0]), "acls": [*map(_entry_fields, group)]} for group in by_resource]
         return {"resources": resources}
 
-    return fields_or_error(described)
+    return fields_or_error(describe)
 
 
 def _alter_denial(request: Request) -> Fields | None:

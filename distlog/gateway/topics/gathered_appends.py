@@ -64,7 +64,7 @@ class GatheredAppends:
         self._hosted, self._linger_s, self._linger_bytes = hosted, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
         # in order of age; new requests go to the last one, unless it is full
-        self._waiting = deque[_Gathering]()
+        self._waiting = deque[_PendingCommit]()
         self._senders = WeakKeyDictionary[object, Sender]()
         # senders that were answered together: their next requests may come together, until this time
         self._expected, self._expected_until_s = set[Sender](), _NOW
@@ -128,7 +128,7 @@ class GatheredAppends:
                 sender.send(now_s, _BACKLOG_FRACTION * self._linger_s)
                 self._expected.discard(sender)
             if not self._waiting or len(self._waiting[-1].batches) >= MAX_BATCHES:
-                self._waiting.append(_Gathering())
+                self._waiting.append(_PendingCommit())
             self._waiting[-1].add(batches, sender)
             self._changed.notify()
 
@@ -146,16 +146,16 @@ class GatheredAppends:
             thread.join()
 
     def _run(self) -> None:
-        while gathering := self._next_gathering():
+        while pending := self._next_pending_commit():
             try:
-                self._commit(gathering.batches)
+                self._commit(pending.batches)
             except BaseException as error:
-                for batch in gathering.batches:
+                for batch in pending.batches:
                     batch.outcome = batch.outcome or error
-            self._answer(gathering)
+            self._answer(pending)
             self._pause_from_s = time.monotonic() + self._linger_s
 
-    def _next_gathering(self) -> _Gathering | None:
+    def _next_pending_commit(self) -> _PendingCommit | None:
         """Wait for the batches of the next commit; None after `close`, or after _IDLE_S without a batch."""
         with self._changed:
             while not self._is_closing:
@@ -169,21 +169,21 @@ class GatheredAppends:
             return self._waiting.popleft() if self._waiting else None
 
     def _next_commit_s(self) -> float:
-        gathering = self._waiting[0]
-        if gathering.size >= self._linger_bytes or len(gathering.batches) >= MAX_BATCHES:
+        pending = self._waiting[0]
+        if pending.size >= self._linger_bytes or len(pending.batches) >= MAX_BATCHES:
             return _NOW
         expected_s = self._expected_until_s if self._expected else _NOW
-        return min(self._due_s, max(gathering.complete_at_s, expected_s))
+        return min(self._due_s, max(pending.complete_at_s, expected_s))
 
-    def _answer(self, gathering: _Gathering) -> None:
+    def _answer(self, pending: _PendingCommit) -> None:
         with self._changed:
             now_s = time.monotonic()
-            for sender, requests in gathering.requests.items():
+            for sender, requests in pending.requests.items():
                 if sender is not None:
                     sender.answer(requests, now_s)
-            self._expected = {sender for sender in gathering.requests if sender is not None and sender.window}
+            self._expected = {sender for sender in pending.requests if sender is not None and sender.window}
             self._expected_until_s = now_s + _BURST_S
-        for batch in gathering.batches:
+        for batch in pending.batches:
             if isinstance(batch.outcome, BaseException):
                 batch.result.set_exception(batch.outcome)
             else:
@@ -338,7 +338,7 @@ class Sender:
         return Completeness.SENDING if requests < self.window else Completeness.WAITING
 
 
-class _Gathering:
+class _PendingCommit:
     """The batches of one commit, and the number of requests of each sender; None is the gateway itself."""
 
     def __init__(self) -> None:

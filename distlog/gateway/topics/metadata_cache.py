@@ -59,8 +59,9 @@ class MetadataCache:
         # the names of topics by their ids, and when they were listed, by a monotonic clock
         self._names_by_id: Mapping[uuid.UUID, str] = {}
         self._listed_ms, self._listing_lock = float("-inf"), threading.Lock()
-        self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
-        self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
+        self._loads = SharedLoads[HostedTopic]()
+        self._missing_names = MissingNames(root.list_folders, self._max_age_ms)
+        self._colliding_names = CollidingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenLogs(Partition.open_log), TopicIndex(root)
         #: Flushes logs whose `flush.ms` has passed without an append. The next append raises an error of the flush.
         self.flush_due = self._logs.flush_due
@@ -170,7 +171,7 @@ class MetadataCache:
             hosted = self._create(name, partitions, config)
         except TopicExistsError:
             raise TopicExistsError(f"Topic '{name}' already exists.") from None
-        self._colliding.add(name)
+        self._colliding_names.add(name)
         return hosted
 
     def internal_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
@@ -213,7 +214,7 @@ class MetadataCache:
         check_partition_count(partitions)
         check_not_internal(name)
         # if the topic itself exists, this is the error
-        for other in self._colliding.collisions(name):
+        for other in self._colliding_names.collisions(name):
             if self._exists(other) and not self._exists(name):
                 raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
@@ -263,13 +264,13 @@ class MetadataCache:
         storage = self.root.child(paths.check_topic_name(name))
         # checked before a load, which takes a hundred times as long: a request may have thousands of missing names
         on_disk = self.root.is_local_disk
-        is_missing = not os.path.isdir(self.root.local_path(name)) if on_disk else name in self._missing
+        is_missing = not os.path.isdir(self.root.local_path(name)) if on_disk else name in self._missing_names
         if is_missing:
             raise TopicNotFoundError("there is no topic here", url=storage.url)
         try:
             return self._loads.get(name, lambda: self._load(name, storage))
         except TopicNotFoundError:
-            self._missing.note()
+            self._missing_names.note()
             raise
 
     def _load(self, name: str, storage: Storage) -> HostedTopic:
