@@ -285,6 +285,7 @@ def parquet_records(
     with _open(storage, file) as parquet:
         columns = _record_columns(parquet.schema_arrow.names, options)
         rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
+        # a row decodes to about four times its stored bytes
         batch_rows = max(1024, min(_MAX_TABLE_ROWS, _TABLE_BYTES * rows // (4 * size)))
         column_names = None if columns is None else sorted({*columns.values()})
         numbers = range(parquet.metadata.num_row_groups) if groups is None else groups

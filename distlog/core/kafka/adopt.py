@@ -169,16 +169,14 @@ def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) ->
     for entry in np.sort(open_transactions, order="transaction_first_offset"):
         producer, start_offset = int(entry["producer_id"]), int(entry["transaction_first_offset"])
         state = states.of(producer, int(entry["producer_epoch"]), topic_partition)
+        transaction = _transaction_text(producer, state)
         if state is not None and state.is_decided:
             decided.append((state, max(0, int(entry["coordinator_epoch"]))))
             decision = "committed" if state.status is TransactionStatus.PREPARE_COMMIT else "aborted"
-            text = f"wrote the end marker of the {decision} {_transaction_text(producer, state)}"
-            notes.append(f"{text}, open from offset {start_offset} on")
+            notes.append(f"wrote the end marker of the {decision} {transaction}, open from offset {start_offset} on")
         else:
-            text = "is open, and committed readers stop there; `distlog transactions URL --abort"
-            notes.append(
-                f"the {_transaction_text(producer, state)} {text} {topic_partition[1]}:{start_offset}` ends it"
-            )
+            command = f"distlog transactions URL --abort {topic_partition[1]}:{start_offset}"
+            notes.append(f"the {transaction} is open, and committed readers stop there; `{command}` ends it")
     notes += states.notes
     if not decided:
         return dataclasses.replace(partition, notes=tuple(notes))

@@ -325,9 +325,7 @@ class _Topic:
         number = version
         if number is None:
             live_versions = self._versions.keys() - self._deleted
-            number = max(
-                (number for *subject_key, number in live_versions if subject_key == [context, name]), default=0
-            )
+            number = max((live[2] for live in live_versions if live[:2] == (context, name)), default=0)
         registered = self._versions.get((context, name, number))
         if registered is None:
             raise self._missing(f"subject {subject}" if version is None else f"version {version} of {subject}")
