@@ -169,7 +169,8 @@ def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) ->
     for entry in np.sort(open_transactions, order="transaction_first_offset"):
         producer, start_offset = int(entry["producer_id"]), int(entry["transaction_first_offset"])
         state = states.of(producer, int(entry["producer_epoch"]), topic_partition)
-        transaction = _transaction_text(producer, state)
+        details = f" ({state.transactional_id!r}, {state.status.kafka_name})" if state is not None else ""
+        transaction = f"transaction of producer {producer}{details}"
         if state is not None and state.is_decided:
             decided.append((state, max(0, int(entry["coordinator_epoch"]))))
             decision = "committed" if state.status is TransactionStatus.PREPARE_COMMIT else "aborted"
@@ -178,14 +179,8 @@ def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) ->
             command = f"distlog transactions URL --abort {topic_partition[1]}:{start_offset}"
             notes.append(f"the {transaction} is open, and committed readers stop there; `{command}` ends it")
     notes += states.notes
-    if not decided:
-        return dataclasses.replace(partition, notes=tuple(notes))
-    return dataclasses.replace(_with_markers(partition, decided), notes=tuple(notes))
-
-
-def _transaction_text(producer: int, state: TransactionState | None) -> str:
-    details = f" ({state.transactional_id!r}, {state.status.kafka_name})" if state is not None else ""
-    return f"transaction of producer {producer}{details}"
+    partition = _with_markers(partition, decided) if decided else partition
+    return dataclasses.replace(partition, notes=tuple(notes))
 
 
 def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
