@@ -117,12 +117,10 @@ def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: s
     An input that does not exist may be a pattern with *, ?, [a-z], {a,b} and ** for any folders. Raises StorageError
     for an input that matches nothing or has no reader, and InvalidRecordError for unsupported kinds.
     """
-    addresses = [storage.address(input_) for input_ in inputs]
-    listings = in_parallel(partial(_files_of, storage), addresses)
-    matches = [file for listing in listings for file in listing]
-    groups = [matches[index : index + _HEADS_PER_TASK] for index in range(0, len(matches), _HEADS_PER_TASK)]
-    if matches and not storage.is_local(matches[0][0]):
-        groups = [[file] for file in matches]
+    listings = in_parallel(partial(_files_of, storage), list(map(storage.address, inputs)))
+    files = [file for listing in listings for file in listing]
+    group_size = _HEADS_PER_TASK if files and storage.is_local(files[0][0]) else 1
+    groups = [files[index : index + group_size] for index in range(0, len(files), group_size)]
     return [file for group in in_parallel(partial(_describe, storage, requested_format), groups) for file in group]
 
 
@@ -164,8 +162,7 @@ def _files_of(storage: InputStorage, address: str) -> list[_SizedFile]:
     if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
         files = sorted(_files_in_folder(storage, address, entries))
     elif _WILDCARDS.search(address):
-        matches = {match for pattern in _brace_alternatives(address) for match in _matches(storage, pattern)}
-        files = sorted(matches)
+        files = sorted({file for pattern in _brace_alternatives(address) for file in _matches(storage, pattern)})
     else:
         raise StorageError("the file or folder does not exist", file=shown(address))
     if not files:
