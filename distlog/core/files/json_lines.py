@@ -93,15 +93,15 @@ class JsonFields:
         """Parse all of `text`; `limit` and `is_last` do not matter, since no object spans lines (`LineParser`)."""
         scanned = _ScannedLines.of(text, list(dict.fromkeys(self.fields.values())))
         rows = np.flatnonzero(scanned.states != BLANK)
-        starts, sizes = scanned.lines[rows], scanned.line_sizes[rows]
-        fields_by_python, bad = dict[int, dict[str, bytes | None]](), dict[int, str]()
+        starts, sizes = scanned.line_starts[rows], scanned.line_sizes[rows]
+        fields_by_python, faults = dict[int, dict[str, bytes | None]](), dict[int, str]()
         for row in np.flatnonzero(scanned.states[rows] == UNSURE).tolist():
             line = text[starts[row] : starts[row] + sizes[row]]
             try:
                 fields_by_python[row] = fields_as_written(line.decode(), scanned.names)
             except (ValueError, RecursionError) as error:
                 hint = _ARRAY_HINT if line.strip() in (b"[", b"]", b"{", b"}") else ""
-                bad[row] = f"not a record: {error}{hint}"
+                faults[row] = f"not a record: {error}{hint}"
         self._note_fields(text, scanned, fields_by_python.values())
         columns = dict[str, pa.Array]()
         for role, name in self.fields.items():
@@ -112,12 +112,12 @@ class JsonFields:
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
-            bad |= {row: f"not a record: {fault}" for row, fault in times.faults.items()}
+            faults |= {row: f"not a record: {fault}" for row, fault in times.faults.items()}
         columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELD_TYPES.items()}
-        if not bad:
+        if not faults:
             is_dense = len(rows) == len(scanned.states)
             return Parsed(pa.table(columns), bad=(), consumed=len(text) + 1, starts=None if is_dense else starts)
-        return without_bad_rows(pa.table(columns), starts, bad, len(text) + 1)
+        return without_bad_rows(pa.table(columns), starts, faults, len(text) + 1)
 
     def _note_fields(self, text: bytes, scanned: _ScannedLines, parsed_lines: Iterable[Mapping[str, Any]]) -> None:
         if self.seen_fields.is_complete:
@@ -214,7 +214,7 @@ class _ScannedLines:
 
     data: Bytes
     names: Sequence[str]
-    lines: Longs
+    line_starts: Longs
     line_sizes: Longs
     states: Bytes
     #: A row per line, and a column per name, as in `starts` and `sizes`.
@@ -227,14 +227,14 @@ class _ScannedLines:
         encoded = [name.encode() for name in names]
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         shape = count, _ = text.count(b"\n") + 1, len(names)
-        lines, line_sizes = new_array(count, np.int64), new_array(count, np.int64)
+        line_starts, line_sizes = new_array(count, np.int64), new_array(count, np.int64)
         states, kinds = new_array(count, np.uint8), np.zeros(shape, np.uint8)
         starts, sizes = (new_array(kinds.size, np.int64).reshape(shape) for _ in range(2))
         fields = kinds.ravel(), starts.ravel(), sizes.ravel()
         data = byte_array(text)
-        scan_objects(data, byte_array(b"".join(encoded)), ends, lines, line_sizes, states, *fields)
+        scan_objects(data, byte_array(b"".join(encoded)), ends, line_starts, line_sizes, states, *fields)
         states[(kinds == ESCAPED).any(axis=1) & (states == OBJECT)] = UNSURE
-        return cls(data, names, lines, line_sizes, states, kinds, starts, sizes)
+        return cls(data, names, line_starts, line_sizes, states, kinds, starts, sizes)
 
     def column(self, number: int, rows: Longs, python_values: Mapping[int, bytes | None]) -> pa.Array:
         """Return a field of the lines `rows`; `python_values` has the fields that Python read, by row."""
