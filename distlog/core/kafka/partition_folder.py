@@ -90,6 +90,7 @@ class PartitionFolder:
         return SourceLog(lambda start, end: data[start:end], len(data))
 
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
+        """Return a log for reading headers: if that is faster, only their pages are fetched."""
         size = self.size(name)
         positions = batch_positions(offset_index, size) if self._storage.is_local else _NO_POSITIONS
         if len(positions) * _MIN_BATCH_BYTES > size or not len(positions):
