@@ -435,9 +435,9 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
         image, epoch = _read_snapshot(folder, notes)
         epoch = max(epoch, _apply_log(folder, image, notes, is_clean=is_clean))
         # a snapshot, even an incomplete one, may have later records than were read
-        for offset, _, file in _list_snapshots(folder)[:1]:
-            if offset > image.end_offset:
-                raise _gap_error(folder.path(file), image.end_offset)
+        offset, _, file = next(iter(_list_snapshots(folder)), (0, -1, ""))
+        if offset > image.end_offset:
+            raise _gap_error(folder.path(file), image.end_offset)
         for name, settings_of_topic in image.settings.items():
             if sum(map(len, itertools.chain(*settings_of_topic.items()))) > _MAX_TOPIC_BYTES:
                 text = "the settings of a topic are too large"
