@@ -49,6 +49,7 @@ from distlog.core.maintain.group_rewrite import (
 from distlog.core.maintain.survivors import ScannedRecords, scan_records
 from distlog.core.read.lookup import first_in
 from distlog.core.segments.chunks import Chunk
+from distlog.core.segments.producer_states import transactional_segments
 from distlog.core.segments.segment_parts import INDEX_FIELDS
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_logs
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
@@ -210,9 +211,8 @@ def _streamed(
 
 def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTransaction]:
     """Read the aborted transactions of the segments, in the order of their last offsets."""
-    return [
-        transaction for segment in transactional_of(segments) for transaction in reader.aborted_transactions(segment)
-    ]
+    transactional = transactional_segments(segments)
+    return [transaction for segment in transactional for transaction in reader.aborted_transactions(segment)]
 
 
 def _with_own_fields(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
@@ -517,7 +517,7 @@ class BatchJoin:
         return cls(usual_batch(config), largest_batch(config), levels, aborted)
 
     def with_input_fields(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
-        transactional, newest = transactional_of(inputs), int(np.argmax(inputs.max_timestamps))
+        transactional, newest = transactional_segments(inputs), int(np.argmax(inputs.max_timestamps))
         # the output has another time if an input's metadata leaves out its end markers
         is_of_input = inputs.max_timestamps[newest] == output.max_timestamp
         return dataclasses.replace(
@@ -661,8 +661,3 @@ class _Part:
         base_offsets = self.base_offsets[rows]
         # any offsets serve for `offsets_of_max_timestamp`: the segment takes its one from the metadata of inputs
         return FilteredBatches(data, batches, base_offsets, base_offsets, min_timestamps[rows]), rows
-
-
-def transactional_of(segments: SegmentTable) -> list[SegmentInfo]:
-    """The segments with transactions, without objects for all others."""
-    return [segments[int(row)] for row in np.flatnonzero(segments.array("has_transactions"))]

@@ -56,7 +56,7 @@ from distlog.core.maintain.verify_segment import (
 )
 from distlog.core.read.consumer_offsets import all_kafka_positions
 from distlog.core.read.group_log import group_states
-from distlog.core.segments.producer_states import SegmentTransactions, transactional_segments, transactions_of
+from distlog.core.segments.producer_states import SegmentTransactions, transactions_of
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size, part_of
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription
@@ -497,7 +497,7 @@ def rebuild_transactions(
     by_segment = {(segment.segment.partition, segment.segment.stem): segment for segment in rebuilt}
     sound_counts = Counter(segment.segment.partition for segment in rebuilt if not segment.error)
     for number, state in enumerate(snapshot.partitions):
-        if sound_counts[number] == len(state.segments) and transactional_segments(state):
+        if sound_counts[number] == len(state.segments):
             for transactions in transactions_of(reader, state):
                 key = number, transactions.segment.stem
                 by_segment[key] = _rebuild_transactions_of(reader, by_segment[key], transactions, dry_run=dry_run)

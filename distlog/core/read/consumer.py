@@ -36,7 +36,7 @@ from distlog.core.read.lookup import EARLIEST, LATEST, offsets_for_times
 from distlog.core.read.scan import check_choice, check_columns, checked_workers, plan_slices
 from distlog.core.segments import segment_reader
 from distlog.core.segments.chunks import IsolationLevel, OutOfRange, bounded_start
-from distlog.core.segments.producer_states import last_stable_offset, transactional_segments
+from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle
 from distlog.core.times import Time, elapsed_s, to_ms
 
@@ -388,10 +388,9 @@ class ConsumedLog:
         """Return the offset before which records may be read: the log end, or the last stable offset."""
         if partition not in self._ends:
             state = self.snapshot.partitions[partition]
-            is_bounded = self._isolation == "read_committed" and transactional_segments(state)
-            self._ends[partition] = (
-                last_stable_offset(self.handle.reader, state) if is_bounded else state.log_end_offset
-            )
+            is_committed = self._isolation == "read_committed"
+            end = last_stable_offset(self.handle.reader, state) if is_committed else state.log_end_offset
+            self._ends[partition] = end
         return self._ends[partition]
 
     def refresh(self, *, forced: bool = False) -> bool:

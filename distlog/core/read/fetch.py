@@ -317,7 +317,7 @@ def open_transactions(reader: SegmentReader, partition: int, state: PartitionSta
     if stable >= state.log_end_offset:
         return []
     producers = ProducerStates(is_complete=False)
-    for segment in transactional_segments(state, stable):
+    for segment in transactional_segments(state.segments, stable):
         for chunk in whole_log(reader, segment):
             producers.observe(chunk.data, chunk.batches, segment.shift)
     transactions = []

@@ -23,7 +23,7 @@ from distlog.core.commits.deduplication import (
     ProducerBatch,
     ProducerState,
 )
-from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, SegmentInfo
+from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.format.indexes import AbortedTransaction, collect_aborted
@@ -347,16 +347,16 @@ def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
 
 
-def transactional_segments(state: PartitionState, start: int = 0) -> list[SegmentInfo]:
-    first = state.segments.find(start)
-    rows = np.flatnonzero(state.segments.array("has_transactions")[first:]) + first
-    return [state.segments[int(row)] for row in rows]
+def transactional_segments(segments: SegmentTable, start: int = 0) -> list[SegmentInfo]:
+    """The segments with transactions that reach past the offset `start`, without objects for all others."""
+    first = segments.find(start)
+    return [segments[int(row)] for row in np.flatnonzero(segments.array("has_transactions")[first:]) + first]
 
 
 def aborted_transactions(reader: SegmentReader, state: PartitionState, start: int) -> list[AbortedTransaction]:
     return [
         transaction
-        for segment in transactional_segments(state, start)
+        for segment in transactional_segments(state.segments, start)
         for transaction in _aborted_in(reader, state, segment)
     ]
 
@@ -365,7 +365,7 @@ def aborted_between(
     reader: SegmentReader, state: PartitionState, start: int, end: int
 ) -> Iterator[AbortedTransaction]:
     """The aborted transactions that reach into [start, end), as Kafka's `collectAbortedTransactions`."""
-    for segment in transactional_segments(state, start):
+    for segment in transactional_segments(state.segments, start):
         transactions, is_complete = collect_aborted(_aborted_in(reader, state, segment), start, end)
         yield from transactions
         if is_complete:
@@ -394,7 +394,7 @@ class SegmentTransactions(NamedTuple):
 def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[SegmentTransactions]:
     """Read the logs of the segments with transactions."""
     transactions = OpenTransactions()
-    for segment in transactional_segments(state):
+    for segment in transactional_segments(state.segments):
         aborted = list[AbortedTransaction]()
         for chunk in whole_log(reader, segment):
             # a batch that compaction emptied hides nothing, and opens nothing
