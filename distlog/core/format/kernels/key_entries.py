@@ -15,10 +15,9 @@ BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
-#: Pairs are sorted in buckets of the hashes with the same first bits.
-BUCKETS = 1 << 10
-BUCKET_SHIFT = 63 - 10
-#: Results of a search that are not entries: the hash has none, or its entry lies before or after the given blocks.
+#: Pairs are sorted in buckets of the hashes with the same first 10 of 63 bits.
+BUCKETS, BUCKET_SHIFT = 1 << 10, 63 - 10
+#: Results of a search, above the values of entries: the hash has none, or its entry is before or after these blocks.
 ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = (result + (1 << 40) for result in range(4))
 
 
@@ -109,13 +108,13 @@ def sort_buckets(
     bits: int,
     most_moves: int,
     targets: np.ndarray,
-    other_hashes: np.ndarray,
-    other_positions: np.ndarray,
+    scratch_hashes: np.ndarray,
+    scratch_positions: np.ndarray,
 ) -> bool:
     """Sort the pairs of each bucket by hash and then position; returns False, with all pairs, after `most_moves`.
 
     They are sorted by the next `bits` bits of their hashes and then by insertion, a bucket at a time so that it stays
-    in the processor's cache. `targets` has room for 2^bits numbers, and the other arrays for the largest bucket.
+    in the processor's cache. `targets` has room for 2^bits numbers, the scratch arrays for the largest bucket.
     """
     shift = BUCKET_SHIFT - bits
     last_target = targets.size - 1
@@ -127,14 +126,14 @@ def sort_buckets(
         for row in range(start, end):
             number = item_at(hashes, row) >> shift & last_target
             put_at(targets, number, item_at(targets, number) + 1)
-        total = 0
+        next_target = 0
         for number in range(targets.size):
             count = item_at(targets, number)
-            put_at(targets, number, total)
-            total += count
-        _move_to_buckets(hashes, positions, start, end, shift, targets, other_hashes, other_positions)
+            put_at(targets, number, next_target)
+            next_target += count
+        _move_to_buckets(hashes, positions, start, end, shift, targets, scratch_hashes, scratch_positions)
         for row in range(start, end):
-            key_hash, position = item_at(other_hashes, row - start), item_at(other_positions, row - start)
+            key_hash, position = item_at(scratch_hashes, row - start), item_at(scratch_positions, row - start)
             hole = row
             while (
                 hole > start
