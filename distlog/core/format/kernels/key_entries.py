@@ -171,7 +171,8 @@ def write_items(
 ) -> tuple[int, int]:
     """Write the entries and postings of sorted pairs, and their checksums; returns the number of each.
 
-    Both tables have room for as many items as there are pairs.
+    The value of an entry is a position, or ~ the number of its first posting; the last posting of an entry is ~ its
+    position. Both tables have room for as many items as there are pairs.
     """
     entry = posting = start = 0
     while start < hashes.size:
@@ -223,8 +224,7 @@ def first_bad_block(blocks: np.ndarray, log_crc: int) -> int:
 @inlined
 def _find(blocks: np.ndarray, start: int, count: int, key_hash: int) -> int:
     """Return the value of the hash's entry, or another result, by the `count` entries in the blocks from `start`."""
-    low = 0
-    high = count
+    low, high = 0, count
     while low < high:
         middle = (low + high) // 2
         if int_at(blocks, start + _entry_at(middle), 8) < key_hash:
