@@ -212,9 +212,8 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
     heads = _short_indexes(starts[other_rows], lengths[other_rows], data)
     distinct_heads, head_of_row = np.unique(heads, return_inverse=True)
     decoded = [_read_indexes(head.to_bytes(_SHORT_INDEXES_BYTES, "little")) for head in distinct_heads.tolist()]
-    for indexes, _ in decoded:
-        code_by_indexes.setdefault(indexes, len(code_by_indexes))
-    codes[other_rows] = np.array([code_by_indexes[indexes] for indexes, _ in decoded], np.intp)[head_of_row]
+    head_codes = [code_by_indexes.setdefault(indexes, len(code_by_indexes)) for indexes, _ in decoded]
+    codes[other_rows] = np.array(head_codes, np.intp)[head_of_row]
     sizes[other_rows] = np.array([size for _, size in decoded], np.int64)[head_of_row]
     for row in other_rows[heads == 0].tolist():
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
