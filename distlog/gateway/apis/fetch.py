@@ -34,8 +34,8 @@ _NO_OFFSETS = LogOffsets(-1, -1, -1)
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
     """Return the records, or None if the fetch waits for `min_bytes`: then it is called again."""
-    body, delayed = request.body, request.handler_state
-    if delayed is None:
+    body, operation = request.body, request.handler_state
+    if operation is None:
         wait_s = min(max(body.max_wait / 1000, 0), _MAX_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
         if request.get("session_epoch", _NEW_SESSION_EPOCH) > _NEW_SESSION_EPOCH:
@@ -45,21 +45,21 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
             for topic in body.topics
             for partition in topic.partitions
         }
-        delayed = request.handler_state = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
+        operation = request.handler_state = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
     while True:
-        broker.fetches.forget(delayed)
-        reads = _read_all(request, broker, delayed)
+        broker.fetches.forget(operation)
+        reads = _read_all(request, broker, operation)
         missing = body.min_bytes - sum(read.size for read in reads)
         if missing <= 0 or request.is_gone or any(read.code is not ErrorCode.none for read in reads):
             break
-        if delayed.is_over or broker.fetches.is_stopped:
+        if operation.is_over or broker.fetches.is_stopped:
             break
-        delayed.missing = missing
-        delayed.visible_ends = {
+        operation.missing = missing
+        operation.visible_ends = {
             read.partition: read.data.visible_end for read in reads if read.partition and read.data
         }
         broker.fetch_memory.release(sum(read.size for read in reads))
-        if broker.fetches.wait(delayed):
+        if broker.fetches.wait(operation):
             return None
     return _response(request, broker, reads)
 
@@ -78,8 +78,8 @@ class _FetchedPartition(NamedTuple):
         return len(self.data.batches) if self.data is not None and self.data.batches is not None else 0
 
 
-def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
-    partitions, committed = delayed.partitions, delayed.committed
+def _read_all(request: Request, broker: Broker, operation: DelayedFetch) -> list[_FetchedPartition]:
+    partitions, committed = operation.partitions, operation.committed
     requested_bytes = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
     reserved_bytes = broker.fetch_memory.reserve(
         min(requested_bytes, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)

@@ -258,7 +258,7 @@ class ProduceRequest(DelayedAppend):
         assert batch.partition is not None
         if batch.records:
             self._broker.metadata.failed_batches.remove(batch.topic, batch.number, batch.records)
-        self._broker.fetches.appended(batch.partition)
+        self._broker.fetches.on_append(batch.partition)
         _warn_of_early_times(batch, batch.partition)
 
     def _fail(self, batches: Iterable[ProducedBatch], error: BaseException | None = None) -> None:

@@ -213,7 +213,7 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
         broker.transactions.check_hangs(requested.producer_id, (topic, number))
 
     hosted.end_transaction({number: run}, check_hangs, timeout_s=OWN_WAIT_S)[number].result()
-    broker.fetches.appended(partition)
+    broker.fetches.on_append(partition)
     return None
 
 

@@ -47,10 +47,10 @@ _log = logging.getLogger("distlog.gateway")
 #: A pause has this many times the duration of its check, unless the longest pause is shorter.
 _PAUSES_PER_CHECK = 10
 
-Delayed = TypeVar("Delayed", bound="DelayedOperation")
+Operation = TypeVar("Operation", bound="DelayedOperation")
 
 
-class _Purgatory(ABC, Generic[Delayed]):
+class _Purgatory(ABC, Generic[Operation]):
     """Requests that wait for an event, which a thread checks with pauses of `shortest_s` to `longest_s`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class _Purgatory(ABC, Generic[Delayed]):
     ) -> None:
         self._name, self._handle_again, self._shortest_s, self._longest_s = name, handle_again, shortest_s, longest_s
         self._lock = threading.Lock()
-        self._waiting: dict[Delayed, None] = {}
+        self._waiting: dict[Operation, None] = {}
         self._changed, self.is_stopped = threading.Event(), False
         self._thread = threading.Thread(target=self._check_periodically, name=name, daemon=True)
 
@@ -76,38 +76,38 @@ class _Purgatory(ABC, Generic[Delayed]):
             waiting = list(self._waiting)
         self._wake(waiting)
 
-    def _add(self, delayed: Delayed) -> bool:
+    def _add(self, operation: Operation) -> bool:
         """Let a request wait; returns False if its time is over, or the gateway is stopping."""
         with self._lock:
-            if self.is_stopped or delayed.is_over:
+            if self.is_stopped or operation.is_over:
                 return False
-            delayed.is_waiting = True
-            self._waiting[delayed] = None
-            self._watch(delayed)
+            operation.is_waiting = True
+            self._waiting[operation] = None
+            self._watch(operation)
         self._changed.set()
         return True
 
-    def _wake(self, waiting: Iterable[Delayed]) -> None:
+    def _wake(self, waiting: Iterable[Operation]) -> None:
         """Let handlers handle these requests again, unless another thread has woken them."""
-        for delayed in waiting:
-            if self._claim(delayed):
-                self._handle_again(delayed.request)
+        for operation in waiting:
+            if self._claim(operation):
+                self._handle_again(operation.request)
 
-    def _claim(self, delayed: Delayed) -> bool:
+    def _claim(self, operation: Operation) -> bool:
         """End the wait of a request; returns False if another thread has done so."""
         with self._lock:
-            if not delayed.is_waiting:
+            if not operation.is_waiting:
                 return False
-            delayed.is_waiting = False
-            del self._waiting[delayed]
-            self._unwatch(delayed)
+            operation.is_waiting = False
+            del self._waiting[operation]
+            self._unwatch(operation)
             return True
 
     @abstractmethod
-    def _watch(self, delayed: Delayed) -> None:
+    def _watch(self, operation: Operation) -> None:
         """Note what a request waits for; the lock is held."""
 
-    def _unwatch(self, delayed: Delayed) -> None:
+    def _unwatch(self, operation: Operation) -> None:
         """Forget what a request waited for; the lock is held."""
 
     @abstractmethod
@@ -198,46 +198,46 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         self._by_partition: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
         self._watched = Counter[CpuUse]()
 
-    def wait(self, delayed: DelayedFetch) -> bool:
+    def wait(self, fetch: DelayedFetch) -> bool:
         """Let a fetch wait; returns False if there are enough records already, or its time is over."""
-        if not self._add(delayed):
+        if not self._add(fetch):
             return False
         # an append between the read of the fetch and its wait did not wake it: check again
-        return not (delayed.is_complete(_visible_end, delayed.watched) and self._claim(delayed))
+        return not (fetch.is_complete(_visible_end, fetch.watched) and self._claim(fetch))
 
-    def forget(self, delayed: DelayedFetch) -> None:
-        if not delayed.watched:
+    def forget(self, fetch: DelayedFetch) -> None:
+        if not fetch.watched:
             return
-        owner = _owner(delayed)
+        owner = _owner(fetch)
         with self._lock:
-            change_count(self._watched, owner, -len(delayed.watched))
-            for partition in delayed.watched:
+            change_count(self._watched, owner, -len(fetch.watched))
+            for partition in fetch.watched:
                 fetches = self._by_partition[partition]
-                del fetches[delayed]
+                del fetches[fetch]
                 if not fetches:
                     del self._by_partition[partition]
-            delayed.watched = ()
+            fetch.watched = ()
 
-    def appended(self, partition: Partition) -> None:
+    def on_append(self, partition: Partition) -> None:
         if partition not in self._by_partition:
             return
         ends, fetches_of_share, waiting = cache(_visible_end), Counter[CpuUse](), list[DelayedFetch]()
         with self._lock:
-            for delayed in self._by_partition.get(partition, ()):
-                fetches_of_share[delayed.request.share] += 1
-                if delayed.is_waiting and fetches_of_share[delayed.request.share] <= _MAX_WOKEN:
-                    waiting.append(delayed)
-        self._wake([delayed for delayed in waiting if delayed.is_complete(ends, [partition])])
+            for fetch in self._by_partition.get(partition, ()):
+                fetches_of_share[fetch.request.share] += 1
+                if fetch.is_waiting and fetches_of_share[fetch.request.share] <= _MAX_WOKEN:
+                    waiting.append(fetch)
+        self._wake([fetch for fetch in waiting if fetch.is_complete(ends, [partition])])
 
-    def _watch(self, delayed: DelayedFetch) -> None:
-        remaining, owner = _MAX_WATCHED - self._watched.total(), _owner(delayed)
+    def _watch(self, fetch: DelayedFetch) -> None:
+        remaining, owner = _MAX_WATCHED - self._watched.total(), _owner(fetch)
         # a client may watch half of the partitions that other clients leave
-        if self._watched[owner] + len(delayed.visible_ends) > (remaining + self._watched[owner]) // 2:
+        if self._watched[owner] + len(fetch.visible_ends) > (remaining + self._watched[owner]) // 2:
             return
-        delayed.watched = tuple(delayed.visible_ends)
-        self._watched[owner] += len(delayed.watched)
-        for partition in delayed.watched:
-            self._by_partition[partition][delayed] = None
+        fetch.watched = tuple(fetch.visible_ends)
+        self._watched[owner] += len(fetch.watched)
+        for partition in fetch.watched:
+            self._by_partition[partition][fetch] = None
 
     def _check(self) -> None:
         with self._lock:
@@ -248,14 +248,14 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
                 topic.refresh(self._refresh_ms)
         ends = cache(_visible_end)
         self._wake(
-            delayed
-            for delayed in waiting
-            if delayed.is_over or delayed.request.is_gone or delayed.is_complete(ends, delayed.watched)
+            fetch
+            for fetch in waiting
+            if fetch.is_over or fetch.request.is_gone or fetch.is_complete(ends, fetch.watched)
         )
 
 
-def _owner(delayed: DelayedFetch) -> CpuUse:
-    share = delayed.request.share
+def _owner(fetch: DelayedFetch) -> CpuUse:
+    share = fetch.request.share
     return share.parent or share
 
 
@@ -292,24 +292,24 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         """The seconds that a handler may wait for a lock: 0 if requests wait for this partition already."""
         return 0 if partition in self._wait_counts else SHORT_WAIT_S
 
-    def wait(self, delayed: DelayedAppend, locks: Mapping[Partition, bool]) -> bool:
+    def wait(self, append: DelayedAppend, locks: Mapping[Partition, bool]) -> bool:
         """Let a request wait for locks; returns False if its time is over."""
-        delayed.locks = dict(locks)
-        return self._add(delayed)
+        append.locks = dict(locks)
+        return self._add(append)
 
-    def _watch(self, delayed: DelayedAppend) -> None:
-        self._wait_counts.update(delayed.locks.keys())
+    def _watch(self, append: DelayedAppend) -> None:
+        self._wait_counts.update(append.locks.keys())
 
-    def _unwatch(self, delayed: DelayedAppend) -> None:
-        for partition in delayed.locks:
+    def _unwatch(self, append: DelayedAppend) -> None:
+        for partition in append.locks:
             change_count(self._wait_counts, partition, -1)
 
     def _check(self) -> None:
         with self._lock:
             waiting = list(self._waiting)
-        locks = {lock for delayed in waiting for lock in delayed.locks.items()}
+        locks = {lock for append in waiting for lock in append.locks.items()}
         free = {(partition, flush) for partition, flush in locks if _is_free(partition, flush)}
-        self._wake([delayed for delayed in waiting if delayed.is_over or not free.isdisjoint(delayed.locks.items())])
+        self._wake([append for append in waiting if append.is_over or not free.isdisjoint(append.locks.items())])
 
 
 def _is_free(partition: Partition, flush: bool) -> bool:

@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
@@ -157,22 +158,23 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         has_last_epoch = producer.epoch >= LAST_EPOCH
         return ProducerId(self._new_id(), 0) if has_last_epoch else ProducerId(producer.id, producer.epoch + 1)
 
-    def _decide(self, transaction: CoordinatedTransaction, decided: TransactionState) -> None:
+    def _decide(self, transaction: CoordinatedTransaction, decision: TransactionState) -> None:
         """Store a decision, which is final, and write its markers; if they fail, `run_timers` repeats them."""
-        self._log.write(decided)
-        transaction.state = decided
+        self._log.write(decision)
+        transaction.state = decision
         try:
-            self._write_end(transaction, decided)
+            self._write_end(transaction, decision)
         except DistlogError as error:
-            _log.warning("the transaction of %r is decided, but not visible yet: %s", decided.transactional_id, error)
+            text = "the transaction of %r is decided, but not visible yet: %s"
+            _log.warning(text, decision.transactional_id, error)
 
     def _write_end(
-        self, transaction: CoordinatedTransaction, decided: TransactionState, timeout_s: float = OWN_WAIT_S
+        self, transaction: CoordinatedTransaction, decision: TransactionState, timeout_s: float = OWN_WAIT_S
     ) -> None:
-        self._ends.end(decided, timeout_s)
-        completed = decided.completed(self._clock())
-        self._log.write(completed, is_durable=False)
-        transaction.state = completed
+        self._ends.end(decision, timeout_s)
+        final_state = decision.completed(self._clock())
+        self._log.write(final_state, is_durable=False)
+        transaction.state = final_state
 
     def _finish_if_decided(self, transaction: CoordinatedTransaction) -> TransactionState:
         """Finish a decided transaction, and return the state. Raises CoordinatorError: the client must retry."""
@@ -204,17 +206,17 @@ class TransactionEnds:
     ) -> None:
         self._metadata, self._fetches, self._log, self._clock = metadata, fetches, log, clock
 
-    def end(self, decided: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
+    def end(self, decision: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
         """Write durable end markers; a partition of a dropped topic needs none. Raises DistlogError."""
         numbers = defaultdict[str, list[int]](list)
-        for topic, number in sorted(decided.partitions):
+        for topic, number in sorted(decision.partitions):
             numbers[topic].append(number)
-        for partitions in in_parallel(lambda topic: self._end(decided, topic, numbers[topic], timeout_s), numbers):
+        for partitions in in_parallel(lambda topic: self._end(decision, topic, numbers[topic], timeout_s), numbers):
             for partition in partitions:
-                self._fetches.appended(partition)
+                self._fetches.on_append(partition)
 
     def _end(
-        self, decided: TransactionState, topic: str, numbers: Sequence[int], timeout_s: float
+        self, decision: TransactionState, topic: str, numbers: Sequence[int], timeout_s: float
     ) -> list[Partition]:
         try:
             hosted = self._metadata.fresh_topic(topic)
@@ -225,29 +227,26 @@ class TransactionEnds:
             return []
         # a new topic of the same name may have fewer partitions
         existing = [number for number in numbers if number < len(hosted.snapshot.partitions)]
-        producer, is_committed = decided.producer, decided.status is TransactionStatus.PREPARE_COMMIT
+        producer, is_committed = decision.producer, decision.status is TransactionStatus.PREPARE_COMMIT
         markers = {
             number: marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
             for number in existing
         }
-        fence = partial(self._check_current, decided)
+        fence = partial(self._check_current, decision)
         results = hosted.end_transaction(markers, fence, timeout_s=timeout_s) if markers else {}
         # wait for all markers before an error is raised: none may be in flight afterwards
         wait(results.values())
         if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
             # the topic was dropped: a new topic of this name may also have records of the transaction
             self._metadata.forget(hosted)
-            return self._end(decided, topic, numbers, timeout_s)
+            return self._end(decision, topic, numbers, timeout_s)
         return [hosted.partition(number) for number in existing if _has_marker(results[number])]
 
-    def _check_current(self, decided: TransactionState, snapshot: Snapshot) -> None:
+    def _check_current(self, decision: TransactionState, snapshot: Snapshot) -> None:
         """Raise _AlreadyFinishedError unless the id's newest state is this decision, with markers to write."""
-        newest = self._log.newest(decided.transactional_id)
-        if newest is None or (newest.producer, newest.status, newest.started_ms) != (
-            decided.producer,
-            decided.status,
-            decided.started_ms,
-        ):
+        newest = self._log.newest(decision.transactional_id)
+        identity = attrgetter("producer", "status", "started_ms")
+        if newest is None or identity(newest) != identity(decision):
             raise _AlreadyFinishedError
 
 
