@@ -244,8 +244,6 @@ def doctor(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check, with advice if the check fails."""
-
     check: str
     status: str
     result: str
@@ -424,7 +422,6 @@ def _store_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _topic_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
-    """Check the topics in the folder: whether they open, and whether copies share an id."""
     errors: dict[str, DistlogError] = {}
     try:
         with warnings.catch_warnings():

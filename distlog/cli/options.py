@@ -55,7 +55,6 @@ def settings(name: str, about: str, *, repeats_names: bool = False) -> Any:
 
 
 def time(about: str) -> Any:
-    """An option whose value is the time of a record."""
     return typer.Option(metavar="TIME", parser=usage(arguments.record_time), help=about)
 
 

@@ -272,7 +272,6 @@ class Service:
         )
 
     def run_once(self) -> int:
-        """Run each task once, and print one report. Returns the exit status."""
         runs = list[TaskRun]()
         self._on_run = runs.append
         with self._line:

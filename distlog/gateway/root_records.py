@@ -88,7 +88,6 @@ class RootRecords(ABC, Generic[Key, Value]):
                 self._is_reported = True
 
     def try_refresh(self) -> None:
-        """Refresh; an error is logged."""
         try:
             self.refresh()
         except Exception as error:
@@ -255,8 +254,6 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
 
 
 class RootUsers(RootRecords[Credential, ScramSecret]):
-    """The users in a root, whose names and secrets administrators change by Kafka's API."""
-
     name, subject, parse = CREDENTIALS_TOPIC, "the credentials of users", staticmethod(decode_credential)
     #: The secrets by user and mechanism, as of the last refresh; another object after a change.
     secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
@@ -325,8 +322,6 @@ def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
 
 
 class DynamicConfigs(RootRecords[_Key, float]):
-    """The quotas and settings of groups that administrators change at run time."""
-
     name, subject, parse = CONFIGS_TOPIC, "quotas and settings of groups", staticmethod(decode_config)
 
     def __init__(

@@ -40,7 +40,6 @@ class MaintenanceJob:
     work: Work
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Parse the arguments, maintain each topic and print its report. Returns the exit status."""
 
         def run(options: argparse.Namespace) -> int:
             start_s = time.monotonic()

@@ -358,7 +358,6 @@ def _spare_memory() -> None:
 
 
 def _finished_runs(results: Sequence[FinishedRun | InvalidRecordError]) -> list[FinishedRun]:
-    """Return the finished runs. Raises the first error in the order of the input."""
     finished_runs = [result for result in results if isinstance(result, FinishedRun)]
     if len(finished_runs) < len(results):
         raise next(result for result in results if isinstance(result, InvalidRecordError))

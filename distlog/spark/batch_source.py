@@ -402,7 +402,7 @@ class KnownTopics:
         self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """Load the newest snapshot; one of at most `recent_ms` may miss later commits, for fewer requests."""
+        """Load the newest snapshot; commits after one of the last `recent_ms` may be missing, for fewer requests."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
         try:

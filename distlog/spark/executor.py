@@ -101,7 +101,6 @@ def cost(item: WorkItem) -> int:
 
 
 def target_cost(items: Iterable[WorkItem], core_count: int) -> int:
-    """Return the cost of one task, for equal work on all cores."""
     return SplitSize(core_count).target_bytes(sum(map(cost, items)))
 
 
@@ -381,7 +380,6 @@ def _plan_stages(
 def _cleaned(
     plan: CleaningPlan, results: Sequence[RewrittenGroup | RewriteFailure]
 ) -> RewrittenPartition | RewriteFailure:
-    """Return the cleaned partition with its groups in order, or the first failure."""
     groups = list[RewrittenGroup]()
     for result in results:
         if isinstance(result, RewriteFailure):

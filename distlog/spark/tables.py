@@ -310,8 +310,6 @@ class _CommitMark:
 
 @dataclass(slots=True)
 class LakeTable(ABC):
-    """A table of Delta or Iceberg."""
-
     spark: SparkSession
     requested_name: str
     #: The name in SQL.
@@ -410,8 +408,6 @@ class LakeTable(ABC):
 
 @dataclass(slots=True)
 class DeltaTable(LakeTable):
-    """A table of Delta, by its path or by its name in a catalog."""
-
     format = "delta"
     jars: ClassVar[Mapping[str, str]] = {
         "4.0": "io.delta:delta-spark_2.13:4.0.0",
@@ -463,8 +459,6 @@ class DeltaTable(LakeTable):
 
 @dataclass(slots=True)
 class IcebergTable(LakeTable):
-    """A table of Iceberg, by its name in a catalog."""
-
     format = "iceberg"
     jars: ClassVar[Mapping[str, str]] = {
         "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",

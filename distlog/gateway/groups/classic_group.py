@@ -22,7 +22,7 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 
 
 class ClassicGroup:
-    """The group `id`, for one thread; clocks give ms. No method waits or does I/O: callbacks answer."""
+    """The group `id`; not thread-safe. No method waits or does I/O: callbacks answer calls. Clocks give ms."""
 
     def __init__(
         self,
@@ -529,7 +529,6 @@ class Members:
         self._instances[str(old.instance_id)] = new_id
 
     def checked_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """The member with these ids. Raises CoordinatorError if it is missing or fenced."""
         if instance_id is not None:
             current = self._instances.get(instance_id)
             if current is None:

@@ -40,7 +40,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Store all offsets or none. Without a generation (-1), the group may have no members, or be new."""
+        """Store all offsets or none. With the generation -1, the group must have no members, and may be new."""
         try:
             _check_metadata(positions)
             missing = ErrorCode.illegal_generation

@@ -232,7 +232,7 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class DroppedTopics:
-    """Deletes groups' offsets in topics that were dropped after an earlier check; `find` finds a topic."""
+    """Deletes groups' offsets in topics dropped since an earlier check; `find` raises TopicNotFoundError."""
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
         self._offsets, self._find = offsets, find
@@ -314,7 +314,6 @@ class GroupServices:
         _try_to("expiring committed offsets", self.offsets.expire)
 
     def share(self, store: LeaderStore, read_partition_count: Callable[[], int]) -> Coordination:
-        """Coordinate another store by the same lease."""
         self._coordinations.append(Coordination(self._lease, store, self._unloaded))
         self._count_readers.append(read_partition_count)
         return self._coordinations[-1]

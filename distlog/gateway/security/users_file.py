@@ -80,7 +80,6 @@ def secret_of_salted(mechanism: str, salted_password: bytes, salt: bytes, iterat
 
 
 def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, ScramSecret]:
-    """Secrets of a password for all mechanisms, with salts from `random`."""
     return {mechanism: secret_of(mechanism, password, random(SALT_BYTES), ITERATIONS) for mechanism in HASHES}
 
 

@@ -161,7 +161,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """A client's rights; all without `lists`. Checked before a resource is opened, to not reveal what exists."""
+    """A client's rights: all without `lists`. Checked before a resource is opened, to not reveal what exists."""
 
     lists: AccessLists | None = None
     principal: str = ""
@@ -226,8 +226,6 @@ def parsed_size(request: Request) -> int:
 
 
 class SaslToken(NamedTuple):
-    """A client's token, with the field of SaslAuthenticate."""
-
     auth_bytes: bytes
 
 

@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
     def check_client(self, users: Users | None) -> None:
         """Close the connection of a client that takes too long, or whose user was removed from `users`."""
         is_idle = not self._in_flight and not self._frames.is_started
-        reason = self._timeouts.expiry(is_idle=is_idle, is_authenticated=self.session.principal is not None)
+        reason = self._timeouts.close_reason(is_idle=is_idle, is_authenticated=self.session.principal is not None)
         if reason is not None:
             self.hang_up(reason, is_routine=reason is _IDLE)
         elif users is not None and self.session.sasl is not None and self.session.sasl.is_revoked(users):
@@ -717,8 +717,7 @@ class ConnectionTimeouts:
     def _end_s(self, size: int) -> float:
         return self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
 
-    def expiry(self, *, is_idle: bool, is_authenticated: bool) -> str | None:
-        """Return the reason to close the connection now, if any."""
+    def close_reason(self, *, is_idle: bool, is_authenticated: bool) -> str | None:
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._touched_s)
         due_s = [

@@ -133,14 +133,14 @@ def test_time_is_measured_from_the_first_byte_and_a_large_one_has_more_of_it() -
     for now[0] in range(0, 41, 10):
         timeouts.note_activity()
         timeouts.begin_receiving(0)
-        assert timeouts.expiry(is_idle=False, is_authenticated=True) is None
+        assert timeouts.close_reason(is_idle=False, is_authenticated=True) is None
     now[0] = 40.5
-    assert "too slow" in str(timeouts.expiry(is_idle=False, is_authenticated=True))
+    assert "too slow" in str(timeouts.close_reason(is_idle=False, is_authenticated=True))
     timeouts.end_receiving()
-    assert timeouts.expiry(is_idle=False, is_authenticated=True) is None
+    assert timeouts.close_reason(is_idle=False, is_authenticated=True) is None
     now[0] = 641
-    assert "idle" in str(timeouts.expiry(is_idle=True, is_authenticated=True))
-    assert "did not authenticate" in str(timeouts.expiry(is_idle=True, is_authenticated=False))
+    assert "idle" in str(timeouts.close_reason(is_idle=True, is_authenticated=True))
+    assert "did not authenticate" in str(timeouts.close_reason(is_idle=True, is_authenticated=False))
 
 
 def test_the_connections_of_one_address_are_bounded(root: Path) -> None:
