@@ -87,27 +87,27 @@ class FileReader:
     def check_first_files(self, files: Sequence[InputFile]) -> None:
         """Check the columns and options for the first file of each format that has bytes."""
         seen_fields = SeenFields(self.options.fields)
-        for form, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
-            if form == PARQUET:
+        for file_format, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
+            if file_format == PARQUET:
                 check_columns(self.storage, file, self.options)
-            elif form == CSV:
+            elif file_format == CSV:
                 is_compressed, storage = file.kind.compression is not None, self.storage
                 blocks = split_blocks(storage, whole_file(file)) if is_compressed else lines_after(storage, file, 0)
-                LineReading(self, form, seen_fields, file).read_names(next(blocks))
+                LineReading(self, file_format, seen_fields, file).read_names(next(blocks))
             else:
-                self.parser(form, seen_fields)
+                self.parser(file_format, seen_fields)
 
     def read(self, run: Run, seen_fields: SeenFields | None = None) -> RunReading:
         """Return an iterator of parts of consecutive splits; `seen_fields` gets the fields that objects have."""
         return RunReading(self, run, seen_fields or SeenFields(self.options.fields))
 
-    def parser(self, form: str, seen_fields: SeenFields, names: Sequence[str] | None = None) -> LineParser:
+    def parser(self, file_format: str, seen_fields: SeenFields, names: Sequence[str] | None = None) -> LineParser:
         options = self.options
-        if form == CSV:
+        if file_format == CSV:
             return CsvRows(names or (), options.fields, self.times)
-        if form == RECORDS:
+        if file_format == RECORDS:
             return JsonRecords(self.times)
-        if form == JSONL:
+        if file_format == JSONL:
             return JsonFields(options.fields, self.times, seen_fields)
         if options.pattern is not None:
             return PatternLines(options.pattern, self.times)
@@ -312,9 +312,11 @@ def _read_groups(run: Run) -> Iterator[list[FileSplit]]:
 class LineReading:
     """The records of the lines of one split or stream, block by block."""
 
-    def __init__(self, reader: FileReader, form: str, seen_fields: SeenFields, file: InputFile | None = None) -> None:
-        self._reader, self._form, self._seen_fields, self._file = reader, form, seen_fields, file
-        self._parser = None if form == CSV else reader.parser(form, seen_fields)
+    def __init__(
+        self, reader: FileReader, file_format: str, seen_fields: SeenFields, file: InputFile | None = None
+    ) -> None:
+        self._reader, self._format, self._seen_fields, self._file = reader, file_format, seen_fields, file
+        self._parser = None if file_format == CSV else reader.parser(file_format, seen_fields)
         #: The bytes of an unfinished row, and the source of the next bytes to parse.
         self._unfinished, self._origin = b"", Origin(0, file, 0, 0)
         self._consumed = 0
@@ -325,7 +327,7 @@ class LineReading:
         """Read the names of the columns of CSV in the first line of the first block."""
         try:
             names = header_names(block.text.partition(b"\n")[0])
-            self._parser = self._reader.parser(self._form, self._seen_fields, names)
+            self._parser = self._reader.parser(self._format, self._seen_fields, names)
         except InvalidRecordError as error:
             error.details.setdefault("file", self._file.name if self._file else None)
             raise

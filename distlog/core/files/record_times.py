@@ -120,20 +120,20 @@ class TimeReader:
         return Times(column_of(times, pa.int64()), faults)
 
     def _parse_formatted(self, text: str) -> int:
-        form = self.time_format or ""
+        time_format = self.time_format or ""
         try:
-            if any(directive in "YyGcx" for directive in re.findall(r"%(.)", form, re.DOTALL)):
-                return _ms_since_1970(datetime.strptime(text, form), text)
-            return self._in_latest_year(text, form)
+            if any(directive in "YyGcx" for directive in re.findall(r"%(.)", time_format, re.DOTALL)):
+                return _ms_since_1970(datetime.strptime(text, time_format), text)
+            return self._in_latest_year(text, time_format)
         except OverflowError as error:
             raise ValueError(str(error)) from None
 
-    def _in_latest_year(self, text: str, form: str) -> int:
+    def _in_latest_year(self, text: str, time_format: str) -> int:
         latest = datetime.fromtimestamp(self.now_ms / 1000, timezone.utc) + timedelta(days=1)
         # of eight years, one at least is a leap year
         for year in range(latest.year, latest.year - 9, -1):
             try:
-                time = datetime.strptime(f"{year} {text}", f"%Y {form}")
+                time = datetime.strptime(f"{year} {text}", f"%Y {time_format}")
             except ValueError:
                 # 29 February, or no time at all
                 if year == latest.year - 8:

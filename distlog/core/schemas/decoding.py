@@ -106,14 +106,14 @@ def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:
 
 
 def decode_singly(
-    read: Callable[[Any], Any], form: str, faults: dict[int, str], rows: Longs, payloads: Sequence[Any]
+    read: Callable[[Any], Any], expected: str, faults: dict[int, str], rows: Longs, payloads: Sequence[Any]
 ) -> dict[int, Any]:
-    """Return the values that `read` returns for payloads, by row; `faults` gets the rows that are not of `form`."""
+    """Return the values that `read` returns for payloads, by row; `faults` gets the rows that are not `expected`."""
     values = {}
     for row, payload in zip(rows.tolist(), payloads, strict=True):
         value, fault = attempt(read, payload)
         if fault:
-            faults[row] = f"the value is not {form}: {fault}"
+            faults[row] = f"the value is not {expected}: {fault}"
         else:
             values[row] = value
     return values
