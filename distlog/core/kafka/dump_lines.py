@@ -390,7 +390,6 @@ BATCH_LINE = Line(
 LEGACY_BATCH_LINE = Line("batch", (number_field("offset"), *_COMMON_BATCH_FIELDS))
 _COMMON_RECORD_FIELDS = (number_field("offset"), *time_fields("timestamp"), *number_fields("keySize", "valueSize"))
 RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, number_field("sequence")), begin="|", end="")
-
 LEGACY_RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, flag_field("isValid"), number_field("crc")), begin="|")
 BARE_RECORD_LINE = Line("record", ())
 
@@ -413,10 +412,8 @@ class LogStyle:
         if not records.size:
             return bytes_of(lines)
         # a batch's line comes before the lines of its records
-        batch_rows = np.arange(len(batches)) + np.cumsum(records.counts) - records.counts
-        order = np.full(len(batches) + records.size, -1)
-        order[batch_rows] = np.arange(len(batches))
-        order[order < 0] = len(batches) + np.arange(records.size)
+        numbers = np.arange(len(batches))
+        order = np.argsort(np.append(numbers, np.repeat(numbers, records.counts)), kind="stable")
         return bytes_of(pa.concat_arrays([lines, self._records(batches, records)]).take(integers(order)))
 
     def _records(self, batches: npt.NDArray[Any], records: DumpedRecords) -> pa.Array:
