@@ -249,6 +249,7 @@ class _Server:
     def _get(self, path: str, requested: str) -> _Registered:
         request = Request(self._url + path, headers=self._headers)
         try:
+            # the timeout is for each wait, and `_read` limits their sum
             with build_opener(_NoRedirect).open(request, timeout=ANSWER_SECONDS / 3) as answer:
                 return _Registered.parse(json.loads(self._read(answer)))
         except HTTPError as error:
@@ -280,9 +281,8 @@ class _Server:
         if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             text = "the registry refuses this user: put user and password into the address"
             return StorageDeniedError(text, registry=self._url, status=code)
-        text = (
-            "the registry redirects: use the address of the redirect" if 300 <= code < 400 else "the registry failed"
-        )
+        is_redirect = 300 <= code < 400
+        text = "the registry redirects: use the address of the redirect" if is_redirect else "the registry failed"
         return StorageError(text, registry=self._url, requested=requested, status=code)
 
     def __str__(self) -> str:
