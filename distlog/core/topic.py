@@ -257,9 +257,9 @@ class Topic:
         names, snapshot = check_columns(columns), self.live_snapshot
         times = time_bounds(start, end, start_time, end_time)
         bounds = offset_bounds(snapshot, partitions, start, end)
-        wanted_keys = None if keys is None else key_array(keys)
+        key_column = None if keys is None else key_array(keys)
         slices, isolation_filter = plan_slices(
-            self.reader, snapshot, bounds, isolation, out_of_range, times, keys=wanted_keys
+            self.reader, snapshot, bounds, isolation, out_of_range, times, keys=key_column
         )
         return Scan(self.reader, slices, names, isolation_filter, max_workers)
 

@@ -389,9 +389,8 @@ class LineReading:
             self._origin = Origin(0, origin.file, self.end, lines)
         options = self._reader.options
         bad = None if options.skips_bad_lines else next(iter(parsed.bad), None)
-        records = _with_added_columns(
-            parsed.records if bad is None else parsed.records.slice(0, bad.records_before), options
-        )
+        records = parsed.records if bad is None else parsed.records.slice(0, bad.records_before)
+        records = _with_added_columns(records, options)
         skipped = len(parsed.bad) if bad is None else 0
         yield InputPart(records, parsed.consumed, skipped, text, parsed.starts, origins)
         if bad is not None:

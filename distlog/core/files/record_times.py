@@ -99,9 +99,8 @@ class TimeReader:
             return Times(times, {})
         # many records have the same time, so read each distinct text once
         encoded = column.cast(pa.binary()).dictionary_encode()
-        distinct_times = self._read_values(
-            [value.decode(errors="replace") for value in encoded.dictionary.to_pylist()]
-        )
+        distinct_texts = [value.decode(errors="replace") for value in encoded.dictionary.to_pylist()]
+        distinct_times = self._read_values(distinct_texts)
         times = distinct_times.column.take(encoded.indices)
         if not distinct_times.faults:
             return Times(times, {})

@@ -431,9 +431,7 @@ def _scalars_as_json(column: pa.Array) -> pa.Array:
 
 
 def _times(column: pa.Array) -> pa.Array:
-    zone = column.type.tz
-    plain = (
-        column.cast(pa.timestamp(column.type.unit, "UTC")).cast(pa.timestamp(column.type.unit)) if zone else column
-    )
+    unit, zone = column.type.unit, column.type.tz
+    plain = column.cast(pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit)) if zone else column
     texts = pc.strftime(plain, "%Y-%m-%dT%H:%M:%S")
     return pc.binary_join_element_wise('"', texts, 'Z"' if zone else '"', "").cast(pa.large_binary())

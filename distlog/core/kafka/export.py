@@ -121,10 +121,8 @@ class ExportReport(Displayable):
         size = sum(partition.bytes_written for partition in self.partitions)
         segments = sum(partition.segments_written for partition in self.partitions)
         partitions = counted(len(self.partitions), "partition")
-        summary = (
-            f"exported {partitions} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
-        )
-        return "\n".join([summary, *self.notes])
+        amounts = f"{counted(segments, 'segment')}, {counted(size, 'byte')}"
+        return "\n".join([f"exported {partitions} to {self.log_dir}: wrote {amounts}", *self.notes])
 
     @property
     def notes(self) -> tuple[str, ...]:

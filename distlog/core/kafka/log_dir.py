@@ -373,9 +373,8 @@ class _Image:
 def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int) -> Iterator[bytes]:
     """Yield the values of relevant records, without making Python objects of other records."""
     values = decode(data, rows, columns=("value",), start_offset=start_offset, file=file).column("value")
-    is_framed = pc.and_(
-        pc.equal(pc.binary_slice(values, 0, 1), bytes([_FRAME])), pc.greater(pc.binary_length(values), 2)
-    )
+    has_version = pc.equal(pc.binary_slice(values, 0, 1), bytes([_FRAME]))
+    is_framed = pc.and_(has_version, pc.greater(pc.binary_length(values), 2))
     if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
         raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
     relevant = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_RELEVANT_PREFIXES)))
