@@ -1084,9 +1084,8 @@ class Topic:
 
 def check_grows(snapshot: Snapshot, count: int) -> None:
     if count <= len(snapshot.partitions):
-        raise InvalidPartitionsError(
-            "the number of partitions can only grow", partitions=len(snapshot.partitions), requested=count
-        )
+        text = "the number of partitions can only grow"
+        raise InvalidPartitionsError(text, partitions=len(snapshot.partitions), requested=count)
 
 
 _TIME = pa.timestamp("ms", "UTC")

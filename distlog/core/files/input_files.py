@@ -283,9 +283,8 @@ def check_content(name: str | None, head: bytes) -> None:
     if unsupported:
         raise InvalidRecordError(f"{unsupported} files are not supported: {_remedy(unsupported)}", file=name)
     if encoding := _wide_encoding(head):
-        raise InvalidRecordError(
-            f"the file is {encoding}: convert it, as in `iconv -f {encoding} -t UTF-8 FILE`", file=name
-        )
+        text = f"the file is {encoding}: convert it, as in `iconv -f {encoding} -t UTF-8 FILE`"
+        raise InvalidRecordError(text, file=name)
 
 
 def check_decompressed(name: str, head: bytes) -> None:
@@ -336,9 +335,8 @@ def _format_by_name(name: str, requested_format: str | None) -> str:
     base = _OUTER_ENDINGS.sub("", name.rpartition("/")[2].lower())
     ending = f".{base.rpartition('.')[2]}" if "." in base else ""
     if unsupported := REFUSED_ENDINGS.get(ending):
-        raise InvalidRecordError(
-            f"{unsupported} is not supported: {_remedy(unsupported)}; or give --format", file=name
-        )
+        text = f"{unsupported} is not supported: {_remedy(unsupported)}; or give --format"
+        raise InvalidRecordError(text, file=name)
     return FORMAT_ENDINGS.get(ending, TEXT)
 
 

@@ -55,9 +55,8 @@ class PartitionFolder:
         self._storage.refuse_links()
         for name in names if self._storage.is_local else ():
             if not os.path.isfile(self.path(name)):
-                raise StorageError(
-                    "not a file, but a link, pipe or device: remove it, and adopt again", file=self.path(name)
-                )
+                text = "not a file, but a link, pipe or device: remove it, and adopt again"
+                raise StorageError(text, file=self.path(name))
 
     @property
     def names(self) -> Iterable[str]:

@@ -177,10 +177,10 @@ def _source_of(source: Any, context: str) -> _Server | _SchemaDict | _Topic:
         return _SchemaDict(source)
     if hasattr(source, "scan") and hasattr(source, "refresh"):
         return _Topic(source, context)
-    raise InvalidConfigError(
-        "a registry must be an http address, a topic (distlog.open(f'{root}/_schemas')), or a dict of schemas by id",
-        registry=type(source).__name__,
+    text = (
+        "a registry must be an http address, a topic (distlog.open(f'{root}/_schemas')), or a dict of schemas by id"
     )
+    raise InvalidConfigError(text, registry=type(source).__name__)
 
 
 class _SchemaDict:
@@ -193,9 +193,8 @@ class _SchemaDict:
         return self._schemas[schema_id]
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
-        raise SchemaNotFoundError(
-            f"the schema of subject {subject} is needed, but a dict has schemas by id only: give a registry's URL"
-        )
+        text = f"the schema of subject {subject} is needed, but a dict has schemas by id only: give a registry's URL"
+        raise SchemaNotFoundError(text)
 
     def __str__(self) -> str:
         return f"{len(self._schemas)} schemas"
@@ -257,9 +256,8 @@ class _Server:
                 raise self._error_of(error.code, requested) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__
-            raise StorageError(
-                "the schema registry does not answer: check that it runs", registry=self._url, reason=reason
-            ) from None
+            text = "the schema registry does not answer: check that it runs"
+            raise StorageError(text, registry=self._url, reason=reason) from None
         except (ValueError, RecursionError) as error:
             text = "the response is not a schema: check that a schema registry has this address"
             raise StorageError(text, registry=self._url, requested=requested, reason=str(error)[:200]) from None

@@ -429,9 +429,8 @@ class TieredFiles:
         return ()
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise ReadOnlyTopicError(
-            "a topic in Kafka's tiered storage is read-only: write to it by its brokers", url=self._prefix.rstrip("/")
-        )
+        text = "a topic in Kafka's tiered storage is read-only: write to it by its brokers"
+        raise ReadOnlyTopicError(text, url=self._prefix.rstrip("/"))
 
     # only the bucket is listed
     entries = files_after = uploads = _list_nothing
@@ -544,9 +543,8 @@ def read_manifests(topic: RemoteTopic, listed: Iterable[ListedSegment]) -> list[
         for segment in group:
             name, size = topic.file(segment.partition, segment.stem, MANIFEST), segment.sizes[MANIFEST]
             if size > MAX_MANIFEST_BYTES:
-                raise CorruptMetadataError(
-                    "the manifest of a remote segment is too large: restore it from a copy", file=name, size=size
-                )
+                text = "the manifest of a remote segment is too large: restore it from a copy"
+                raise CorruptMetadataError(text, file=name, size=size)
             ranges.append((name, 0, size))
         for segment, data in zip(group, topic.bucket.read_ranges(ranges), strict=True):
             parsed = topic.parse(segment.partition, segment.stem, bytes(data))
@@ -560,12 +558,9 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
     for suffix, expected in ((LOG, segment.chunks.stored_bytes), (INDEXES, max(ends, default=0))):
         size = sizes.get(suffix, 0)
         if size < expected or (suffix == LOG and size != expected):
-            raise CorruptMetadataError(
-                "an object of a remote segment does not have the size in its manifest: restore it from a copy",
-                file=topic.file(segment.partition, segment.stem, suffix),
-                size=size,
-                expected=expected,
-            )
+            text = "an object of a remote segment does not have the size in its manifest: restore it from a copy"
+            file = topic.file(segment.partition, segment.stem, suffix)
+            raise CorruptMetadataError(text, file=file, size=size, expected=expected)
 
 
 class LogSpan(NamedTuple):
