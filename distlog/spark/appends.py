@@ -68,7 +68,7 @@ FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
 #: A temporary column that keeps the order of rows with equal sort columns.
 _POSITION_COLUMN = "distlog position"
 #: The row that a task returns: its number, and its pickled WrittenSegments, or None after a large row.
-_SCHEMA = "task int, written binary"
+_SCHEMA = "task int, report binary"
 #: The largest mean record of topics that are appended without the limit of bytes, whose cost is small for large rows.
 MAX_MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
@@ -118,14 +118,14 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
         # the setting may have been raised since the topic was opened
         check_room_for_batch_id(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
-        written = [write_rows(options, planned, [table])]
+        task_reports = [write_rows(options, planned, [table])]
     elif shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
-        written = _write(repartition_by(rows, topic.partitions, "partition"), options, planned)
+        task_reports = _write(repartition_by(rows, topic.partitions, "partition"), options, planned)
     else:
-        segments = _write_by_row_limit(rows, options, planned, snapshot)
-        written = _write(rows, options, planned) if segments is None else segments
-    return commit_written(options, planned, written, topic.handle, snapshot, batch=batch)
+        reports = _write_by_row_limit(rows, options, planned, snapshot)
+        task_reports = _write(rows, options, planned) if reports is None else reports
+    return commit_written(options, planned, task_reports, topic.handle, snapshot, batch=batch)
 
 
 def few_rows(rows: DataFrame) -> pa.Table | None:
@@ -190,26 +190,26 @@ def _write(
     """Write the rows; return the segments in the order of tasks. Raises _LargeRowError for a marked row."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer, written = TaskWriter(options, planned), None
+        writer, report = TaskWriter(options, planned), None
         for batch in batches:
             if large_row_mark is not None and has_large_row(batch, large_row_mark):
                 writer.abort()
                 break
             writer.append(batch)
         else:
-            written = writer.close()
+            report = writer.close()
         # Spark fails a task that does not read all its rows
         for _ in batches:
             pass
         context = TaskContext.get()
         number = integers([context.partitionId() if context else 0], pa.int32())
-        yield from pa.table({"task": number, "written": column_of([pickle.dumps(written)], pa.binary())}).to_batches()
+        yield from pa.table({"task": number, "report": column_of([pickle.dumps(report)], pa.binary())}).to_batches()
 
     results = sorted(map_in_arrow(rows, write, _SCHEMA).collect(), key=lambda row: int(row["task"]))
-    written = [pickle.loads(row["written"]) for row in results]
-    if None in written:
+    task_reports = [pickle.loads(row["report"]) for row in results]
+    if None in task_reports:
         raise _LargeRowError
-    return written
+    return task_reports
 
 
 def _micro_batch(rows: DataFrame) -> MicroBatch | None:
@@ -303,8 +303,8 @@ def append_files(
     finished_runs = _repeat_runs(spark, work, runs, first_runs)
     reports = [finished.report for finished in finished_runs]
     check_fields(reports)
-    written = [finished.written for finished in finished_runs]
-    appended = commit_written(options, planned, written, topic.handle, snapshot)
+    task_reports = [finished.written for finished in finished_runs]
+    appended = commit_written(options, planned, task_reports, topic.handle, snapshot)
     names = [name for finished in finished_runs for name in files_without_records(finished.run, finished.report)]
     return FilesResult(appended, sum(report.skipped for report in reports), names)
 

@@ -234,10 +234,10 @@ def write_rows(
 
 def written_segments(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
     """Return the reports of all tasks. Raises CommitConflictError if a task sent none."""
-    written = [message for message in messages if isinstance(message, WrittenSegments)]
-    if len(written) < len(messages):
+    task_reports = [message for message in messages if isinstance(message, WrittenSegments)]
+    if len(task_reports) < len(messages):
         raise CommitConflictError("nothing was committed: a task did not report what it wrote; write again")
-    return written
+    return task_reports
 
 
 def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | None:
@@ -260,33 +260,33 @@ def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
 
 def commit_written(
     options: WriteOptions,
-    planned: PlannedTopic,
-    written: Sequence[WrittenSegments],
+    topic: PlannedTopic,
+    task_reports: Sequence[WrittenSegments],
     handle: TopicHandle,
     snapshot: Snapshot,
     *,
     batch: MicroBatch | None = None,
     write_id: str | None = None,
 ) -> AppendResult:
-    """Append the segments that tasks have `written`, in the order of the tasks, in one commit, and merge them."""
-    segments = [segment for message in written for segment in message.segments]
-    batch = next((message.micro_batch for message in written if message.micro_batch), batch)
+    """Append the segments of the tasks, in their order, in one commit, and merge small segments."""
+    segments = [segment for report in task_reports for segment in report.segments]
+    batch = next((report.micro_batch for report in task_reports if report.micro_batch), batch)
     check_named(batch, options)
     # a micro-batch without rows makes no commit
     if batch is not None and not segments:
         return earlier_result(snapshot, options.app_id, options.batch_id) or AppendResult(None)
-    planned.check(snapshot)
+    topic.check(snapshot)
     result, snapshot = commit_append(
         handle,
         snapshot,
         segments,
-        read_version=planned.version,
+        read_version=topic.version,
         app_id=options.app_id,
         batch_id=options.batch_id,
         # Spark numbers the batches of a query, so the newest number shows which were committed
         in_order=batch is not None and options.batch_id == batch.batch_id,
         write_id=write_id,
-        checked_config=planned.config,
+        checked_config=topic.config,
     )
     KNOWN_TOPICS.keep(handle, snapshot)
     if options.merges(is_micro_batch=batch is not None) and not result.replayed:
@@ -330,14 +330,14 @@ class DistlogWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the segments of all tasks, in their order, in one commit; a second call adds nothing."""
         exclude_from_gc()
-        written = written_segments(messages)
+        task_reports = written_segments(messages)
         if self._topic.is_replayed:
             self._options.storage.sync(paths.COMMITS_DIR)
             return
         handle, snapshot = KNOWN_TOPICS.load(self._options.storage)
         self._topic.check(snapshot)
         if not is_committed(self._options.storage, self._write_id, self._topic.version, snapshot.version):
-            commit_written(self._options, self._topic, written, handle, snapshot, write_id=self._write_id)
+            commit_written(self._options, self._topic, task_reports, handle, snapshot, write_id=self._write_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None: ...
 
@@ -365,12 +365,12 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Commit the segments of all tasks, unless this batch, or a later one, is committed already."""
         exclude_from_gc()
-        written = written_segments(messages)
-        planned = next((message.topic for message in written if message.segments), None)
-        if planned is None:
+        task_reports = written_segments(messages)
+        topic = next((report.topic for report in task_reports if report.segments), None)
+        if topic is None:
             return
-        batch = next((message.micro_batch for message in written if message.micro_batch), None)
-        handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, planned.topic_id, planned.version)
+        batch = next((report.micro_batch for report in task_reports if report.micro_batch), None)
+        handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, topic.topic_id, topic.version)
         app_id = self._options.app_id or (batch and batch.query_id)
         if not app_id:
             raise CommitConflictError(
@@ -378,9 +378,9 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             )
         options = replace(self._options, app_id=app_id, batch_id=batchId)
         own_batch = MicroBatch(app_id, batchId)
-        result = commit_written(options, planned, written, handle, snapshot, batch=own_batch)
+        result = commit_written(options, topic, task_reports, handle, snapshot, batch=own_batch)
         if result.replayed:
-            records = sum(segment.record_count for message in written for segment in message.segments)
+            records = sum(segment.record_count for report in task_reports for segment in report.segments)
             _log_skipped(handle, app_id, batchId, records, result)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
