@@ -279,9 +279,9 @@ Changes = Mapping[str, float | None]
 def check_quotas(entity: Entity, changes: Changes) -> None:
     types = [kind for kind, _ in entity.parts]
     if "ip" in types:
-        raise InvalidConfigError("there are no quotas of addresses: max.connections.per.ip bounds their connections")
+        raise InvalidConfigError("addresses have no quotas: bound their connections by max.connections.per.ip")
     if not types or not {USER, CLIENT_ID}.issuperset(types):
-        raise InvalidConfigError("quotas are of users and client ids", types=", ".join(types))
+        raise InvalidConfigError("a quota must be for users or client ids", types=", ".join(types))
     for _, name in entity.parts:
         if name is not None and not 0 < len(name.encode()) <= MOST_NAME_BYTES:
             raise InvalidConfigError("the name of a user or client id is empty or too long")

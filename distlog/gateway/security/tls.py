@@ -44,7 +44,9 @@ class TlsFiles:
                 client_auth=self.client_auth,
             )
         if self.crl is not None and self.ca is None:
-            raise InvalidConfigError("revoked certificates need a file of their authorities", crlfile=self.crl)
+            raise InvalidConfigError(
+                "a CRL needs the certificates of its authorities: add their file", crlfile=self.crl
+            )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # renegotiation would let clients cause expensive work
@@ -68,7 +70,7 @@ class TlsFiles:
     def _password(self) -> bytes:
         # without this callback, OpenSSL would ask for the password at the terminal
         if self.key_password_file is None:
-            raise ValueError("the key has a password, and no file with it is given")
+            raise ValueError("the key has a password: add the file that contains it")
         with open(self.key_password_file, "rb") as file:
             return file.read(_MAX_PASSWORD_BYTES).split(b"\n")[0].rstrip(b"\r")
 
@@ -99,7 +101,7 @@ class TlsContext:
         try:
             self.current = self._files.context()
         except StorageError as error:
-            _log.warning("TLS did not change: %s", error)
+            _log.warning("the former certificate stays in use: %s", error)
         else:
             _log.info("TLS: the certificate was read again from %s", self._files.certificate)
 
@@ -181,7 +183,7 @@ def _rule(pattern: str, replacement: str, case: str) -> tuple[re.Pattern[str], s
     except re.error as error:
         raise InvalidConfigError(f"a rule has a wrong pattern: {error}", pattern=pattern) from None
     if max(map(int, _GROUP_REFERENCE.findall(replacement)), default=0) > compiled.groups:
-        raise InvalidConfigError("a replacement has a group that its pattern does not", replacement=replacement)
+        raise InvalidConfigError("a replacement has a group that its pattern lacks", replacement=replacement)
     return compiled, replacement, case
 
 

@@ -38,7 +38,7 @@ class UsersFile:
                 try:
                     self._users, self._stamp = _read(self._path)
                 except DistlogError as error:
-                    _log.warning("users did not change: %s", error)
+                    _log.warning("the former users stay valid: %s", error)
                 else:
                     _log.info("users were read again from %s", self._path)
             return self._users

@@ -251,7 +251,7 @@ _LENGTH_BYTES = 4
 _FIRST_MEMORY = 64 << 10
 #: Other protocols, by the bytes with which they begin: usual mistakes in a client's settings.
 _OTHER_PROTOCOLS = {
-    b"\x16\x03": ": it is TLS, and this listener has none",
+    b"\x16\x03": ": it is TLS, which this listener does not have",
     b"GE": ": it is HTTP",
     b"PO": ": it is HTTP",
     b"HE": ": it is HTTP",
@@ -311,7 +311,7 @@ class FrameReader:
         length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
         if not 0 < length <= self.max_length:
             hint = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2], "")
-            text = f"a request has an impossible length{hint}" if hint or length <= 0 else _TOO_LARGE
+            text = f"a request has an invalid length{hint}" if hint or length <= 0 else _TOO_LARGE
             raise InvalidRequestError(text, length=length, largest=self.max_length)
         payload, self._position = self._unread[start : start + length], start + length
         if self.unframed < _LENGTH_BYTES:
@@ -360,7 +360,7 @@ def fields_or_errors_of_items(
 
     def refuse_duplicates(equal_items: Sequence[Any]) -> Fields | None:
         if len(equal_items) > 1:
-            raise RefusedError("the request names this item twice")
+            raise RefusedError("the request names this item twice: name it once")
         return work(equal_items[0])
 
     groups = grouped(items, key).values()

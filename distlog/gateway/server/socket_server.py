@@ -261,10 +261,8 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for listening in sockets:
             listening.close()
-        message = (
-            f"cannot listen: {error.strerror or error}; choose another --listen address, or end what uses this one"
-        )
-        raise StorageError(message, host=host, port=port) from None
+        advice = "choose another --listen address, or stop the process that uses this one"
+        raise StorageError(f"cannot listen: {error.strerror or error}; {advice}", host=host, port=port) from None
     return sockets
 
 
@@ -326,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.owner = self._owner
             if name is None:
                 shown = text(subject) or "an empty subject"
-                self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {shown}")
+                self.hang_up(f"no rule of ssl.principal.mapping.rules matches its certificate: {shown}")
 
     def check_client(self, users: Users | None) -> None:
         """Close the connection of a client that takes too long, or whose user was removed from `users`."""

@@ -143,7 +143,7 @@ def test_a_client_of_another_protocol_is_logged_by_name(
         wire.socket.sendall(sent)
         assert wire.is_closed
     (responses,) = [message for message in caplog.messages if "connections that failed" in message]
-    assert f"ANONYMOUS at 127.0.0.1 (1, last: a request has an impossible length: it is {name}" in responses
+    assert f"ANONYMOUS at 127.0.0.1 (1, last: a request has an invalid length: it is {name}" in responses
 
 
 def test_an_incomplete_handshake_times_out(gateway: GatewayServer, authority: Authority) -> None:
