@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from distlog.core.log_manager.log_manager import LogManager
     from distlog.core.opening import AdoptReport, adopt, create, open, open_or_create, open_tiered, topics
     from distlog.core.read.consumer import Consumer
-    from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP
-    from distlog.core.read.scan import Record
+    from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, Record
     from distlog.core.schemas.registry import SchemaRegistry
     from distlog.core.sql import sql, sql_connection
     from distlog.core.topic import Topic
@@ -116,8 +115,7 @@ _MODULES = {
     "log_manager.log_manager": ("LogManager",),
     "opening": ("AdoptReport", "adopt", "create", "open", "open_or_create", "open_tiered", "topics"),
     "read.consumer": ("Consumer",),
-    "read.lookup": ("EARLIEST", "LATEST", "MAX_TIMESTAMP"),
-    "read.scan": ("Record",),
+    "read.lookup": ("EARLIEST", "LATEST", "MAX_TIMESTAMP", "Record"),
     "schemas.registry": ("SchemaRegistry",),
     "sql": ("sql", "sql_connection"),
     "topic": ("Topic",),

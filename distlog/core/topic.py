@@ -68,9 +68,8 @@ from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch
 from distlog.core.read.group_log import GroupLog, carry_over_groups, delete_group, group_table
 from distlog.core.read.keys import Keys, key_array
 from distlog.core.read.last_records import last_records
-from distlog.core.read.lookup import OffsetAndTime, offsets_for_times
+from distlog.core.read.lookup import OffsetAndTime, Record, offsets_for_times
 from distlog.core.read.scan import (
-    Record,
     Scan,
     check_choice,
     check_columns,

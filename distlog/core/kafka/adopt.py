@@ -60,7 +60,7 @@ from distlog.core.segments.producer_states import OpenTransactions, ProducerStat
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_reader import topic_log
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.storage.local_files import closed_after, failing_as, make_folders
+from distlog.core.storage.local_files import OpenedFile, failing_as, make_folders
 from distlog.core.storage.locks_and_pages import flocked
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -293,7 +293,7 @@ def _write_segment(
 def _link(folder: PartitionFolder, source: str, target: str) -> None:
     """Make a hard link of a file, and sync its bytes, since a killed broker may not have done so."""
     try:
-        with closed_after(folder.open_file(source)) as file:
+        with OpenedFile(folder.open_file(source)) as file:
             os.link(folder.path(source), target, follow_symlinks=False)
             if not os.path.samestat(os.fstat(file), os.stat(target, follow_symlinks=False)):
                 # the source was replaced after it was opened

@@ -33,7 +33,7 @@ from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
-from distlog.core.storage.local_files import SparseMap, closed_after, failing_as, make_folders
+from distlog.core.storage.local_files import OpenedFile, SparseMap, failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
 
 
@@ -299,7 +299,7 @@ def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[
         with failing_as("open the log directory", folder):
             if is_exclusive:
                 make_folders(folder)
-            file = stack.enter_context(closed_after(os.open(folder, os.O_RDONLY | os.O_CLOEXEC)))
+            file = stack.enter_context(OpenedFile(os.open(folder, os.O_RDONLY | os.O_CLOEXEC)))
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -310,7 +310,7 @@ def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[
             pass
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
-            broker_lock = stack.enter_context(closed_after(os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
+            broker_lock = stack.enter_context(OpenedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
             try:
                 fcntl.lockf(broker_lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:

@@ -17,7 +17,7 @@ from distlog.core.commits.actions import Active
 from distlog.core.errors import StorageError
 from distlog.core.log.segment_files import DurableEnd
 from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_flushed, packed_position
-from distlog.core.storage.local_files import closed_after, failing_as
+from distlog.core.storage.local_files import OpenedFile, failing_as
 from distlog.core.storage.locks_and_pages import PAGE_BYTES, FileLock, boot_id, counters_of, open_page, read_newest
 
 
@@ -153,7 +153,7 @@ def _parsed_page(path: str, parse: Callable[[Callable[[], bytes]], T]) -> T | No
             file = open_page(path)
         except FileNotFoundError:
             return None
-        with closed_after(file):
+        with OpenedFile(file):
             return parse(partial(os.pread, file, PAGE_BYTES, 0))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import resource
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, suppress
 from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -628,11 +628,6 @@ class OpenLogs(Generic[Key]):
     def use(self, key: Key, *, may_open: bool = True) -> _Use[Key]:
         """Use a log in a `with` block; without `may_open`, WouldWaitError for a log that is closed and flushed."""
         return _Use(self, key, may_open)
-
-    @contextmanager
-    def use_all(self, keys: Iterable[Key]) -> Iterator[dict[Key, PartitionLog]]:
-        with ExitStack() as uses:
-            yield {key: uses.enter_context(self.use(key)) for key in keys}
 
     def flush_due(self) -> None:
         """Flush the logs whose `flush.ms` has passed, and close logs if too many are open."""

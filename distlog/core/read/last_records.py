@@ -14,8 +14,8 @@ from distlog.core.format.kernels.record_write import fill_partitions
 from distlog.core.format.key_index import KeyBatches, Longs, hashes_of
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.read.keys import find_keys, near_rows
-from distlog.core.read.lookup import last_with_key
-from distlog.core.read.scan import Record, plan_slices, to_records
+from distlog.core.read.lookup import Record, last_with_key
+from distlog.core.read.scan import plan_slices, to_records
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
 
@@ -120,7 +120,7 @@ class _PartitionSearch:
         (key,) = part.keys.to_pylist()
         records = last_with_key(self._reader, part, part.start_position, key)
         for record in records or ():
-            self.records[key] = Record(partition, *record)
+            self.records[key] = record
         return records is not None
 
     def _read(self, slices: Sequence[SegmentSlice]) -> None:

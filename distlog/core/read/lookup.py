@@ -234,9 +234,10 @@ def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[Longs, Longs]:
     return numbers_of(records.column(0)), numbers_of(records.column(1).cast("int64"))
 
 
-class PointRecord(NamedTuple):
-    """A record of a point read; `timestamp` in ms, `timestamp_type` by Kafka's numbers."""
+class Record(NamedTuple):
+    """One record; `timestamp` in ms, -1 for none; `timestamp_type` 0 CreateTime, 1 LogAppendTime, -1 none."""
 
+    partition: int
     offset: int
     timestamp: int
     timestamp_type: int
@@ -273,27 +274,33 @@ def first_records(
     limit: int,
     oldest: int = MIN_LONG,
     entry: TimestampOffset | None = None,
-) -> list[PointRecord]:
+) -> list[Record]:
     """Return up to `limit` of the segment's first records from `offset`, `oldest` and the batch of `entry` on."""
-    records: list[PointRecord] = []
+    records: list[Record] = []
     limit, stored = min(limit, MAX_RECORDS), offset - segment.shift
     if not reader.storage.is_local:
         return records
     first = stored if entry is None else entry.offset
-    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
+    try:
         index = reader.offset_index(segment)
         position = 0 if index is None else index.lookup(first).position
         for log in reader.logs.around(segment, position):
-            with suppress(_NeedsScanError):
+            try:
                 for number, batch in enumerate(_batches(segment, log, first, position)):
                     if number == 0 and entry and batch.max_timestamp != entry.timestamp:
                         return records
                     if batch.max_timestamp >= oldest:
                         records += _records(segment, log, batch, limit - len(records), stored, oldest)
                     if len(records) >= limit:
-                        break
+                        return records
+            except _NeedsScanError:
+                if not records:
+                    continue
             if records:
-                break
+                return records
+    except (CorruptionError, OSError):
+        # a scan finds the same fault and raises the error for it
+        return records
     return records
 
 
@@ -329,7 +336,7 @@ def _checked_batch(segment: SegmentInfo, log: OpenLog, position: int) -> PointBa
     )
 
 
-def last_with_key(reader: SegmentReader, part: SegmentSlice, position: int, key: bytes) -> list[PointRecord] | None:
+def last_with_key(reader: SegmentReader, part: SegmentSlice, position: int, key: bytes) -> list[Record] | None:
     """Return the last record of the key in the batch at `position`, if any; None if a scan must read the batch."""
     if not reader.storage.is_local:
         return None
@@ -341,7 +348,7 @@ def last_with_key(reader: SegmentReader, part: SegmentSlice, position: int, key:
     return None
 
 
-def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) -> list[PointRecord]:
+def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) -> list[Record]:
     segment = part.segment
     end = min(segment.log_bytes - log.start, log.data.size)
     base_offset = int.from_bytes(log.view[position : position + 8], "big", signed=True)
@@ -349,42 +356,39 @@ def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) 
     if find_batch(log.data, position, end, -1, segment.dense, end_offset, base_offset) != position:
         raise _NeedsScanError
     batch = _checked_batch(segment, log, position)
-    records = _locate(log, batch, batch.record_count, base_offset, MIN_LONG)
-    rows = np.flatnonzero(records.locations["key_size"] == len(key))
-    keys = records.data[records.locations["key_at"][rows, None] + np.arange(len(key))]
+    view, data, locations = _locate(log, batch, batch.record_count, base_offset, MIN_LONG)
+    rows = np.flatnonzero(locations["key_size"] == len(key))
+    keys = data[locations["key_at"][rows, None] + np.arange(len(key))]
     rows = rows[(keys == np.frombuffer(key, np.uint8)).all(axis=1)]
     for row in rows[::-1].tolist():
-        record = _record(segment, batch, records, records.locations[row].item())
+        record = _record(segment, batch, view, data, locations[row].item())
         if part.start_offset <= record.offset < part.end_offset:
             return [record]
     return []
 
 
-class _LocatedRecords(NamedTuple):
-    """The LOCATION rows of records in `view`; its bytes are also `data`."""
-
-    view: memoryview
-    data: Bytes
-    locations: npt.NDArray[Any]
-
-
 def _records(
-    segment: SegmentInfo, log: OpenLog, batch: PointBatch, limit_left: int, stored_offset: int, oldest: int
-) -> Iterator[PointRecord]:
-    if not batch.attributes & CONTROL:
-        records = _locate(log, batch, limit_left, stored_offset, oldest)
-        for location in records.locations.tolist():
-            yield _record(segment, batch, records, location)
+    segment: SegmentInfo, log: OpenLog, batch: PointBatch, limit: int, stored_offset: int, oldest: int
+) -> list[Record]:
+    if batch.attributes & CONTROL:
+        return []
+    view, data, locations = _locate(log, batch, limit, stored_offset, oldest)
+    return [_record(segment, batch, view, data, location) for location in locations.tolist()]
 
 
-def _locate(log: OpenLog, batch: PointBatch, limit_left: int, stored_offset: int, oldest: int) -> _LocatedRecords:
-    """Locate the first records, at most `limit_left`, from the offset and the time on."""
+def _locate(
+    log: OpenLog, batch: PointBatch, limit: int, stored_offset: int, oldest: int
+) -> tuple[memoryview, Bytes, npt.NDArray[Any]]:
+    """Locate the first records, at most `limit`, from the offset and the time on.
+
+    Returns the bytes of the records, twice, and their LOCATION rows there.
+    """
     view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size
     if codec := batch.attributes & CODEC_MASK:
         view = decompress(codec, view[start:end])
         data, start, end = byte_array(view), 0, len(view)
     append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else NOT_APPEND_TIME
-    locations = np.empty(min(limit_left, (end - start) // SMALLEST_RECORD), LOCATION)
+    locations = np.empty(min(limit, (end - start) // SMALLEST_RECORD), LOCATION)
     first = max(stored_offset - batch.base_offset, 0)
     times = batch.base_timestamp, append_time
     count = find_records(
@@ -392,20 +396,21 @@ def _locate(log: OpenLog, batch: PointBatch, limit_left: int, stored_offset: int
     )
     if count < 0:
         raise _NeedsScanError
-    return _LocatedRecords(view, data, locations[:count])
+    return view, data, locations[:count]
 
 
 def _record(
-    segment: SegmentInfo, batch: PointBatch, records: _LocatedRecords, location: tuple[int, ...]
-) -> PointRecord:
+    segment: SegmentInfo, batch: PointBatch, view: memoryview, data: Bytes, location: tuple[int, ...]
+) -> Record:
     delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers = location
-    return PointRecord(
+    return Record(
+        segment.partition,
         batch.base_offset + segment.shift + delta,
         timestamp,
         LOG_APPEND_TIME if batch.attributes & APPEND_TIME else CREATE_TIME,
-        _bytes(records.view, key_at, key_size),
-        _bytes(records.view, value_at, value_size),
-        _headers(records.view, records.data, headers_at, headers) if headers else [],
+        _bytes(view, key_at, key_size),
+        _bytes(view, value_at, value_size),
+        _headers(view, data, headers_at, headers) if headers else [],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError, OffsetOu
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
 from distlog.core.read.keys import located_slices
-from distlog.core.read.lookup import EARLIEST, LATEST, first_records, start_by_index
+from distlog.core.read.lookup import EARLIEST, LATEST, Record, first_records, start_by_index
 from distlog.core.schemas.avro import avro_decoder
 from distlog.core.schemas.decoding import (
     DECODING_COLUMNS,
@@ -485,18 +485,6 @@ def checked_workers(max_workers: int | None) -> int:
     return workers
 
 
-class Record(NamedTuple):
-    """One record; `timestamp` in ms, -1 for none; `timestamp_type` 0 CreateTime, 1 LogAppendTime, -1 none."""
-
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-
-
 def records_of(
     reader: SegmentReader,
     snapshot: Snapshot,
@@ -515,7 +503,7 @@ def records_of(
         offset = bounded_start(partition, state.log_start_offset if low is None else low, state, "fail")
         row = state.segments.find(offset)
         for record in first_records(reader, state.segments[row], offset, most) if row < len(state.segments) else ():
-            yield Record(partition, *record)
+            yield record
             low, most = record.offset + 1, most - 1
         slices, visible = slices_of(reader, snapshot, partition, low), READ_UNCOMMITTED
     else:

@@ -6,7 +6,6 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -429,13 +428,15 @@ class OpenFiles(Generic[T]):
         if file is None:
             return None
         path, identity, handle = file
-        with suppress(OSError):
-            if self._identity(path) == identity:
-                with self._lock:
-                    if key in self._open:
-                        self._open.move_to_end(key)
-                return handle
-        return None
+        try:
+            if self._identity(path) != identity:
+                return None
+        except OSError:
+            return None
+        with self._lock:
+            if key in self._open:
+                self._open.move_to_end(key)
+        return handle
 
     def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
         handle = self.cached(key)

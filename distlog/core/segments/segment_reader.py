@@ -446,11 +446,11 @@ def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
     group: Group = []
     held = 0
     for part in slices:
-        size = part.estimated_bytes if part.is_located else part.segment.log_bytes
-        if group and (not _small(part) or held + size > room or not _is_alike(group[-1], part)):
+        size, is_small = part.estimated_bytes if part.is_located else part.segment.log_bytes, _small(part)
+        if group and (not is_small or held + size > room or not _is_alike(group[-1], part)):
             yield group
             group, held, room = [], 0, GROUP_BYTES
-        if _small(part):
+        if is_small:
             group.append(part)
             held += size
         else:

@@ -294,7 +294,7 @@ class LocalFiles:
 
     def _use_file(self, action: str, path: str, use: Callable[[int], T]) -> T:
         try:
-            with closed_after(self.open(path)) as file:
+            with OpenedFile(self.open(path)) as file:
                 result = use(file)
         except (FileNotFoundError, StorageError):
             raise
@@ -549,12 +549,19 @@ def failing_as(action: str, path: str) -> Iterator[None]:
         raise LOCAL_ERRORS.failure(action, path, error) from error
 
 
-@contextmanager
-def closed_after(file: int) -> Iterator[int]:
-    try:
-        yield file
-    finally:
-        os.close(file)
+class OpenedFile:
+    """A file descriptor that a `with` block closes."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __enter__(self) -> int:
+        return self._file
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
 
 
 def create_file(path: str) -> int:
@@ -607,7 +614,7 @@ def _sync_above(folder: str, device: int) -> None:
 
 
 def _sync_names(folder: str) -> tuple[int, int]:
-    with closed_after(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+    with OpenedFile(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
         return _inode(os.fstat(descriptor))
 
@@ -661,7 +668,7 @@ def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     with failing_as("put", path):
         file = create_file(temporary)
-    with removed_on_error(temporary), closed_after(file):
+    with removed_on_error(temporary), OpenedFile(file):
         view = byte_view(data)
         direct_bytes = view.nbytes // BLOCK_BYTES * BLOCK_BYTES
         if direct_bytes:

@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.storage.local_files import closed_after, failing_as, make_folders, map_shared
+from distlog.core.storage.local_files import OpenedFile, failing_as, make_folders, map_shared
 
 # A page has two slots. A write fills the older slot, so the newer value survives a process that is killed during a
 # write. The valid slot with the larger number applies, so readers need no lock; writers need a `FileLock`.
@@ -158,7 +158,7 @@ class WatchedPage:
     """Detects changes of the page in the file `path`, without the lock."""
 
     def __init__(self, path: str) -> None:
-        with closed_after(_open_to_watch(path)) as file:
+        with OpenedFile(_open_to_watch(path)) as file:
             if os.fstat(file).st_size != PAGE_BYTES:
                 raise _wrong_size(path, os.fstat(file).st_size)
             # without the head and the counters, which are not part of the value
@@ -391,8 +391,8 @@ class FileLock:
         # a separate open file: a map keeps its file open, and a forked child inherits the map, so with a map of the
         # locked file the child would hold the lock
         with (
-            closed_after(open_lock(self.path)) as mapped,
-            closed_after(os.open(copy_path(self.path), _OPEN_FLAGS | os.O_CREAT, 0o666)) as copy,
+            OpenedFile(open_lock(self.path)) as mapped,
+            OpenedFile(os.open(copy_path(self.path), _OPEN_FLAGS | os.O_CREAT, 0o666)) as copy,
         ):
             # all users that may append can write the copy, regardless of its creator's umask
             _set_mode_if_owner(copy, _mode_of(copy) | _mode_of(mapped))
@@ -560,7 +560,7 @@ def _unlock_lost(file: int) -> int:
         return 0
     for name in os.listdir("/proc/self/fd"):
         # a copy stays the same open file, even if the descriptor is reused
-        with suppress(OSError), closed_after(os.dup(int(name))) as copy:
+        with suppress(OSError), OpenedFile(os.dup(int(name))) as copy:
             if int(name) != file and os.path.samestat(os.fstat(copy), status) and _holds(copy):
                 count += _unlock_unused(int(name), copy)
     return count

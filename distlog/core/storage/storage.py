@@ -9,7 +9,7 @@ import stat
 import statistics
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from distlog.core.storage.backend import (
     check_one_wins,
     too_short_error,
 )
-from distlog.core.storage.local_files import LINK_ERROR, LocalFiles, closed_after, known_local_disk
+from distlog.core.storage.local_files import LINK_ERROR, LocalFiles, OpenedFile, known_local_disk
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.parallel import in_order
@@ -210,9 +210,9 @@ class Storage:
         """Open a local file to read; the caller closes the descriptor. Raises OSError."""
         return self._local().open(self._prefix + name)
 
-    def opened_file(self, name: str) -> AbstractContextManager[int]:
+    def opened_file(self, name: str) -> OpenedFile:
         """Open a local file to read in the block. Raises OSError."""
-        return closed_after(self.open_file(name))
+        return OpenedFile(self.open_file(name))
 
     def exists(self) -> bool:
         """Return whether this folder exists; always True in an object store."""
@@ -485,7 +485,7 @@ def shown(url: str) -> str:
 
 @contextmanager
 def _open_file(path: str) -> Iterator[int]:
-    with _reading_errors(path), closed_after(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
+    with _reading_errors(path), OpenedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
         yield file
 
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -220,7 +220,9 @@ class DirectEngine(Engine):
     def _append(self, appends: Sequence[_PartAppend]) -> None:
         """Append while threads encode the next partitions; then flush all partitions in parallel."""
         try:
-            with self._logs.use_all([append.partition for append in appends]) as logs:
+            with ExitStack() as uses:
+                partitions = [append.partition for append in appends]
+                logs = {partition: uses.enter_context(self._logs.use(partition)) for partition in partitions}
                 self._begin_together(logs)
                 encodings = (append.encode for append in appends)
                 for append in encode_in_threads(encodings, [append.part for append in appends]):
@@ -233,7 +235,7 @@ class DirectEngine(Engine):
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """Yield the items in groups: each has at most as many partitions as may have open logs."""
-        size = self._logs.open_limit()
+        size = self._logs.open_limit() if len(items) > 1 else 1
         return (items[start : start + size] for start in range(0, len(items), size))
 
     def _begin_together(self, logs: Mapping[int, PartitionLog]) -> None:
@@ -320,8 +322,8 @@ class DirectEngine(Engine):
                 partitions = sorted(self._used_partitions)
                 self._used_partitions.clear()
                 for group in self._in_groups(partitions):
-                    with self._logs.use_all(group) as logs:
-                        in_parallel(self._checkpoint, list(logs.values()))
+                    with ExitStack() as uses:
+                        in_parallel(self._checkpoint, [uses.enter_context(self._logs.use(key)) for key in group])
             finally:
                 self._logs.close_flushed()
 
