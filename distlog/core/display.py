@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import extra, optional
+from distlog.core.arrays import Longs
 from distlog.core.times import NO_TIMESTAMP, iso
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -385,7 +386,6 @@ _AGE_BINS = 40
 _MAX_LIMIT_FACTOR = 3
 _AGE_UNITS = (("days", _DAY), ("hours", _HOUR), ("minutes", _MINUTE), ("seconds", _SECOND))
 
-Longs = npt.NDArray[np.int64]
 #: The times of all records, to count them exactly.
 Times = Iterable[pa.RecordBatch]
 

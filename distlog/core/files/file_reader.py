@@ -16,11 +16,10 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, integers, scalar_of
+from distlog.core.arrays import Longs, column_of, integers, scalar_of
 from distlog.core.display import counted
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.files.input_files import (
@@ -138,7 +137,7 @@ class InputPart:
     #: The block of lines that has the records; empty for Parquet.
     text: bytes
     #: The positions of the records in `text`; None if each line is a record.
-    starts: npt.NDArray[np.int64] | None
+    starts: Longs | None
     origins: Sequence[Origin]
 
     def location(self, row: int) -> dict[str, Any]:
@@ -231,19 +230,16 @@ class RunReading:
         groups = range(split.first_group, split.end_group) if split.end_group else None
         # the first part counts the bytes of the whole split
         reader, unreported_bytes, records, skipped = self._reader, split.length, 0, 0
-        for table, first_row, faults in parquet_records(
-            reader.storage, split.file, groups, reader.options, reader.times
-        ):
+        batches = parquet_records(reader.storage, split.file, groups, reader.options, reader.times)
+        for table, first_row, faults in batches:
             if faults:
                 if not reader.options.skips_bad_lines:
                     row = min(faults)
                     location = {"file": split.file.name, "row": first_row + row}
                     raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **location)
                 table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
-            origin = Origin(0, split.file, first_row, None)
-            yield InputPart(
-                _with_added_columns(table, reader.options), unreported_bytes, len(faults), b"", None, [origin]
-            )
+            table, origin = _with_added_columns(table, reader.options), Origin(0, split.file, first_row, None)
+            yield InputPart(table, unreported_bytes, len(faults), b"", None, [origin])
             records, skipped, unreported_bytes = records + table.num_rows, skipped + len(faults), 0
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 

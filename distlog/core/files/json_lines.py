@@ -9,12 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from distlog.core.arrays import byte_array, column_of, integers, new_array, scalar_of, table_of_rows
+from distlog.core.arrays import (
+    Bytes,
+    Flags,
+    Longs,
+    byte_array,
+    column_of,
+    integers,
+    new_array,
+    scalar_of,
+    table_of_rows,
+)
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import BadLine, Parsed, split_lines, without_bad_rows
@@ -23,9 +32,6 @@ from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.integers import MAX_INT
 from distlog.core.write.rows import ACCEPTED_COLUMNS, IGNORED_COLUMNS
 
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 _FIELD_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
 #: How many names the error about a missing field shows.
 _MAX_NAMES = 20

@@ -11,19 +11,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import column_of, flags_of, integers, scalar_of
+from distlog.core.arrays import Bytes, Flags, Longs, column_of, flags_of, integers, scalar_of
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.integers import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.write.rows import scaled
 
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 _TEXT_KINDS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
@@ -91,11 +87,10 @@ class TimeReader:
                 times = times_of(pc.if_else(is_empty, pa.nulls(1, pa.string())[0], texts), self.unit)
             except pa.ArrowException:
                 times = None
-            if times is not None:
-                return Times(times, {})
-        elif (fixed := FixedTimes.of(self.time_format)) and (
-            times := fixed.read(column.cast(pa.binary()))
-        ) is not None:
+        else:
+            fixed = FixedTimes.of(self.time_format)
+            times = fixed.read(column.cast(pa.binary())) if fixed else None
+        if times is not None:
             return Times(times, {})
         # many records have the same time, so read each distinct text once
         encoded = column.cast(pa.binary()).dictionary_encode()

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from distlog.core.arrays import byte_array, flags_of, integers, numbers_of, scalar_of
+from distlog.core.arrays import Longs, byte_array, flags_of, integers, numbers_of, scalar_of
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.input_files import RECORDS, InputFile, ReadOptions, deleted_error, read_range
 from distlog.core.files.record_times import TimeReader
@@ -403,7 +402,7 @@ def _entries(column: pa.Array) -> pa.Array:
     return joined([json_texts(keys), ": ", or_else(json_values(items), "null")], len(keys))
 
 
-def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+def _lengths(column: pa.Array) -> Longs:
     if pa.types.is_map(column.type):
         return np.where(flags_of(column.is_valid()), np.diff(numbers_of(column.offsets)), 0)
     return numbers_of(pc.fill_null(pc.cast(pc.list_value_length(column), pa.int64()), scalar_of(0, pa.int64())))

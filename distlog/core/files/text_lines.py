@@ -15,11 +15,10 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import byte_array, column_of, flags_of, integers, scalar_of
+from distlog.core.arrays import Longs, byte_array, column_of, flags_of, integers, scalar_of
 from distlog.core.files.input_files import PATTERN_GROUPS
 from distlog.core.files.record_times import TimeReader
 
@@ -65,7 +64,7 @@ class Parsed:
     #: The parsed bytes, including the block's last newline; the next ones are of a row that the next block continues.
     consumed: int
     #: The positions of the records in the block; None if each line is a record.
-    starts: npt.NDArray[np.int64] | None = None
+    starts: Longs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +130,7 @@ class PatternLines:
         return without_bad_rows(pa.table(columns), line_starts(text), faults, len(text) + 1)
 
 
-def without_bad_rows(
-    rows: pa.Table, starts: npt.NDArray[np.int64], faults: Mapping[int, str], consumed: int
-) -> Parsed:
+def without_bad_rows(rows: pa.Table, starts: Longs, faults: Mapping[int, str], consumed: int) -> Parsed:
     """Return the rows, which begin at `starts` in a block, without the rows in `faults`."""
     bad_rows = sorted(faults)
     bad = [BadLine(int(starts[row]), row - count, faults[row]) for count, row in enumerate(bad_rows)]
@@ -285,7 +282,7 @@ def _class_text(members: set[int]) -> str:
     return "[" + "".join(f"\\x{{{span[0]:x}}}-\\x{{{span[-1]:x}}}" for span in spans) + "]"
 
 
-def line_starts(text: bytes) -> npt.NDArray[np.int64]:
+def line_starts(text: bytes) -> Longs:
     return np.append(0, np.flatnonzero(byte_array(text) == ord("\n")) + 1)
 
 

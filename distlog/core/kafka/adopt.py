@@ -557,9 +557,7 @@ def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[st
     ]
 
 
-def by_topic(
-    log_dirs: Sequence[LogDir], names: Iterable[PartitionName]
-) -> dict[str, dict[PartitionName, list[LogDir]]]:
+def by_topic(log_dirs: Sequence[LogDir], names: Iterable[PartitionName]) -> Mapping[str, Replicas]:
     topics = dict[str, dict[PartitionName, list[LogDir]]]()
     for name in sorted(set(names)):
         topics.setdefault(name.topic, {})[name] = [log_dir for log_dir in log_dirs if name in log_dir.partitions]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import Bytes, Flags, Longs, byte_array
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptRecordError,
@@ -42,7 +42,6 @@ from distlog.core.kafka.dump_lines import (
     DumpOutput,
     Line,
     LogStyle,
-    Longs,
     decode,
     empty_records,
     number_field,
@@ -62,7 +61,7 @@ def _problem_line(kind: str, **labels: str) -> Line:
     return Line(kind, tuple(number_field(name, label) for name, label in labels.items()), begin="  ")
 
 
-NON_CONSECUTIVE_LINE = _problem_line("nonConsecutive", first="", second=" is followed by ")
+GAP_LINE = _problem_line("nonConsecutive", first="", second=" is followed by ")
 ENTRIES_AT_ONCE = 1 << 16
 #: The bytes of a batch up to the end of its last offset delta.
 _BATCH_PREFIX_BYTES = 27
@@ -242,9 +241,7 @@ class _LogDump:
             offsets = np.append(self._last_offset, offsets)
         gaps = np.flatnonzero(np.diff(offsets) != 1)
         title = f"Non-consecutive offsets in {self._file.path}"
-        self._output.write_problems(
-            title, NON_CONSECUTIVE_LINE, {"first": offsets[gaps], "second": offsets[gaps + 1]}
-        )
+        self._output.write_problems(title, GAP_LINE, {"first": offsets[gaps], "second": offsets[gaps + 1]})
         self._last_offset = int(offsets[-1]) if len(offsets) else self._last_offset
 
 
@@ -320,9 +317,8 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
         columns = {"indexOffset": offsets[has_batch][differs], "logOffset": last_offsets[differs]}
         output.write_problems(f"Mismatches in :{file.path}", MISMATCH_LINE, columns)
         title = f"The log has no whole batch at these indexed positions, in :{file.path}"
-        output.write_problems(
-            title, NO_BATCH_LINE, {"offset": offsets[~has_batch], "position": positions[~has_batch]}
-        )
+        columns = {"offset": offsets[~has_batch], "position": positions[~has_batch]}
+        output.write_problems(title, NO_BATCH_LINE, columns)
 
 
 def read_entries(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray[Any]]:
@@ -360,7 +356,7 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], output: DumpOutput) -> 
     output.write_line(f"{file.address} passed sanity check.", "sane")
 
 
-def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
+def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[Flags, Longs]:
     """Return which positions have a complete batch, and the last offset of each."""
     size = log.size
     has_batch = (positions >= 0) & (positions + _BATCH_PREFIX_BYTES <= size)
@@ -375,7 +371,7 @@ def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.boo
     return has_batch, _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
 
 
-def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
+def _integers(heads: Bytes, start: int, width: int) -> Longs:
     return np.ascontiguousarray(heads[:, start : start + width]).view(f">i{width}")[:, 0].astype(np.int64)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, byte_array, integers, numbers_of, texts
+from distlog.core.arrays import Bytes, Flags, Longs, booleans, byte_array, integers, numbers_of, texts
 from distlog.core.errors import CorruptRecordError, DistlogError
 from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD
 from distlog.core.format.record_batch import (
@@ -53,7 +53,6 @@ from distlog.core.read.row_lines import (
     scalar,
 )
 
-Longs = npt.NDArray[np.int64]
 #: Stands for an absent number.
 ABSENT = MIN_LONG
 #: Kinds of values: a number; a number that may be ABSENT; an index into the field's words.
@@ -154,9 +153,7 @@ class Line:
 
     def parts(self, columns: Mapping[str, npt.NDArray[Any]], *, as_json: bool) -> list[Texts]:
         """Return the texts of lines with the values of `columns`, without the end."""
-        parts = [
-            part for line_field in self.fields for part in line_field.parts(columns[line_field.name], as_json=as_json)
-        ]
+        parts = [part for spec in self.fields for part in spec.parts(columns[spec.name], as_json=as_json)]
         if as_json:
             return [f'{{"type":"{self.kind}"', *parts]
         if not self.begin and parts:
@@ -229,7 +226,7 @@ class DumpOptions:
 class DumpedRecords:
     """The first `counts` records of each section of `data`, a batch's records; `magic` is the format of all."""
 
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     sections: npt.NDArray[Any]
     counts: Longs
     fields: RecordFields
@@ -264,7 +261,7 @@ class DumpedRecords:
         return headers_to_arrow(self.data, self.fields.header_positions, self.size, count, record_bytes)
 
     @cached_property
-    def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
+    def checksums(self) -> tuple[Longs, Flags]:
         """The checksums of the messages of formats 0 and 1, and which are right."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
@@ -285,7 +282,7 @@ def empty_records(batches: npt.NDArray[Any]) -> DumpedRecords:
 
 
 def decode(
-    data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], part_bytes: int
+    data: Bytes, batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], part_bytes: int
 ) -> tuple[DumpedRecords, CorruptRecordError | None]:
     """Return records of the leading batches, until they have `part_bytes` bytes, and the error of a bad record."""
     try:
@@ -309,7 +306,7 @@ def decode(
     return DumpedRecords(buffer, sections, counts, fields, magic, fault is not None), fault
 
 
-def _decodable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
+def _decodable(data: Bytes, batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
     """Convert `batches` for a decoder; as in Kafka, later formats are read as format 2."""
     readable: npt.NDArray[Any] = batches.copy()
     readable["magic"] = np.minimum(readable["magic"], 2)
@@ -344,7 +341,7 @@ MARKER_FIELDS = (
 )
 
 
-def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], *, as_json: bool) -> pa.Array:
+def _markers(records: DumpedRecords, is_control: Flags, *, as_json: bool) -> pa.Array:
     """Return the texts of MARKER_FIELDS of control records; null for other records."""
     rows = integers(np.flatnonzero(is_control))
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
@@ -403,7 +400,7 @@ class LogStyle:
     as_json: bool
 
     def lines(
-        self, batches: npt.NDArray[Any], window_position: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
+        self, batches: npt.NDArray[Any], window_position: int, valid: Flags, records: DumpedRecords
     ) -> memoryview:
         """Return the lines of batches in a window of the file; `valid` flags right checksums."""
         line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH_LINE
@@ -447,7 +444,7 @@ class LogStyle:
         return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
 
 
-def _batch_columns(batches: npt.NDArray[Any], window_position: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:
+def _batch_columns(batches: npt.NDArray[Any], window_position: int, valid: Flags) -> dict[str, Any]:
     attributes, sequence = batches["attributes"], batches["base_sequence"].astype(np.int64)
     last_offset = batches["base_offset"] + batches["last_offset_delta"]
     return {

@@ -208,9 +208,7 @@ def prepare_folder(folder: Storage) -> list[ExportedSegment]:
     folder.refuse_links()
     last_export = read_export(folder)
     files = _segment_files(folder)
-    log_sizes = {
-        parsed.offset: file.size for file, parsed in files if parsed.suffix == LOG_SUFFIX and not parsed.temporary
-    }
+    log_sizes = {name.offset: file.size for file, name in files if name.suffix == LOG_SUFFIX and not name.temporary}
     if last_export is None:
         if any(log_sizes.values()):
             text = "the partition's folder has records that no export wrote: export into another log directory"

@@ -226,12 +226,10 @@ def _folders(
     storage: Storage, listed: Mapping[PartitionName, Sequence[FileInfo]], names: Iterable[PartitionName], topic: str
 ) -> list[PartitionFolder]:
     """Return the folders of an internal topic among `names`; `listed` has the files of some folders."""
-    selected = sorted(name for name in names if name.topic == topic)
-    unlisted = [_folder_name(name) for name in selected if name not in listed]
+    names = sorted(name for name in names if name.topic == topic)
+    unlisted = [_folder_name(name) for name in names if name not in listed]
     files = {**listed, **_partition_files(storage, unlisted, ())}
-    return [
-        PartitionFolder(storage.child(_folder_name(name)), name, files[name]) for name in selected if name in files
-    ]
+    return [PartitionFolder(storage.child(_folder_name(name)), name, files[name]) for name in names if name in files]
 
 
 def _partition_files(

@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core import extra, optional
-from distlog.core.arrays import flags_of, integers
+from distlog.core.arrays import Longs, flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.schemas.decoding import (
     Decoded,
     DecodedRows,
-    Longs,
     attempt,
     decode_in_halves,
     decode_singly,
@@ -137,10 +136,8 @@ class _SchemaWalk:
         if kind in ("record", "error"):
             return self._record(schema, path, enclosing)
         if kind == "enum":
-            definition = {
-                name: schema[name] for name in ("type", "name", "symbols", "default", "aliases") if name in schema
-            }
-            return self._definition_or_name(schema["name"], definition), pa.string(), True
+            enum = {key: schema[key] for key in ("type", "name", "symbols", "default", "aliases") if key in schema}
+            return self._definition_or_name(schema["name"], enum), pa.string(), True
         if kind == "array":
             plain, item, is_bulk_supported = self.walk(schema["items"], path + "[]", enclosing)
             if pa.types.is_null(item) or (pa.types.is_struct(item) and not item.num_fields):
@@ -317,9 +314,7 @@ class AvroDecoder:
 
 def _convert_defaults(named_types: Mapping[str, Any]) -> None:
     """Convert the defaults of parsed records to values: fastavro would return the JSON of a default."""
-    fields = [
-        field for definition in named_types.values() for field in definition.get("fields", ()) if "default" in field
-    ]
+    fields = [field for record in named_types.values() for field in record.get("fields", ()) if "default" in field]
     # convert all before a change: the default of a record may use the defaults of its fields
     defaults = []
     for field in fields:

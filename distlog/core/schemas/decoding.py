@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, flags_of, integers
+from distlog.core.arrays import Bytes, Longs, booleans, flags_of, integers
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 OnError = Literal["fail", "null"]
 """The action for a value that cannot be decoded: raise, or make its fields null."""
 ValueFormat = Literal["json", "avro", "protobuf"]
 """The format of values: json, avro or protobuf."""
-Longs = npt.NDArray[np.int64]
 #: The row numbers of some values, and their columns.
 DecodedRows = tuple[Longs, pa.RecordBatch]
 #: The columns that a read needs in addition to the selected columns.
@@ -170,7 +169,7 @@ def split_headers(values: pa.Array) -> SplitValues:
     return SplitValues(ids, without_prefixes(values, np.minimum(lengths, HEADER_BYTES)))
 
 
-def _slices(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
+def _slices(values: pa.Array) -> tuple[Longs, Longs, Bytes]:
     """Return the starts of values in their bytes, their lengths, and the bytes; a null has no bytes."""
     if not len(values):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8)
@@ -221,7 +220,7 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
     return list(code_by_indexes), codes, without_prefixes(payloads, sizes)
 
 
-def _short_indexes(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+def _short_indexes(starts: Longs, lengths: Longs, data: Bytes) -> npt.NDArray[np.uint64]:
     """Return the bytes of each payload's indexes as one number; 0 for long or bad indexes."""
     # in short indexes all numbers are one byte, and the first, a zigzag varint, is twice the number of indexes
     columns = np.arange(_SHORT_INDEXES_BYTES)

@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import extra, optional
-from distlog.core.arrays import flags_of, integers, join
+from distlog.core.arrays import Longs, flags_of, integers, join
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.schemas.decoding import (
     Decoded,
     DecodedRows,
     Indexes,
-    Longs,
     attempt,
     decode_in_halves,
     decode_singly,
@@ -104,9 +103,8 @@ def _descriptor(files: tuple[bytes, ...], name: str) -> Any:
 
 def _handler(descriptor: Any) -> tuple[pa.Schema, Any]:
     ptars = optional("ptars", "protobuf()", _EXTRA)
-    handler = ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(**_PTARS_CONFIG)).get_for_message(
-        descriptor
-    )
+    config = ptars.PtarsConfig(**_PTARS_CONFIG)
+    handler = ptars.HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
     return pa.schema([field.with_nullable(True) for field in handler.schema()]), handler
 
 

@@ -177,9 +177,7 @@ def _source_of(source: Any, context: str) -> _Server | _SchemaDict | _Topic:
         return _SchemaDict(source)
     if hasattr(source, "scan") and hasattr(source, "refresh"):
         return _Topic(source, context)
-    text = (
-        "a registry must be an http address, a topic (distlog.open(f'{root}/_schemas')), or a dict of schemas by id"
-    )
+    text = "a registry must be an http address, a topic (distlog.open(f'{root}/_schemas')) or a dict of schemas by id"
     raise InvalidConfigError(text, registry=type(source).__name__)
 
 

@@ -21,9 +21,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.arrays import Longs
 from distlog.core.commits import fields
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.commits.deduplication import NO_TRANSACTIONS
@@ -163,7 +163,7 @@ class ChunkIndex:
 
     log_bytes: int
     chunk_bytes: int
-    ends: npt.NDArray[np.int64] | None
+    ends: Longs | None
 
     @property
     def stored_bytes(self) -> int:
@@ -199,7 +199,7 @@ class ChunkIndex:
         return cls(log_bytes, chunk_bytes, np.concatenate([[0], np.cumsum(sizes)]))
 
 
-def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
+def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
     # the frame has the count (int32); for several chunks a base (int32), the bytes of a difference (1 byte), and for
     # all but the last chunk the difference to the base; then the last size (int32); all numbers are big-endian

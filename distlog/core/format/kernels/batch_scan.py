@@ -201,9 +201,8 @@ def _find_batches(
     while position < log_end and (begin < 0 or position - begin < room):
         if window_end - position < HEADER_SIZE:
             window_begin = position
-            window_end = position + read_at(
-                file, pointer_to(window, 0), min(window.size, log_end - position), position
-            )
+            count = min(window.size, log_end - position)
+            window_end = position + read_at(file, pointer_to(window, 0), count, position)
             if window_end - position < HEADER_SIZE:
                 return _NO_BATCHES
         header = position - window_begin
