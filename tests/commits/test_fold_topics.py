@@ -48,7 +48,7 @@ def test_an_empty_partition_may_begin_anywhere(history: History) -> None:
 def test_partitions_are_added_and_never_removed(history: History) -> None:
     history.commit(SetPartitions(4))
     assert len(history.snapshot().partitions) == 4
-    refused(history, SetPartitions(3), match="shrink")
+    refused(history, SetPartitions(3), match="can only grow")
 
 
 def test_settings_are_replaced_as_a_whole(history: History) -> None:
