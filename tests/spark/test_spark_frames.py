@@ -129,7 +129,7 @@ def test_arguments_of_another_type_are_refused_with_advice(spark: SparkSession, 
     rows: Any = [{"value": "x"}]
     with pytest.raises(InvalidRecordError, match=r"a DataFrame of Spark.*type=list"):
         append(rows, filled)
-    with pytest.raises(InvalidRecordError, match=r"key is the name of a column, or a Column \(type=list\)"):
+    with pytest.raises(InvalidRecordError, match=r"key must be the name of a column, or a Column \(type=list\)"):
         append(people(spark), filled, key=rows)
     for reads in (read, stream, register_tables):
         with pytest.raises(InvalidConfigError, match=r"the first argument must be a SparkSession \(got=list\)"):
