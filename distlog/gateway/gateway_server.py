@@ -202,7 +202,7 @@ class GatewayServer:
         """Begin to answer; `joined` is called after joining the root's gateways. Raises StorageError."""
         self._thread.start()
         try:
-            self._in_loop(self._sockets.listen(self.host, self._requested_port)).result()
+            self._run_in_loop(self._sockets.listen(self.host, self._requested_port)).result()
             host, port = self.broker.config.advertised or advertised(self.host, self.port)
             self._lease.set_address(host, port, this_machine())
             self._groups.join()
@@ -213,7 +213,7 @@ class GatewayServer:
             self._wait_for_processes(should_stop)
         except BaseException:
             # also after an interrupt: else other gateways would send clients to this one, which answers nothing
-            self._in_loop(self._sockets.stop(0)).result()
+            self._run_in_loop(self._sockets.stop(0)).result()
             ShutdownDeadline(STOP_TIMEOUT_S).run(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
             raise
@@ -241,7 +241,7 @@ class GatewayServer:
         if self._loop.is_closed():
             return True
         deadline, drain_deadline = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)
-        sockets_stop = self._in_loop(self._sockets.stop(drain_deadline.left_s))
+        sockets_stop = self._run_in_loop(self._sockets.stop(drain_deadline.left_s))
         self.broker.fetches.stop()
         self.broker.appends.stop()
         self._groups.release_members()
@@ -265,7 +265,7 @@ class GatewayServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _in_loop(self, work: Any) -> Future[Any]:
+    def _run_in_loop(self, work: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run_loop(self) -> None:

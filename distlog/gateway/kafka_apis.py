@@ -300,7 +300,7 @@ class KafkaRequestHandlerPool:
         # a failed attempt must also cost its client something
         cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
         self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
-        request.count(REQUEST_PERCENTAGE, duration_s)
+        request.note_use(REQUEST_PERCENTAGE, duration_s)
         return is_handled
 
     def _run(self) -> None:
@@ -312,4 +312,4 @@ class KafkaRequestHandlerPool:
             # a thread that waits for storage uses no CPU, but one that computes also waits for other threads
             used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
             self.channel.finish(share, used_s + _NETWORK_S)
-            request.count(REQUEST_PERCENTAGE, time.monotonic() - started_s)
+            request.note_use(REQUEST_PERCENTAGE, time.monotonic() - started_s)

@@ -36,7 +36,7 @@ MERGE_MEMORY_BYTES = 192 << 20
 #: The fixed cost of a segment, as the bytes that could be read in the same time: one to three requests of about 30 ms
 #: on an object store. A local file costs less.
 SEGMENT_BYTES = 4 << 20
-Item = TypeVar("Item")
+Input = TypeVar("Input")
 Result = TypeVar("Result")
 #: The rows between stages: the target that gets a row, the kind of the row, and its content.
 _SPARK_SCHEMA = "target int, kind int, data binary"
@@ -91,7 +91,7 @@ class SparkExecutor:
         return [*self.map(work, small), *clean_shared(self.spark, handle, large, dedupe_buffer_bytes)]
 
 
-def _map(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _map(work: Callable[[Input], Result], items: Sequence[Input]) -> list[Result]:
     return list(map(work, items))
 
 
@@ -109,7 +109,7 @@ def pack(items: Iterable[SizedItem], target: int) -> Iterator[list[SizedItem]]:
     return grouped(items, cost, target)
 
 
-def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def run_tasks(spark: SparkSession, work: Callable[[Input], Result], items: Sequence[Input]) -> list[Result]:
     """Run `work` on each item in a task. Spark repeats a failed task, so `work` must be idempotent."""
     if not items:
         return []

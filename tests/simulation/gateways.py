@@ -149,8 +149,8 @@ class _Produce:
         (part,) = fields["responses"][0]["partition_responses"]
         self.answer.put((part["error_code"], part.get("base_offset", -1)))
 
-    def count(self, quota: str, size: int) -> None:
-        """Ignore the count: there is no quota."""
+    def note_use(self, quota: str, size: int) -> None:
+        """Ignore the use: there is no quota."""
 
     def allow_pipelining(self) -> None:
         """Do nothing: no request follows."""

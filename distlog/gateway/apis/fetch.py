@@ -118,7 +118,7 @@ def _read(
 
 def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition]) -> Fields:
     size = sum(read.size for read in reads)
-    request.count(CONSUMER_BYTE_RATE, size)
+    request.note_use(CONSUMER_BYTE_RATE, size)
     if size:
         request.on_sent.append(partial(broker.fetch_memory.release, size))
     committed = request.body.isolation_level == _READ_COMMITTED

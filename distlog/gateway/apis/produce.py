@@ -96,7 +96,7 @@ class ProduceRequest(DelayedAppend):
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._batches = broker, list(_produced_batches(body))
         self._pending_commits, self._lock = 0, threading.Lock()
-        request.count(PRODUCER_BYTE_RATE, sum(len(batch.records or b"") for batch in self._batches))
+        request.note_use(PRODUCER_BYTE_RATE, sum(len(batch.records or b"") for batch in self._batches))
         self._fail([batch for batch in self._batches if batch.error is not None])
         self._fail_refused_batches()
 

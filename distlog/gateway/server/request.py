@@ -72,7 +72,7 @@ class Request:
     def user(self) -> str:
         return self.session.principal or ""
 
-    def count(self, name: str, amount: float) -> None:
+    def note_use(self, name: str, amount: float) -> None:
         self.quotas.note(self.user, self.client_id, name, amount)
 
     def get(self, name: str, default: Any = None) -> Any:

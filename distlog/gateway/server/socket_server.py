@@ -186,7 +186,7 @@ class SocketServer:
     def _end_turn(self) -> None:
         self._turn_end_s = None
 
-    def later(self, work: Callable[[], None]) -> None:
+    def run_later(self, work: Callable[[], None]) -> None:
         """Run work in the event loop, from any thread; nothing if the loop has ended."""
         self._queued_work.append(work)
         if not self._is_woken and not self.loop.is_closed():
@@ -194,9 +194,9 @@ class SocketServer:
             is_own = threading.get_ident() == self._thread
             (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_queued_work)
 
-    def in_turn(self, work: Callable[[], None]) -> None:
+    def run_in_turn(self, work: Callable[[], None]) -> None:
         """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
-        # `later` need not wake the loop: added work is done below
+        # `run_later` need not wake the loop: added work is done below
         self._is_woken = True
         try:
             work()
@@ -350,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts.note_activity()
         self._frames.received(nbytes)
         if self._can_read_next:
-            self._server.in_turn(self._read_next)
+            self._server.run_in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
             # until then, reading detects that the client disconnects while its requests wait
             self._set_reading(False)
@@ -463,16 +463,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._cached_owner[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
-        self._server.later(partial(self._answer, request, chunks))
+        self._server.run_later(partial(self._answer, request, chunks))
 
     def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
-        self._server.later(partial(self._answer_last, request, chunks, after_s))
+        self._server.run_later(partial(self._answer_last, request, chunks, after_s))
 
     def fail(self, request: Request, reason: str) -> None:
-        self._server.later(partial(self._fail, request, reason))
+        self._server.run_later(partial(self._fail, request, reason))
 
     def allow_pipelining(self, request: Request) -> None:
-        self._server.later(partial(self._allow_pipelining, request))
+        self._server.run_later(partial(self._allow_pipelining, request))
 
     def _allow_pipelining(self, request: Request) -> None:
         if self._in_flight and self._in_flight[-1] is request and not request.is_pipelined:
