@@ -146,7 +146,6 @@ BatchId = Annotated[str | None, _append_option("--batch-id")]
 Compression = Annotated[str | None, _append_option("--compression")]
 CommitInterval = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Commit a stream every SECONDS.")]
 
-
 Partitions = Annotated[
     list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Read only partition N. May be repeated.")
 ]
@@ -190,7 +189,6 @@ Keys = Annotated[
     typer.Option("--key", metavar="KEY", help="Print the records with this key; give it again for more keys."),
 ]
 Committed = Annotated[bool, typer.Option("--committed", help="Skip records of open and aborted transactions.")]
-
 
 _File = str | None
 

@@ -375,10 +375,8 @@ class FilteringReader(DistlogReader):
 
 
 #: The operators of conditions by the names of Spark's filters.
-_OPERATORS = {"EqualTo": "=", "In": "in", "LessThan": "<", "LessThanOrEqual": "<="} | {
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-}
+_FILTERS = ("EqualTo", "In", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual")
+_OPERATORS = dict(zip(_FILTERS, ("=", "in", "<", "<=", ">", ">="), strict=True))
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

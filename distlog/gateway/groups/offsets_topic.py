@@ -326,7 +326,6 @@ class OffsetsBatching:
 
 _log = logging.getLogger(__name__)
 
-
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
 #: How long a change waits for a lock; then its client retries. Kafka's `offsets.commit.timeout.ms`.
 _LOCK_WAIT_S = 5.0

@@ -64,7 +64,6 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.CorruptRecordError: ErrorCode.corrupt_message,
 }
 
-
 #: Errors about a request: the client gets their text. The text of all others goes to the log.
 _REQUEST_ERRORS = (
     errors.InvalidConfigError,

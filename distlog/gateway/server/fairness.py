@@ -27,7 +27,6 @@ _MANY_SHARES = 1000
 #: Longer client ids are cut: without a login, a client may send ids of 32 KiB.
 _MAX_CLIENT_ID = 512
 
-
 CountKey = TypeVar("CountKey", bound=Hashable)
 
 
@@ -141,7 +140,6 @@ class CpuUses:
 _HEAVY_FRACTION = 0.4
 #: A client with at most this many waiting requests limits itself: it sends the next one after a response.
 _FEW_WAITING = 4
-
 
 Waiting = TypeVar("Waiting")
 

@@ -226,7 +226,6 @@ class FailedBatches:
 #: How long the gateway's own appends wait for a lock, which a stopped process may hold, before the client must retry.
 OWN_WAIT_S = 1.0
 
-
 #: A PartitionTail reads about this many bytes at once.
 READ_BYTES = 1 << 20
 RECORD_COLUMNS = ("offset", "key", "value")
