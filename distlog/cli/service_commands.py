@@ -143,8 +143,7 @@ def run(
     It runs retention, compaction, vacuum, flushes and checkpoints on Kafka's schedule. A failed task is reported and
     retried. With --json, each line is an object. With --once, the exit status is 1 if a task failed.
     """
-    settings = dict(ChainMap(*reversed(config)))
-    service = Service(root, settings, dict(storage), as_json=as_json)
+    service = Service(root, dict(ChainMap(*reversed(config))), dict(storage), as_json=as_json)
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     raise typer.Exit(service.run_once() if is_single else service.run(metrics))
 
@@ -277,8 +276,7 @@ class Service:
         with self._line:
             ok = self._manager.run_once()
         text = "\n".join([*(str(run) for run in runs if is_worth_printing(run)), self._status()])
-        fields = {"ok": ok, "runs": [run.to_dict() for run in runs]}
-        print_report(Summary(text, fields), as_json=self._as_json)
+        print_report(Summary(text, {"ok": ok, "runs": [run.to_dict() for run in runs]}), as_json=self._as_json)
         return SUCCESS if ok else FAILED
 
     def run(self, metrics_address: Address) -> int:

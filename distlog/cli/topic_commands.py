@@ -284,8 +284,7 @@ def restore(
     One commit reverts what retention, delete-records and compact removed since --version. Newer records stay. Records
     whose files vacuum has deleted cannot be restored.
     """
-    topic = distlog.open(url, storage_options=dict(storage))
-    print_report(topic.restore(version, dry_run=dry_run), as_json=as_json)
+    print_report(distlog.open(url, storage_options=dict(storage)).restore(version, dry_run=dry_run), as_json=as_json)
 
 
 def groups(
@@ -403,8 +402,7 @@ def export(
 
     Run it again to export new records.
     """
-    topic = distlog.open(url, storage_options=dict(storage))
-    print_report(topic.export(log_dir, partitions), as_json=as_json)
+    print_report(distlog.open(url, storage_options=dict(storage)).export(log_dir, partitions), as_json=as_json)
 
 
 def transactions(

@@ -146,8 +146,7 @@ def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordB
 def blob_rows(blobs: survivors.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
     """Return blob i as a row to `targets[i]`, without a copy."""
     ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
-    data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), buffers)
+    data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)])
     columns = [integers(targets, pa.int32()), integers(kinds, pa.int32()), data]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 

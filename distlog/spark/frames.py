@@ -101,8 +101,7 @@ def append(
     _check_frame(df)
     batch_id = parse_batch_id(checked_batch_id(app_id, batch_id))
     topic = _open_for_append(url, storage_options)
-    unit = check_unit(timestamp_unit)
-    options = WriteOptions(topic.storage, app_id, batch_id, compression, timestamp_unit=unit)
+    options = WriteOptions(topic.storage, app_id, batch_id, compression, timestamp_unit=check_unit(timestamp_unit))
     order = order_columns(order_by)
     if shuffle and order:
         raise InvalidConfigError("give shuffle or order_by: a shuffle by partition loses the order")
@@ -457,8 +456,7 @@ def _current_lag(name: str, snapshot: Snapshot, ends: Sequence[Any]) -> Iterator
         for number, position in _source_offsets(value)[name].items():
             state = snapshot.partitions[int(number)]
             start, end = max(position, state.log_start_offset), state.log_end_offset
-            size = log_bytes(state.segments, start, end)
-            yield _lag_row(name, number, position, end, max(0, end - start), size)
+            yield _lag_row(name, number, position, end, max(0, end - start), log_bytes(state.segments, start, end))
 
 
 def _lag_row(topic: str, partition: str, *values: int | None) -> dict[str, object]:

@@ -127,8 +127,7 @@ def url_and_settings(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
             "for SQL make a temporary view with the option path, since tables of the catalog lose their options"
         )
     prefix = len(STORAGE_PREFIX)
-    settings = {name[prefix:]: value for name, value in options.items() if name.lower().startswith(STORAGE_PREFIX)}
-    return path, settings
+    return path, {name[prefix:]: value for name, value in options.items() if name.lower().startswith(STORAGE_PREFIX)}
 
 
 def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:

@@ -103,8 +103,7 @@ def quoted(name: str) -> str:
 
 
 def _decode_in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError) -> DataFrame:
-    columns = arrow_schema(df.schema)
-    decoded = schema_with(columns, decoder, flatten)
+    decoded = schema_with(arrow_schema(df.schema), decoder, flatten)
     spark_schema = pa.schema([pa.field(field.name, _spark_type(field.type)) for field in decoded])
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

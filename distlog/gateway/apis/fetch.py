@@ -187,8 +187,7 @@ def _topic_offsets(
         return [{"partition_index": partition.partition_index, "error_code": code} for partition in requested]
 
     def offset_fields(partition: Any) -> Fields:
-        index = partition.partition_index
-        return fields_or_error(_list_offset, hosted, partition, committed, partition_index=index)
+        return fields_or_error(_list_offset, hosted, partition, committed, partition_index=partition.partition_index)
 
     return [*map(offset_fields, requested)] if hosted.is_local else in_parallel(offset_fields, requested)
 

@@ -399,8 +399,7 @@ def elect_leaders(request: Request, broker: Broker) -> Fields:
 
 def _election(broker: Broker, topic: str, number: int) -> Fields:
     broker.metadata.fresh_topic(topic).partition(number)
-    message = "every gateway can lead each partition"
-    return {"error_code": ErrorCode.election_not_needed, "error_message": message}
+    return {"error_code": ErrorCode.election_not_needed, "error_message": "every gateway can lead each partition"}
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
@@ -411,8 +410,7 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
     """Refuse the request as a whole: after an error for a partition the Java client retries for a minute."""
     if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
         return {"error_code": code, "error_message": None}
-    message = "gateways have no quorum: the storage decides"
-    return {"error_code": ErrorCode.invalid_request, "error_message": message}
+    return {"error_code": ErrorCode.invalid_request, "error_message": "gateways have no quorum: the storage decides"}
 
 
 _api = partial(Api, handlers=Handlers.TOPICS)

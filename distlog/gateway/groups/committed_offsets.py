@@ -162,8 +162,7 @@ class CommittedOffsets:
         """Delete offsets that were unused for the retention time, and groups without members and offsets."""
         for group in self._groups.each_locked():
             membership, offsets = group.membership, group.offsets
-            expired = offsets.expired(membership, self._groups.wall_clock(), self._retention_ms)
-            self._forget_old(group, expired)
+            self._forget_old(group, offsets.expired(membership, self._groups.wall_clock(), self._retention_ms))
             has_reserved_ids = isinstance(membership, ClassicGroup) and membership.reserved_ids
             is_unused = not offsets.partitions and not offsets.has_pending and not has_reserved_ids
             if membership.phase is GroupPhase.EMPTY and is_unused:

@@ -74,8 +74,7 @@ def share_name(principal: str | None, address: str) -> str:
         return address
     if ip.version == 4:
         return address
-    ipv4 = ip.ipv4_mapped
-    return str(ipv4 or ipaddress.ip_network((int(ip), _IPV6_PREFIX), strict=False))
+    return str(ip.ipv4_mapped or ipaddress.ip_network((int(ip), _IPV6_PREFIX), strict=False))
 
 
 def change_count(counts: Counter[CountKey], key: CountKey, amount: int) -> None:

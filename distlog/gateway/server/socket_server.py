@@ -358,8 +358,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Handle the requests after a Produce request, although the client sends no more."""
         # asyncio cannot keep a TLS connection that the client has closed: `connection_lost` comes next
-        can_stay = self._transport.get_extra_info("ssl_object") is None
-        self._is_draining = can_stay and self._has_more_requests
+        self._is_draining = self._transport.get_extra_info("ssl_object") is None and self._has_more_requests
         return self._is_draining
 
     @property
