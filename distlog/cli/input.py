@@ -41,9 +41,7 @@ class Interrupt:
         self._is_waiting = False
 
     def __enter__(self) -> Interrupt:
-        self._handlers = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        self._handlers = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -156,10 +156,8 @@ def rebuild_index(
     The exit status is 1 if a log is damaged.
     """
     topic = distlog.open(url, storage_options=dict(storage))
-    with _progress("rebuilding", topic) as progress:
-        report, _ = rebuild_indexes(
-            topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=progress.add
-        )
+    with _progress("rebuilding", topic) as bar:
+        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=bar.add)
     _print_and_exit(report, as_json)
 
 

@@ -133,12 +133,10 @@ class GatewayLease:
         if is_new and len(nodes) > 1:
             lease_ms = max(peer.lease_ms for peer in state.members)
             self._known_at = self._clock() + 2 * FREQUENT.refresh * lease_ms / 1000
-        for peer_node in nodes.values():
-            if peer_node not in self._unreachable and not peer_node.is_reached_from(self.node.machine):
-                self._unreachable.add(peer_node)
-                _log.warning(
-                    "clients cannot reach %s, which coordinates some groups: advertise its address", peer_node
-                )
+        for peer in nodes.values():
+            if peer not in self._unreachable and not peer.is_reached_from(self.node.machine):
+                self._unreachable.add(peer)
+                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", peer)
         self._view = _View(
             tuple(sorted(nodes.values(), key=lambda node: node.id)),
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},

@@ -274,9 +274,7 @@ class KafkaRequestHandlerPool:
 
     def __init__(self, shares: CpuUses, handle: Callable[[Request], bool], size: int, name: str) -> None:
         self.channel, self._shares, self._handle = RequestChannel(shares, size), shares, handle
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(size)
-        ]
+        self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(size)]
 
     def start(self) -> None:
         for thread in self._threads:

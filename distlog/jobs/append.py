@@ -124,9 +124,7 @@ def _summary(url: str, result: FilesResult, seconds: float) -> Summary:
     verb = "had appended" if appended.replayed else "appended"
     version = "" if appended.version is None else f" as version {appended.version}"
     lines = [f"{verb} {counted(records, 'record')} to {url}{version} in {seconds:.1f} s"]
-    lines += [
-        f"partition {number}: offsets {first} to {end}" for number, (first, end) in sorted(appended.offsets.items())
-    ]
+    lines += [f"partition {n}: offsets {first} to {end}" for n, (first, end) in sorted(appended.offsets.items())]
     if skipped:
         lines.append(f"skipped {counted(skipped, 'bad line')}")
     return Summary("\n".join(lines), fields)

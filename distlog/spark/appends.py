@@ -261,9 +261,7 @@ def _allows_settings(rows: DataFrame) -> bool:
     if "CollectMetrics" in plan.toString():
         return False
     leaves = plan.collectLeaves()
-    return {
-        leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())
-    } <= _LEAVES_WITHOUT_PYTHON
+    return {leaves.apply(n).getClass().getSimpleName() for n in range(leaves.size())} <= _LEAVES_WITHOUT_PYTHON
 
 
 def _with_settings(rows: DataFrame) -> DataFrame:

@@ -410,9 +410,7 @@ def lag(
     progress = query if isinstance(query, StreamingQueryProgress) else query.lastProgress
     # from its JSON: before Spark 4.2 a source's `endOffset` is the text of a dict, which is not JSON
     sources = [] if progress is None else json.loads(progress.json)["sources"]
-    ends = {
-        index: source["endOffset"] for index, source in enumerate(sources) if _source_offsets(source.get("endOffset"))
-    }
+    ends = {n: source["endOffset"] for n, source in enumerate(sources) if _source_offsets(source.get("endOffset"))}
     if topic is None:
         rows = [row for index, end in ends.items() for row in _reported_lag(end, sources[index].get("latestOffset"))]
     else:

@@ -275,9 +275,7 @@ class StreamPlan:
             self._options.start.check(self._name, partitions)
             records = first_records(self._topic.reader, snapshot, partitions, self._options.start)
             states = snapshot.partitions
-            starts = {
-                number: self._partition_start(states[number], number, records.get(number)) for number in partitions
-            }
+            starts = {n: self._partition_start(states[n], n, records.get(n)) for n in partitions}
             self._start_offset = StreamOffset(self._name, snapshot.topic_id, starts)
         return self._start_offset
 

@@ -61,12 +61,7 @@ _JSON_NAME = "distlog"
 #: A temporary column that is true for a tombstone: a record that deletes its key.
 _TOMBSTONE_COLUMN = "__distlog_deletes"
 #: Errors of the JVM if a jar was built for another release of Spark.
-_JAR_MISMATCH_ERRORS = (
-    "NoSuchMethodError",
-    "NoClassDefFoundError",
-    "IncompatibleClassChangeError",
-    "AbstractMethodError",
-)
+_JAR_ERRORS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
 #: The number of newest commits to search before the whole history.
 _RECENT_COMMITS = 100
 
@@ -369,7 +364,7 @@ class LakeTable(ABC):
         try:
             yield
         except Py4JJavaError as error:
-            if not any(name in str(error) for name in _JAR_MISMATCH_ERRORS):
+            if not any(name in str(error) for name in _JAR_ERRORS):
                 raise
             text = f"the jar of {self.format.capitalize()} does not fit PySpark {pyspark.__version__}"
             raise InvalidConfigError(f"{text}: {self._remedy()}") from error
@@ -602,14 +597,12 @@ class TableUpdate:
 
     def _append(self, frame: DataFrame, mark: _CommitMark) -> int:
         self.table.append(self._rows(frame), mark)
-        same_number = [
-            (added_mark, rows) for added_mark, rows in self.table.marks() if added_mark.number == mark.number
-        ]
+        same_number = [(other, rows) for other, rows in self.table.marks() if other.number == mark.number]
         if len(same_number) > 1:
             text = "two concurrent runs added the same records: restore the table to the commit before them"
             raise CommitConflictError(f"{text}, and run one at a time", table=self.table.requested_name)
         # Delta drops this commit if another run committed first
-        return sum(rows for added_mark, rows in same_number if added_mark == mark)
+        return sum(rows for other, rows in same_number if other == mark)
 
     def _merge(self, frame: DataFrame, mark: _CommitMark) -> int:
         rows = self._rows(frame).persist()

@@ -133,11 +133,9 @@ def alter_users(request: Request, broker: Broker) -> Fields:
     outcome, sasl = fields_or_error(users.refresh), request.session.sasl
     valid_changes = list[tuple[Credential, ScramSecret | None]]()
 
-    def add(name: str, requested_changes: list[Any]) -> None:
+    def add(name: str, requested: list[Any]) -> None:
         is_file_user = sasl is not None and sasl.is_file_user(name)
-        change, *duplicates = (
-            _parsed_change(change, users, is_file_user=is_file_user) for change in requested_changes
-        )
+        change, *duplicates = (_parsed_change(change, users, is_file_user=is_file_user) for change in requested)
         if duplicates:
             message = "A user credential cannot be altered twice in the same request"
             raise RefusedError(message, code=ErrorCode.duplicate_resource)

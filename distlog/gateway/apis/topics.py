@@ -76,16 +76,12 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     topics = request.body.topics
     # in version 0, an empty list means all
     if topics is None or (request.api_version == 0 and not topics):
-        for name, summary_or_error in broker.metadata.summaries_or_errors().items():
+        for name, result in broker.metadata.summaries_or_errors().items():
             if request.rights.may_describe(name):
-                if isinstance(summary_or_error, TopicSummary):
-                    yield _topic_fields(summary_or_error, request, broker)
+                if isinstance(result, TopicSummary):
+                    yield _topic_fields(result, request, broker)
                 else:
-                    yield {
-                        "error_code": error_code(summary_or_error),
-                        "name": name,
-                        "is_internal": name in INTERNAL_TOPICS,
-                    }
+                    yield {"error_code": error_code(result), "name": name, "is_internal": name in INTERNAL_TOPICS}
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each topic once: a small request that repeats a large topic must not have a response of gigabytes
@@ -391,9 +387,7 @@ def elect_leaders(request: Request, broker: Broker) -> Fields:
         return {"error_code": code}
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
-    results = (
-        (name, fields_or_error(_election, broker, name, number, partition_id=number)) for name, number in partitions
-    )
+    results = ((name, fields_or_error(_election, broker, name, n, partition_id=n)) for name, n in partitions)
     return {"replica_election_results": by_topic(results, "partition_result", "topic")}
 
 

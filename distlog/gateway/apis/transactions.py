@@ -90,9 +90,7 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     partitions = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
     denied = _denial(request, body.v3_and_below_transactional_id)
     find = broker.metadata.client_topic
-    codes = {
-        partition: denied or partition_code(request, find, Operation.WRITE, *partition) for partition in partitions
-    }
+    codes = {key: denied or partition_code(request, find, Operation.WRITE, *key) for key in partitions}
     if any(code is not ErrorCode.none for code in codes.values()):
         attempted_code = ErrorCode.operation_not_attempted
     else:
@@ -291,9 +289,7 @@ _FIELDS = {**{name: name for name in _SAME_NAMES}, "transaction_first_offset": "
 
 
 def describe_producers(request: Request, broker: Broker) -> Fields:
-    partitions = dict.fromkeys(
-        (topic.name, number) for topic in request.body.topics for number in topic.partition_indexes
-    )
+    partitions = dict.fromkeys((topic.name, n) for topic in request.body.topics for n in topic.partition_indexes)
     topics = by_topic(
         (name, fields_or_error(_producer_fields, request, broker, name, number, partition_index=number))
         for name, number in partitions

@@ -265,9 +265,7 @@ class AccessLists:
             yield from self._by_pattern.get((kind, PatternType.PREFIXED, name[:length]), ())
 
     def _of_type(self, kind: ResourceType) -> Iterator[Acl]:
-        return (
-            acl for (resource_type, *_), acls in self._by_pattern.items() if resource_type is kind for acl in acls
-        )
+        return (acl for (type_, *_), acls in self._by_pattern.items() if type_ is kind for acl in acls)
 
 
 def _applies_to(acl: Acl, principal: str, host: str) -> bool:

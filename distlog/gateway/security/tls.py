@@ -44,9 +44,7 @@ class TlsFiles:
                 client_auth=self.client_auth,
             )
         if self.crl is not None and self.ca is None:
-            raise InvalidConfigError(
-                "a CRL needs the certificates of its authorities: add their file", crlfile=self.crl
-            )
+            raise InvalidConfigError("a CRL needs its authorities' certificates: add their file", crlfile=self.crl)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # renegotiation would let clients cause expensive work

@@ -125,9 +125,7 @@ class Users:
     def without_user(self, name: str) -> Users:
         if name not in self.secrets:
             raise DistlogError("the user does not exist", user=name)
-        return replace(
-            self, secrets={user: user_secrets for user, user_secrets in self.secrets.items() if user != name}
-        )
+        return replace(self, secrets={user: secrets for user, secrets in self.secrets.items() if user != name})
 
     def to_json(self) -> str:
         users = {

@@ -717,9 +717,7 @@ class ConnectionTimeouts:
     def close_reason(self, *, is_idle: bool, is_authenticated: bool) -> str | None:
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._touched_s)
-        due_s = [
-            timeout_s for timeout_s in (self._receive_deadline_s, self._send_deadline_s) if timeout_s is not None
-        ]
+        due_s = [time_s for time_s in (self._receive_deadline_s, self._send_deadline_s) if time_s is not None]
         if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped, or is too slow, in the middle of a request or a response"
         waits = is_idle or bool(due_s)

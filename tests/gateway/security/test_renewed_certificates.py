@@ -88,7 +88,7 @@ def test_a_revoked_certificate_is_refused_also_when_the_list_changes(tmp_path: P
         authority.revoked(alice)
         until(lambda: not is_served(gateway, authority, alice))
         assert is_served(gateway, authority, bob)
-    with pytest.raises(InvalidConfigError, match="a CRL needs the certificates"):
+    with pytest.raises(InvalidConfigError, match="a CRL needs its authorities"):
         TlsFiles(certificate=server.certificate, key=server.key, crl=crl).context()
     with pytest.raises(StorageError, match="cannot use the CRL"):
         TlsFiles(
