@@ -134,14 +134,12 @@ def is_stream(path: str) -> bool:
 class StreamReading:
     """Iterates over the records of a stream, and None whenever `wait` seconds passed without input."""
 
-    def __init__(
-        self, reader: FileReader, path: str, seen_fields: SeenFields, wait: Callable[[], float | None]
-    ) -> None:
+    def __init__(self, reader: FileReader, path: str, fields: SeenFields, wait: Callable[[], float | None]) -> None:
         input_format = reader.options.format or TEXT
         if input_format == PARQUET:
             raise InvalidConfigError("--format parquet cannot read a stream: use a file")
         self._path, self._wait = path, wait
-        self._lines = LineReading(reader, input_format, seen_fields)
+        self._lines = LineReading(reader, input_format, fields)
 
     def __iter__(self) -> Iterator[InputPart | None]:
         """Raises OSError, and InvalidRecordError for a bad line."""

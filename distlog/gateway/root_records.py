@@ -271,7 +271,7 @@ class RootUsers(RootRecords[Credential, ScramSecret]):
 # In a quota's record, the name null is the default entity; without a value, the quota is removed.
 
 #: The upper limit of a quota, as of Kafka's LONG settings.
-_QUOTA_LIMIT = float(1 << 63)
+_MAX_QUOTA = float(1 << 63)
 
 Changes = Mapping[str, float | None]
 
@@ -288,9 +288,7 @@ def check_quotas(entity: Entity, changes: Changes) -> None:
     for name, value in changes.items():
         if name not in NAMES:
             raise InvalidConfigError(f"a quota must be one of {', '.join(NAMES)}", found=name)
-        if value is not None and not (
-            0 < value < _QUOTA_LIMIT and (value == int(value) or name == REQUEST_PERCENTAGE)
-        ):
+        if value is not None and not (0 < value < _MAX_QUOTA and (value == int(value) or name == REQUEST_PERCENTAGE)):
             raise InvalidConfigError(
                 "a quota must be above 0, and a whole number if it counts bytes", found=str(value)
             )

@@ -229,13 +229,11 @@ def grouped(items: Iterable[T], size_of: Callable[[T], int], max_size: int) -> I
         yield group
 
 
-def _cut_by_offsets(
-    segment_slice: SegmentSlice, target_bytes: int, max_records: int | None
-) -> Iterator[SegmentSlice]:
+def _cut_by_offsets(segment_slice: SegmentSlice, split_bytes: int, max_records: int | None) -> Iterator[SegmentSlice]:
     """Cut a slice into equal ranges of offsets, for a limit of records, or if it does not cover its segment."""
     start = max(segment_slice.start_offset, segment_slice.segment.base_offset)
     end = min(segment_slice.end_offset, segment_slice.segment.next_offset)
-    count = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / target_bytes))
+    count = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / split_bytes))
     if max_records is not None:
         count = max(count, ceil((end - start) / max_records))
     edges = [start + (end - start) * index // count for index in range(count + 1)]

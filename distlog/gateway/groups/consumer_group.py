@@ -278,13 +278,11 @@ class ConsumerGroup:
             assignment = CurrentAssignment(self.target_epoch, previous_epoch, state, retained | free, frozenset())
         self._set_assignment(member, assignment)
 
-    def _unowned(
-        self, member: ConsumerMember, partitions: frozenset[TopicIdPartition]
-    ) -> frozenset[TopicIdPartition]:
-        if not partitions:
-            return partitions
+    def _unowned(self, member: ConsumerMember, target: frozenset[TopicIdPartition]) -> frozenset[TopicIdPartition]:
+        if not target:
+            return target
         assignments = (other.current for other in self.members.values() if other is not member)
-        return partitions.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
+        return target.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
 
     def _set_assignment(self, member: ConsumerMember, assignment: CurrentAssignment) -> None:
         if assignment == member.current:

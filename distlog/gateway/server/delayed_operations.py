@@ -53,10 +53,8 @@ Operation = TypeVar("Operation", bound="DelayedOperation")
 class _Purgatory(ABC, Generic[Operation]):
     """Requests that wait for an event, which a thread checks with pauses of `shortest_s` to `longest_s`."""
 
-    def __init__(
-        self, name: str, handle_again: Callable[[Request], None], shortest_s: float, longest_s: float
-    ) -> None:
-        self._name, self._handle_again, self._shortest_s, self._longest_s = name, handle_again, shortest_s, longest_s
+    def __init__(self, name: str, retry: Callable[[Request], None], shortest_s: float, longest_s: float) -> None:
+        self._name, self._retry, self._shortest_s, self._longest_s = name, retry, shortest_s, longest_s
         self._lock = threading.Lock()
         self._waiting: dict[Operation, None] = {}
         self._changed, self.is_stopped = threading.Event(), False
@@ -91,7 +89,7 @@ class _Purgatory(ABC, Generic[Operation]):
         """Let handlers handle these requests again, unless another thread has woken them."""
         for operation in waiting:
             if self._claim(operation):
-                self._handle_again(operation.request)
+                self._retry(operation.request)
 
     def _claim(self, operation: Operation) -> bool:
         """End the wait of a request; returns False if another thread has done so."""

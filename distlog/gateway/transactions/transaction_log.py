@@ -135,20 +135,16 @@ class TransactionLog:
             # ids that are forgotten together share a commit
             self._append_later(state_topic, transactional_id, None)
 
-    def _append(
-        self, state_topic: _StateTopic, transactional_id: str, value: bytes | None, *, is_durable: bool
-    ) -> int:
-        number, run, fence = self._record(state_topic, transactional_id, value)
+    def _append(self, state_topic: _StateTopic, id_: str, value: bytes | None, *, is_durable: bool) -> int:
+        number, run, fence = self._record(state_topic, id_, value)
         try:
             return state_topic.hosted.append_run(number, run, fence, is_durable=is_durable).first_offset
         except (LeaderFencedError, TopicNotFoundError):
             self._has_failed = True
             raise
 
-    def _append_later(
-        self, state_topic: _StateTopic, transactional_id: str, value: bytes | None
-    ) -> Future[AppendInfo]:
-        result = state_topic.hosted.append_run_later(*self._record(state_topic, transactional_id, value))
+    def _append_later(self, state_topic: _StateTopic, id_: str, value: bytes | None) -> Future[AppendInfo]:
+        result = state_topic.hosted.append_run_later(*self._record(state_topic, id_, value))
         with self._lock:
             self._in_flight.add(result)
         result.add_done_callback(self._end_later)
@@ -163,11 +159,9 @@ class TransactionLog:
         elif error is not None:
             FAILURES.note("storing states of transactions (their next coordinator ends these again)", error)
 
-    def _record(
-        self, state_topic: _StateTopic, transactional_id: str, value: bytes | None
-    ) -> tuple[int, BatchRun, Fence]:
-        number = self.partition_of(transactional_id)
-        run = internal_batch([(encode_key(transactional_id), value)], self._clock())
+    def _record(self, state_topic: _StateTopic, id_: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
+        number = self.partition_of(id_)
+        run = internal_batch([(encode_key(id_), value)], self._clock())
         return number, run, partial(state_topic.leadership.check, partitions=(number,))
 
     def _open_topic(self) -> _StateTopic:
