@@ -78,15 +78,16 @@ def _writing(kind: str, target: str, records: int) -> subprocess.Popen[str]:
 def _idle(folder: str) -> tuple[float, float]:
     """Percent of a core that a consumer takes while nothing comes, and that the same pauses take alone."""
     import distlog
-    from distlog.core.read.consumer import LONGEST_PAUSE_S
+    from distlog.core.read.consumer import LOCAL_PAUSES
 
+    _, longest_s, _ = LOCAL_PAUSES
     consumer = distlog.open(f"{folder}/topic").consume(start=distlog.LATEST, timeout=IDLE_S)
     began = time.process_time()
     next(consumer, None)
     ours = time.process_time() - began
     began, end = time.process_time(), time.monotonic() + IDLE_S
     while time.monotonic() < end:
-        time.sleep(LONGEST_PAUSE_S[True])
+        time.sleep(longest_s)
     return 100 * ours / IDLE_S, 100 * (time.process_time() - began) / IDLE_S
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 #: Pauses between two refreshes: the first and the longest in seconds, and the factor by which a pause grows. A
 #: refresh from a local disk costs microseconds, and from an object store a request.
-_LOCAL_PAUSES, _REMOTE_PAUSES = (0.0005, 0.005, 17 / 16), (0.05, 1.0, 2.0)
+LOCAL_PAUSES, REMOTE_PAUSES = (0.0005, 0.005, 17 / 16), (0.05, 1.0, 2.0)
 #: How often in a row a read may fail because vacuum has deleted files of its snapshot.
 _MAX_FAILURES = 3
 #: The default lease, in seconds.
@@ -72,7 +72,7 @@ class Consumer:
 
     def __init__(self, log: ConsumedLog, assignment: ConsumerAssignment, options: ConsumeOptions) -> None:
         self._log, self._assignment, self._options, self._clock = log, assignment, options, options.clock
-        first_s, longest_s, self._growth = _LOCAL_PAUSES if log.handle.storage.is_local else _REMOTE_PAUSES
+        first_s, longest_s, self._growth = LOCAL_PAUSES if log.handle.storage.is_local else REMOTE_PAUSES
         self._longest_pause_s = longest_s if options.poll_interval is None else options.poll_interval
         self._first_pause_s = min(first_s, self._longest_pause_s)
         self._window: Window | None = None
