@@ -17,8 +17,9 @@ from crc32c import crc32c
 from topics import contents, topic_on, values
 
 from distlog.core import paths
+from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Add, Commit, Drop, SetLogStartOffset, SetTransaction
-from distlog.core.commits.commit_log import CommitRace
+from distlog.core.commits.commit_log import EXISTENCE_CHECK_S, CommitRace
 from distlog.core.commits.deduplication import TAIL_LIMIT
 from distlog.core.commits.group_commit import (
     _COMMON_TEXT,
@@ -498,6 +499,24 @@ def test_a_gap_in_the_history_is_an_unknown_outcome(topic: Topic) -> None:
     group.lose_track(dataclasses.replace(later, version=9))
     with pytest.raises(CommitConflictError), outcome(group):
         raise CommitConflictError("the topic was dropped")
+
+
+def test_a_race_finds_its_append_in_a_commit_after_the_start(topic: Topic) -> None:
+    # the commit at the start of the race is deleted, so the race starts again at the head
+    now_s = 0.0
+    topic.log.monotonic = lambda: now_s
+    append, other = append_of(topic, 1), append_of(topic, 2)
+    ticket, base = ticket_of(topic, append), topic.snapshot
+    assert ticket.join(now_s)
+    with AppendRace(ticket, base, None) as race:
+        for number, _ in enumerate(race):
+            assert number == 0, "the append would be committed again"
+            group_commit = committed(topic, group_of(topic, other), other)
+            checkpoint.write(topic.storage, topic.refresh().snapshot)
+            topic.storage.delete([paths.commit_file(base.version)])
+            now_s += EXISTENCE_CHECK_S
+    assert race.commit == group_commit
+    assert len(group_commit.actions) == 2
 
 
 def test_vacuum_deletes_expired_queued_appends(topic: Topic) -> None:
