@@ -55,7 +55,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "active segments": (
         ("log.active_partition", "log.partition_log", "log.log_segment", "log.partition_lock"),
-        ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_flush_policy.py", "log/test_active_seals.py"),
+        ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_f*.py", "log/test_active_seals.py"),
     ),
     "segments": (
         ("segments.segment_reader", "segments.segment_writer", "segments.chunks", "segments.segment_parts"),
