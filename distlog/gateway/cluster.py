@@ -92,6 +92,11 @@ class _View:
     joins: int = 0
 
 
+def _no_offsets(numbers: Collection[int], added: bool) -> Mapping[int, int]:
+    """The offsets at which new partitions of the group start: gateways commit none."""
+    return dict.fromkeys(numbers, 0)
+
+
 class GatewayLease:
     """This gateway's lease. One thread calls `sync` and `leave`. `node_id` is None for the lowest free id."""
 
@@ -124,13 +129,14 @@ class GatewayLease:
         """
         previous, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
-        member.sync(count, lambda numbers, added: dict.fromkeys(numbers, 0), pending)
+        member.sync(count, _no_offsets, pending)
         is_new = was_lapsed or member.joins != joins
         state = member.state
         assert state is not None
         nodes = {peer.id: node for peer in state.members if (node := Node.parse(peer.name)) is not None}
         self.node = nodes.get(member.id, self.node)
         if is_new and len(nodes) > 1:
+            # the other gateways refresh their views once in this part of a lease
             lease_ms = max(peer.lease_ms for peer in state.members)
             self._known_at = self._clock() + 2 * FREQUENT.refresh * lease_ms / 1000
         for peer in nodes.values():
@@ -214,7 +220,8 @@ def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequ
     for number in range(partitions):
         free = [id_ for id_ in ids if counts[id_] < equal_share + (larger_shares > 0)]
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
-        larger_shares -= counts[best] == equal_share
+        if counts[best] == equal_share:
+            larger_shares -= 1
         counts[best] += 1
         leaders.append(best)
     return leaders
@@ -253,7 +260,7 @@ class TaskLease:
         """Take or renew the lease when that is due. Errors are logged."""
         try:
             if self._member.due_s(()) <= 0:
-                self._member.sync(lambda: 1, lambda numbers, added: dict.fromkeys(numbers, 0), ())
+                self._member.sync(lambda: 1, _no_offsets, ())
         except DistlogError as error:
             _log.warning("the lease of the tasks could not be renewed: %s", error)
 
@@ -380,7 +387,7 @@ class InternalTopicCompaction:
             # a new topic of the same name has other offsets
             self._topic_id, self._tried_ends = snapshot.topic_id, {}
         numbers = list(self._due(snapshot, partitions))
-        # a partition that cannot be compacted, or only in part, is tried again after as many new segments
+        # noted also for failures: a partition is tried again only after enough new segments
         self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in numbers})
         if numbers:
             try:

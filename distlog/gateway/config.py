@@ -54,7 +54,7 @@ class GroupSettings:
         "group.consumer.max.session.timeout.ms", 60_000, "the most `consumer.session.timeout.ms` of a group"
     )
     consumer_heartbeat_interval_ms: int = _integer(
-        "group.consumer.heartbeat.interval.ms", 5000, "how often it sends a heartbeat"
+        "group.consumer.heartbeat.interval.ms", 5000, "how often a member of the newer protocol sends a heartbeat"
     )
     consumer_min_heartbeat_interval_ms: int = _integer(
         "group.consumer.min.heartbeat.interval.ms", 5000, "the least `consumer.heartbeat.interval.ms` of a group"
@@ -81,7 +81,7 @@ class AclSettings:
         "super.users", "", "principals that may do everything, as `User:alice;User:bob`"
     )
     everyone_if_none: bool = broker_setting(
-        "allow.everyone.if.no.acl.found", False, "a resource that no ACL is for is open to all"
+        "allow.everyone.if.no.acl.found", False, "a resource without ACLs is open to all"
     )
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class GatewayConfig:
     )
     socket_request_max_bytes: int = _integer("socket.request.max.bytes", 100 << 20, "largest request")
     max_connections: int = broker_setting(
-        "max.connections", 2000, "connections, with those in TLS's handshake", most=MAX_INT
+        "max.connections", 2000, "connections, including those in the TLS handshake", most=MAX_INT
     )
     max_connections_per_ip: int = broker_setting(
         "max.connections.per.ip", 1000, "connections from one address, or one IPv6 network (/64)", most=MAX_INT
@@ -154,7 +154,10 @@ class GatewayConfig:
         most=MAX_INT,
     )
     sasl_server_max_receive_size: int = broker_setting(
-        "sasl.server.max.receive.size", 512 << 10, "a request of a client that has not authenticated", most=MAX_INT
+        "sasl.server.max.receive.size",
+        512 << 10,
+        "largest request of a client that has not authenticated",
+        most=MAX_INT,
     )
     request_timeout_ms: int = 30_000
     fetch_max_bytes: int = broker_setting(
@@ -183,7 +186,7 @@ class GatewayConfig:
         "producer.id.expiration.ms", EXPIRATION_MS, "how long a silent producer is remembered"
     )
     principal_mapping_rules: str = broker_setting(
-        "ssl.principal.mapping.rules", "DEFAULT", "the users' names of clients with certificates, by their subjects"
+        "ssl.principal.mapping.rules", "DEFAULT", "how a certificate's subject becomes the user's name"
     )
     groups: GroupSettings = field(default_factory=GroupSettings)
     acls: AclSettings = field(default_factory=AclSettings)
@@ -286,8 +289,12 @@ class GroupConfigs:
 
     def parse_changes(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
         """Parse changes; None removes a setting. Raises InvalidConfigError with Kafka's texts."""
-        numbers = {name: None if value is None else _group_number(name, value) for name, value in changes.items()}
-        numbers = {name: value for name, value in numbers.items() if name in _GROUP_FIELDS}
+        # an unknown name is refused, but removing one has no effect
+        numbers = {
+            name: None if value is None else _group_number(name, value)
+            for name, value in changes.items()
+            if value is not None or name in _GROUP_FIELDS
+        }
         new_overrides = {**self.overrides(group), **numbers}
         settings = self._with_overrides({name: value for name, value in new_overrides.items() if value is not None})
         for name, fields in _GROUP_FIELDS.items():

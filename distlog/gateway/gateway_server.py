@@ -45,7 +45,7 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 _log = logging.getLogger("distlog.gateway")
 #: How long a stop may take.
 STOP_TIMEOUT_S = 8.0
-#: The part of a stop's time that is left to sync and close files, after clients were waited for.
+#: The part of a stop's time that is reserved to sync and close files, after the wait for clients.
 _CLOSING_SHARE = 0.25
 #: How much longer the end of the network thread may take.
 _THREAD_END_S = 0.5
@@ -289,6 +289,7 @@ def warm_up() -> None:
             topic.append([{"key": b"k", "value": b"v", "partition": 1}])
             batch = bytes(topic.read(1, 0))
             with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
+                # the second append finds an active segment, as most appends do
                 for _ in range(2):
                     log.append_batches(batch)
             topic.refresh().read(0, 1)
@@ -304,20 +305,24 @@ def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list
         ("request_memory_bytes", "bytes of requests that are received or handled", sockets.memory.used),
         ("fetch_memory_bytes", "bytes of records that clients have not taken yet", broker.fetch_memory.used),
         ("node_id", "the id of this broker", broker.cluster.node.id),
-        ("brokers", "gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
-        ("coordinated_partitions", "partitions of groups that it coordinates", len(broker.cluster.held_partitions)),
+        ("brokers", "live gateways of the root, in this gateway's view", len(broker.cluster.nodes)),
+        (
+            "coordinated_partitions",
+            "partitions of groups that this gateway coordinates",
+            len(broker.cluster.held_partitions),
+        ),
         ("delayed_fetches", "fetches that wait for records", len(broker.fetches)),
         ("delayed_appends", "produce requests that wait for a partition's lock", len(broker.appends)),
     ]
     counters = [
         ("connections_accepted", "connections that were accepted", sockets.accepted),
         ("connections_refused", "connections above the limit, in all or of one address", sockets.refused),
-        ("tls_handshakes_failed", "connections that ended in TLS's handshake", sockets.tls_failed),
+        ("tls_handshakes_failed", "connections that failed in the TLS handshake", sockets.tls_failed),
         ("connections_hung_up", "connections closed as invalid, not allowed, too slow, or idle", sockets.hung_up),
         ("unreadable_files", "responses that end at an unreadable file: check the disk", sockets.unreadable.total),
     ]
     if broker.acls is not None:
-        counters.append(("denials", "rights that clients asked for, and no ACL gave them", broker.acls.denials.total))
+        counters.append(("denials", "accesses that no ACL allows", broker.acls.denials.total))
     kinds: tuple[tuple[Literal["gauge", "counter"], list[tuple[str, str, int]]], ...]
     kinds = ("gauge", gauges), ("counter", counters)
     metrics = [

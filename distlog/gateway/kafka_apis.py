@@ -71,7 +71,7 @@ class KafkaApis:
     def offer_new(self, request: Request, has_time: Callable[[], bool]) -> bool:
         """Handle a small Produce request in the network's thread, and return True; queue all other requests."""
         is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
-        if is_small and has_time() and self.pools[Handlers.RECORDS].has_handled_at_once(request):
+        if is_small and has_time() and self.pools[Handlers.RECORDS].handle_at_once(request):
             return True
         self.offer(request)
         return False
@@ -204,7 +204,7 @@ class RequestChannel:
         self._queue = FairQueue[Request](shares, handlers)
         # True wakes a thread to look for a request, False ends a thread
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._is_watched = False
+        self._is_polled = False
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -221,12 +221,13 @@ class RequestChannel:
             is_running = self._poll_again() if waits_for_time else self._wakeups.get()
             with self._shares.lock:
                 request = self._queue.next(limited=is_running)
-                # one thread polls again after a pause, for all threads
+                # if no request may run yet, one thread polls again after a pause, for all threads
                 if waits_for_time:
-                    self._is_watched, waits_for_time = False, False
-                if request is None and is_running and len(self._queue) and not self._is_watched:
-                    self._is_watched = waits_for_time = True
-                needs_another = request is not None and len(self._queue) and not self._is_watched
+                    self._is_polled, waits_for_time = False, False
+                if request is None and is_running and len(self._queue) and not self._is_polled:
+                    self._is_polled = waits_for_time = True
+                needs_another = request is not None and len(self._queue) and not self._is_polled
+            # queued requests are handled before the end of a thread
             if not is_running and request is not None:
                 self._wakeups.put(False)
             elif needs_another:
@@ -287,8 +288,8 @@ class KafkaRequestHandlerPool:
             thread.join(max(end - time.monotonic(), 0))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def has_handled_at_once(self, request: Request) -> bool:
-        """Handle a request in the network's thread; False if other requests are queued, or this one must wait."""
+    def handle_at_once(self, request: Request) -> bool:
+        """Handle a request in the network's thread; returns False if requests are queued, or this one must wait."""
         if len(self.channel) or not self._shares.leaves_room(request.share):
             return False
         started_s, started_cpu_s = time.monotonic(), time.thread_time()

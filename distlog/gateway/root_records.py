@@ -230,8 +230,8 @@ class Credential(NamedTuple):
     mechanism: str
 
 
-def encode_credential(name: Credential, secret: ScramSecret | None) -> tuple[bytes, bytes | None]:
-    key = json.dumps(name._asdict(), sort_keys=True).encode()
+def encode_credential(credential: Credential, secret: ScramSecret | None) -> tuple[bytes, bytes | None]:
+    key = json.dumps(credential._asdict(), sort_keys=True).encode()
     return key, None if secret is None else json.dumps(written_secret(secret)).encode()
 
 
@@ -239,18 +239,19 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
     """The credential of a record. Raises InvalidConfigError, ValueError, without the content."""
     try:
         fields: Any = json.loads(key)
-        name = Credential(check_name(fields["user"]), fields["mechanism"])
-        if name.mechanism not in HASHES:
+        credential = Credential(check_name(fields["user"]), fields["mechanism"])
+        if credential.mechanism not in HASHES:
             raise ValueError("an unknown mechanism")
     except InvalidConfigError:
         raise
     except _MALFORMED:
         raise ValueError("this is not a credential") from None
     try:
-        return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
+        secret = None if value is None else parsed_secret(credential.mechanism, json.loads(value))
+        return credential, secret
     except _MALFORMED:
         # this also removes the former secret, which was replaced
-        raise UnknownValueError(name, "this is not a credential") from None
+        raise UnknownValueError(credential, "this is not a credential") from None
 
 
 class RootUsers(RootRecords[Credential, ScramSecret]):
@@ -259,12 +260,12 @@ class RootUsers(RootRecords[Credential, ScramSecret]):
     secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
-        self.append([encode_credential(name, secret) for name, secret in changes])
+        self.append([encode_credential(credential, secret) for credential, secret in changes])
 
     def on_changed(self, values: Mapping[Credential, ScramSecret]) -> None:
         users: dict[str, dict[str, ScramSecret]] = {}
-        for name, secret in values.items():
-            users.setdefault(name.user, {})[name.mechanism] = secret
+        for credential, secret in values.items():
+            users.setdefault(credential.user, {})[credential.mechanism] = secret
         self.secrets = users
 
 

@@ -79,7 +79,7 @@ def topic_setting_fields(config: TopicConfig, **options: bool) -> Iterator[Field
 
 def _broker_setting_fields(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
     settings, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
-    # the id that the gateway has, even if its setting is -1: any free id
+    # node.id=-1 means any free id: show the id that the gateway has got
     settings = [
         setting._replace(value=str(broker.cluster.node.id)) if setting.name == "node.id" else setting
         for setting in settings
@@ -92,7 +92,7 @@ def _broker_setting_fields(broker: Broker, request: Request, **options: bool) ->
     for setting in (advertised, *settings, *defaults):
         source = _DEFAULT if setting.is_default else _BROKER_VALUE
         is_number = setting.value.lstrip("-").isdigit()
-        kind = _BOOLEAN if setting.value in ("true", "false") else _LONG if is_number else _STRING
+        kind = _BOOLEAN if setting.value in ("true", "false") else (_LONG if is_number else _STRING)
         yield _setting_fields(setting, source, kind, read_only=True, **options)
 
 
@@ -136,7 +136,7 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
 
 
 def _describe_once(request: Request, broker: Broker, equal_resources: Sequence[Any]) -> Fields:
-    """The settings of a resource that a request may name several times; null keys mean all settings."""
+    """The settings of one resource, which a request may name several times; null keys mean all settings."""
     key_lists = [resource.configuration_keys for resource in equal_resources]
     keys = None if None in key_lists else frozenset().union(*key_lists)
     all_settings = _all_settings(broker, request, equal_resources[0])
@@ -236,7 +236,7 @@ def _alter_topic(broker: Broker, changes_of: _ChangesOf, resource: Any, *, valid
     list_values = {"cleanup.policy": str(config.cleanup_policy).split(",")}
     changes = without_ignored(changes_of(_CurrentSettings(config.overrides(), list_values), resource))
     if validate_only:
-        # raises the errors of the change
+        # raises InvalidConfigError for an invalid change
         config.changed(changes)
     elif changes:
         topic.alter_config(changes)

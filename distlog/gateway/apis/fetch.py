@@ -59,6 +59,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
             read.partition: read.data.visible_end for read in reads if read.partition and read.data
         }
         broker.fetch_memory.release(sum(read.size for read in reads))
+        # without a wait, there are new records, or the time is over: read again
         if broker.fetches.wait(operation):
             return None
     return _response(request, broker, reads)
@@ -165,7 +166,7 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
 
 
 def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
-    """The partitions of a request by topic and number; as in Kafka, the last of equal ones."""
+    """The partitions of a request by topic and number; of repeated ones the last, as in Kafka."""
     return {
         (topic.name, requested.partition_index): requested
         for topic in request.body.topics
@@ -206,7 +207,7 @@ def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields
     if time_ms == _LATEST_TIERED or (time_ms < 0 and time_ms != MAX_TIMESTAMP):
         return {}
     offset_and_time = offset_for_time(hosted.topic.reader, state, time_ms)
-    # a reader of committed records gets no offset from the last stable offset on
+    # a reader of committed records gets only offsets before the last stable offset
     if offset_and_time is None or offset_and_time[0] >= end:
         return {}
     offset, timestamp = offset_and_time

@@ -175,7 +175,7 @@ _NO_EPOCH = -1
 
 
 class RequestedOffsets:
-    """The offsets that a client commits; missing partitions get error codes, and all partitions get a `denial`."""
+    """The offsets that a client commits. Missing or forbidden partitions get codes; a `denial` is the code of all."""
 
     def __init__(self, request: Request, broker: Broker, denial: ErrorCode) -> None:
         now_ms, find = broker.clock(), broker.metadata.topic
@@ -259,15 +259,15 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
 
 
 def _group_offsets(
-    request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, member: Any = None
+    request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, group_item: Any = None
 ) -> Fields:
-    """The committed offsets of a group in the listed topics; in all topics if a list is None."""
+    """The offsets in the listed topics, in all if a list is None; since version 9, `group_item` may name a member."""
     rights, requested = request.rights, None
     if None not in topic_lists:
         requested = dict.fromkeys(
             (topic.name, n) for topics in topic_lists for topic in topics for n in topic.partition_indexes
         )
-    member_id, epoch = getattr(member, "member_id", None), getattr(member, "member_epoch", -1)
+    member_id, epoch = getattr(group_item, "member_id", None), getattr(group_item, "member_epoch", -1)
     denials = {
         topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         for topic in dict.fromkeys(topic for topic, _ in requested or ())
@@ -283,7 +283,7 @@ def _group_offsets(
     positions = dict[TopicPartition, PositionOrCode]()
     for partition, position in committed.items():
         if requested is not None:
-            # an offset from before the topic replaced a dropped one does not apply
+            # an offset that was committed to a dropped topic of this name does not apply
             is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, partition[0])
             positions[partition] = None if is_old else position
         elif rights.may_describe(partition[0]):
@@ -394,6 +394,7 @@ _CONSUMER = 1
 
 
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
+    # the names of topics by id: listed once, when the first group needs them
     names: dict[UUID, str] = {}
     groups = [
         fields_or_error(_describe_consumer_group, request, broker, name, names, group_id=name)

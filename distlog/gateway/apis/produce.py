@@ -166,7 +166,7 @@ class ProduceRequest(DelayedAppend):
         else:
             batch.state = BatchState.APPENDED
             if batch.info.appended.flush_due:
-                # a failed sync may cut the batch off the log: noted until the sync succeeds
+                # a failed sync may cut the batch off the log: note it as failed until the sync succeeds
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, records)
             else:
                 self._succeed(batch)

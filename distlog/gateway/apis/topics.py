@@ -99,8 +99,9 @@ def _topic_key(topic: Any) -> object:
 
 
 def requested_name(topic: Any) -> str | None:
-    """The name of a topic in Metadata, or None if it has an id: with an id, the Java client sends an empty name."""
-    return topic.name or None if getattr(topic, "topic_id", None) else topic.name
+    """The name of a topic in Metadata, or None if only its id is given: then the Java client sends an empty name."""
+    has_id = getattr(topic, "topic_id", None) is not None
+    return None if has_id and not topic.name else topic.name
 
 
 def _requested_topic(
@@ -346,7 +347,7 @@ def _drop_by_name_or_id(request: Request, broker: Broker, names_by_id: _ListName
     if topic.name is None:
         # a client that has only the id may not learn the name
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    # an error of the deletion has the name, which the caller does not know for an id
+    # not raised to the caller, whose fields lack the name if the request has only the id
     return fields_or_error(_drop, request, broker, name, topic.topic_id, name=name)
 
 

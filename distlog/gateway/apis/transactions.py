@@ -59,7 +59,8 @@ _INIT_FENCED_SINCE, _FENCED_SINCE = 4, 2
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
     body, rights, id_ = request.body, request.rights, request.body.transactional_id
-    producer, code = ProducerId(-1, -1), ErrorCode.none
+    no_producer, code = ProducerId(-1, -1), ErrorCode.none
+    producer = no_producer
     if id_ is None:
         # the right to write to any topic is enough (KIP-679)
         if not rights.allows_any(Operation.WRITE, ResourceType.TOPIC):
@@ -75,13 +76,13 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
     else:
         producers = list[ProducerId]()
         current = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
-        expected = None if current == producer else current
+        expected = None if current == no_producer else current
         begin = broker.transactions.coordinator.begin_producer
         code = run_for_code(
             lambda: producers.append(begin(id_, body.transaction_timeout, expected)),
             fenced=fenced_code(request.api_version, _INIT_FENCED_SINCE),
         )
-        producer = producers[0] if producers else producer
+        producer = producers[0] if producers else no_producer
     return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 

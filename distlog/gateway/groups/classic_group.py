@@ -150,6 +150,7 @@ class ClassicGroup:
             if member.join is None and member.instance_id is None:
                 self.members.remove(member)
         if self.members and not self.members.elect_joined_leader():
+            # only static members are left, and none has joined: wait for them again
             self._rebalance = Rebalance.later(self._clock(), self.members.rebalance_timeout_ms)
             return
         self._rebalance = None

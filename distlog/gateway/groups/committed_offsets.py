@@ -78,12 +78,12 @@ class CommittedOffsets:
             if not entry.offsets.in_flight.isdisjoint(positions):
                 # both changes are in flight: which one applies depends on their order in the log
                 raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
-            ended_before = entry.offsets.begin_transactional_commit(positions)
+            ended_count = entry.offsets.begin_transactional_commit(positions)
         # without the lock: heartbeats need it, and an append may take long
         try:
             append(entry.offsets.with_keys(positions))
             with entry.lock:
-                entry.offsets.add_transactional(producer_id, positions, ended_before)
+                entry.offsets.add_transactional(producer_id, positions, ended_count)
         finally:
             with entry.lock:
                 entry.offsets.end_transactional_commit(positions)

@@ -100,7 +100,7 @@ class ConsumerGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that members subscribe to, without missing topics if known; None if patterns were not read."""
+        """The existing topics that members subscribe to; before they are read, all names, or None with patterns."""
         if self._topics is None and self.subscriptions.patterns:
             return None
         return frozenset(
@@ -146,6 +146,7 @@ class ConsumerGroup:
             self._change(RecordKind.MEMBER, metadata, member.id)
         if subscription_changed:
             self._begin_epoch()
+        # else a later heartbeat assigns
         if topics.has_read(self.subscriptions.names, self.subscriptions.patterns):
             names = self.subscriptions.topic_names(topics)
             subscribed = {name: summary for name in names if (summary := topics.summary(name)) is not None}
@@ -555,7 +556,8 @@ class _Sharing:
         for name in sorted(self.partitions, key=lambda name: -len(former_partitions[name])):
             size = equal_share + (larger_shares > 0)
             retained = sorted(former_partitions[name] & self._unassigned)[:size]
-            larger_shares -= len(retained) > equal_share
+            if len(retained) > equal_share:
+                larger_shares -= 1
             self.partitions[name].update(retained)
             self._unassigned.difference_update(retained)
 
@@ -601,7 +603,7 @@ class SubscribedTopics:
         self._summaries: dict[str, TopicSummary | None] = {}
         self._matching: dict[str, frozenset[str]] = {}
         self._thread = WorkerThreads(1, "group-topics")
-        self._is_refreshing = False
+        self._is_refresh_queued = False
 
     def summary(self, name: str) -> TopicSummary | None:
         return self._summaries.get(name)
@@ -637,14 +639,14 @@ class SubscribedTopics:
         """Read these topics again in a thread, and forget all others; at most one refresh is queued."""
 
         def read_again() -> None:
-            self._is_refreshing = False
+            self._is_refresh_queued = False
             self._read([*names], [*patterns], only_missing=False)
             used = {*names, *(name for pattern in patterns for name in self.matching(pattern))}
             self._summaries = {name: summary for name, summary in self._summaries.items() if name in used}
             self._matching = {pattern: self._matching[pattern] for pattern in patterns if pattern in self._matching}
 
-        if (names or patterns or self._summaries or self._matching) and not self._is_refreshing:
-            self._is_refreshing = True
+        if (names or patterns or self._summaries or self._matching) and not self._is_refresh_queued:
+            self._is_refresh_queued = True
             self._thread.put(read_again)
 
     def _read(self, names: Collection[str], patterns: Collection[str], *, only_missing: bool) -> None:

@@ -51,7 +51,7 @@ _ID_SUFFIX_BYTES = 37
 
 
 class GroupCoordinator:
-    """Members of the groups in a registry. Each call returns at once, and raises nothing."""
+    """The groups in a registry, and their members by the classic protocol. Calls don't wait, and raise nothing."""
 
     def __init__(self, groups: GroupRegistry) -> None:
         self._groups = groups
@@ -236,6 +236,7 @@ class DroppedTopics:
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
         self._offsets, self._find = offsets, find
+        # the ids of topics at the last check, and the dropped topics whose offsets could not be deleted yet
         self._ids: dict[str, str] = {}
         self._unfinished = set[str]()
 

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`, in Kafka's formats.
 
-Source: Kafka's messages GroupMetadataKey and GroupMetadataValue (written in version 3, which brokers from 2.3 on
-read, and read in 0 to 3). For groups of the newer protocol (KIP-848), in version 0: ConsumerGroupMetadata,
+Source: Kafka's messages GroupMetadataKey and GroupMetadataValue (version 3 is written, for brokers from 2.3 on;
+versions 0 to 3 are read). For groups of the newer protocol (KIP-848), in version 0: ConsumerGroupMetadata,
 ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and
 ConsumerGroupCurrentMemberAssignment. Records of other kinds are left as they are.
 `core.read.consumer_offsets` has the committed offsets.

@@ -78,7 +78,7 @@ class OffsetsTopic:
         #: The topic after the first use; None again after it was dropped.
         self._cached: tuple[Topic, Leadership] | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
-        # by partition, since a stopped process may hold the lock of one; on an object store all by None
+        # by partition, since a stopped process may hold the lock of one; on an object store only one, under None
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._callback_thread: threading.Thread | None = None

@@ -161,26 +161,27 @@ class GroupRegistry(CoordinatedEntries[Group]):
     def load(self, changes: Iterable[GroupChange | PendingOffset]) -> None:
         """Load stored groups. The sessions of their members begin now."""
         values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
-        consumers: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
+        consumer_groups: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
         pending = list[PendingOffset]()
         for change in changes:
             if isinstance(change, PendingOffset):
                 pending.append(change)
                 continue
             key, value = change
-            records: dict[Any, Any] = consumers.setdefault(key.group, {}) if isinstance(key, ConsumerKey) else values
+            is_consumer = isinstance(key, ConsumerKey)
+            records: dict[Any, Any] = consumer_groups.setdefault(key.group, {}) if is_consumer else values
             if value is None:
                 records.pop(key, None)
             else:
                 records[key] = value
         for key, value in values.items():
-            # also a group without a name, which Kafka may have stored
+            # not `locked`, which refuses a group without a name: Kafka may have stored one
             with self._loading(key.group) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord) and isinstance(group.membership, ClassicGroup):
                     group.membership.restore(value)
-        for name, records in consumers.items():
+        for name, records in consumer_groups.items():
             if not records:
                 continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
@@ -221,7 +222,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 yield group
 
     def on_unloaded(self, entry: Group) -> None:
-        # requests of the newer protocol are answered by the storage
+        # heartbeats of the newer protocol do not wait for other members: the store answers them
         for member in entry.membership.members if isinstance(entry.membership, ClassicGroup) else ():
             member.refuse(ErrorCode.not_coordinator)
 
@@ -263,8 +264,8 @@ class GroupRegistry(CoordinatedEntries[Group]):
         if not joins:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         self.store.store(membership.id, [(GroupKey(membership.id), None)], lambda code: None)
-        consumers = group.membership = self._new_consumer_group(membership.id)
-        return consumers
+        consumer_group = group.membership = self._new_consumer_group(membership.id)
+        return consumer_group
 
     def delete(self, group: Group, on_stored: OnStored) -> None:
         """Delete a group without members, and its offsets; the caller holds its lock."""
@@ -406,16 +407,16 @@ class GroupOffsets:
         return frozenset(self._by_partition) | self.pending | self.in_flight
 
     def begin_transactional_commit(self, partitions: Iterable[TopicPartition]) -> int:
-        """Note that offsets of a transaction are in flight; returns the `ended_before` for `add_transactional`."""
+        """Note that offsets of a transaction are in flight; returns how many transactions have ended already."""
         self._transactional_in_flight += Counter(iter(partitions))
         return len(self._ended_transactions)
 
     def add_transactional(
-        self, producer_id: int, positions: Mapping[TopicPartition, Position], ended_before: int
+        self, producer_id: int, positions: Mapping[TopicPartition, Position], ended_count: int
     ) -> None:
-        """Add offsets of the producer's transaction when they are in the log; it may have ended since the append."""
+        """Add offsets of a producer's transaction, which may have ended since `begin_transactional_commit`."""
         outcome = next(
-            (committed for ended_id, committed in self._ended_transactions[ended_before:] if ended_id == producer_id),
+            (committed for ended_id, committed in self._ended_transactions[ended_count:] if ended_id == producer_id),
             None,
         )
         if outcome is None:

@@ -83,13 +83,13 @@ class BodySchema:
 
 
 def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
-    """The blocks of messages.txt: a head with name and versions, then a line for each field, indented if nested."""
+    """The lines of each block of messages.txt: its name and versions, then the fields, indented if nested."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     blocks = dict[tuple[str, int], tuple[str, ...]]()
     for block in text.split("\n\n"):
         head, *lines = block.splitlines()
-        direction, key, versions = head.split(" ", 2)
-        blocks[direction, int(key)] = versions, *lines
+        direction, key, name_and_versions = head.split(" ", 2)
+        blocks[direction, int(key)] = name_and_versions, *lines
     return blocks
 
 
@@ -114,12 +114,12 @@ def response_fields(api_key: int) -> frozenset[str]:
 
 def _schema(direction: str, api_key: int, version: int) -> BodySchema:
     # an unknown API has no versions: 0 to -1
-    versions, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
-    name, *numbers = versions.split()
-    oldest, newest, flexible = map(int, numbers)
+    name_and_versions, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
+    name, *versions = name_and_versions.split()
+    oldest, newest, first_flexible = map(int, versions)
     if not oldest <= version <= newest:
         raise InvalidRequestError("unsupported API version", api_key=api_key, version=version)
-    body = _message(name, deque(lines), 0, version, version >= flexible)
+    body = _message(name, deque(lines), 0, version, version >= first_flexible)
     # a client that does not know the gateway's versions yet must be able to read this head (KIP-511)
     return BodySchema(body, body.is_flexible and (direction, api_key) != ("response", API_VERSIONS_KEY))
 
@@ -420,6 +420,7 @@ def _min_message_bytes(message: MessageSchema) -> int:
 
 def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _StepReader]]) -> _StepReader:
     """Read tagged fields by their readers, and skip fields without one."""
+    # negative indexes: the tagged fields are the last values of the message
     tagged = {tag: (index - len(readers), step) for index, (tag, step) in enumerate(readers)}
 
     def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
@@ -633,13 +634,13 @@ def uvarint(value: int) -> bytes:
         return bytes((value,))
     data = bytearray()
     while value >= 0x80:
-        data.append(value & 0x7F | 0x80)
+        data.append(0x80 | (value & 0x7F))
         value >>= 7
     data.append(value)
     return bytes(data)
 
 
-#: A RequestHead.
+#: The format of a RequestHead.
 _HEAD = struct.Struct(">hhi")
 PRODUCE_KEY = 0
 #: The largest request without records: many small fields cost thirty times their size, and seconds.

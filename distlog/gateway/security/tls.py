@@ -17,7 +17,7 @@ from distlog.gateway.security.users_file import stamp_of
 _log = logging.getLogger("distlog.gateway")
 #: The values of `ssl.client.auth`.
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-#: The first line of a file with a password is no longer.
+#: The most bytes of the first line of a file with a password.
 _MAX_PASSWORD_BYTES = 1 << 10
 
 
@@ -142,7 +142,7 @@ def _escaped(value: str) -> str:
 
 
 class PrincipalMapper:
-    """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]`, or DEFAULT, by commas.
+    """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]`, or DEFAULT, with commas.
 
     The first rule that matches the whole name applies: $1 is the pattern's first group, L makes lower and U upper
     case. DEFAULT keeps the name. Raises InvalidConfigError.

@@ -204,6 +204,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         return not (fetch.is_complete(_visible_end, fetch.watched) and self._claim(fetch))
 
     def forget(self, fetch: DelayedFetch) -> None:
+        """Stop watching the partitions of a fetch that is read again."""
         if not fetch.watched:
             return
         owner = _owner(fetch)
@@ -265,7 +266,7 @@ _APPEND_CHECK_S, _MAX_APPEND_PAUSE_S = 0.005, 0.1
 
 @dataclass(slots=True, eq=False)
 class DelayedAppend(DelayedOperation):
-    """A produce request that waits for a lock of each partition: the flush lock if True, else the append lock."""
+    """A produce request that waits for one lock in each partition of `locks`: True is the flush lock."""
 
     #: True if the request is appended even after its client has disconnected.
     is_needed: bool

@@ -99,7 +99,7 @@ class CpuUses:
 
     def leaves_room(self, share: CpuUse) -> bool:
         """True if a client has used less than its fraction of the time, so that other active clients have theirs."""
-        now_s, fraction = self.clock_s(), 2 * _HEAVY_FRACTION
+        now_s, fraction = self.clock_s(), _ALLOWED_FRACTION
         with self.lock:
             for level in (share.parent, share):
                 assert level is not None
@@ -137,6 +137,8 @@ class CpuUses:
 
 #: The fraction of the time that all heavy clients have together.
 _HEAVY_FRACTION = 0.4
+#: A client is heavy if it uses more than this part of an equal share of the time.
+_ALLOWED_FRACTION = 0.8
 #: A client with at most this many waiting requests limits itself: it sends the next one after a response.
 _FEW_WAITING = 4
 
@@ -200,7 +202,7 @@ class FairQueue(Generic[Waiting]):
             # leaves a handler to a new client of another owner, and one to a new client id of this owner
             reserved = 1 if parent.parent is None else 2
             return [share for share in ordered if self._running[share] < max(self._size - reserved, 1)]
-        allowance, max_handlers = 2 * _HEAVY_FRACTION * fraction / active, max(self._size // active, 1)
+        allowance, max_handlers = _ALLOWED_FRACTION * fraction / active, max(self._size // active, 1)
         cpus = {share: share.use(now_s) * _CPUS_PER_USE for share in ordered}
         heavy = {share for share in ordered if cpus[share] > allowance and self._waiting_items(share) > _FEW_WAITING}
         has_time = sum(cpus[share] for share in heavy) < _HEAVY_FRACTION * fraction
@@ -237,7 +239,8 @@ class Quotas:
         limit, sharing = self._limit(user, client_id, name)
         if limit is None:
             return
-        now_s, per_second = self._clock_s(), limit / 100 if name == REQUEST_PERCENTAGE else limit
+        now_s = self._clock_s()
+        per_second = limit / 100 if name == REQUEST_PERCENTAGE else limit
         with self._lock:
             if len(self._debts) > _MANY_DEBTS:
                 self._debts = {key: debt for key, debt in self._debts.items() if debt.left_s(now_s)}
@@ -331,7 +334,7 @@ class RequestMemory:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._owner_limit, self.used = limit, limit * 3 // 4, 0
-        # by owner: the bytes above _ALWAYS_ADMITTED_BYTES, and the shares that will release memory without more
+        # by owner: the bytes above _ALWAYS_ADMITTED_BYTES, and the number of shares with `will_release`
         self._used_by, self._releasing = Counter[str](), Counter[str]()
         #: By the waiting share: the bytes that it waits for, and the callback for their grant.
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
@@ -346,11 +349,12 @@ class RequestMemory:
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
+        """True if there is room, or no other share will release memory: then a wait would never end."""
         # the share may be counted as one that will release memory, but it releases nothing while it waits
-        counts_itself = share.will_release and not share.releasable
-        if self._used_by[share.owner] + size > self._owner_limit and self._releasing[share.owner] > counts_itself:
+        own_count = int(share.will_release and not share.releasable)
+        if self._used_by[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
             return False
-        return self.used + size <= self._limit or self._releasing.total() <= counts_itself
+        return self.used + size <= self._limit or self._releasing.total() <= own_count
 
     def resize(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.size

@@ -198,6 +198,7 @@ class Rights:
 
     def check_cluster(self, *operations: Operation) -> None:
         if not any(self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
+            # raises, and logs one denial for all operations
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
     def denied(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
@@ -270,6 +271,7 @@ class FrameReader:
         # received bytes; from `_position` on, they are in no frame yet
         self._unread, self._position = b"", 0
         self._frame: memoryview | None = None
+        # the bytes of the frame that were received, and the bytes that may be used, as memory is reserved for them
         self._filled = self._granted = 0
 
     @property

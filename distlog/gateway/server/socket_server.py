@@ -191,8 +191,8 @@ class SocketServer:
         self._queued_work.append(work)
         if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
-            is_own = threading.get_ident() == self._thread
-            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_queued_work)
+            is_loop_thread = threading.get_ident() == self._thread
+            (self.loop.call_soon if is_loop_thread else self.loop.call_soon_threadsafe)(self._do_queued_work)
 
     def run_in_turn(self, work: Callable[[], None]) -> None:
         """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
@@ -419,7 +419,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_next()
 
     def _handle_newest(self) -> None:
-        """Handle the newest request, if it is its turn and there is memory for it."""
+        """Handle the newest request, if its turn has come and there is memory for it."""
         request, size = self._in_flight[-1], 0
         if len(self._in_flight) > 1:
             if request.head.api_key != PRODUCE_KEY:
@@ -545,7 +545,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(first, bytes):
             first = memoryview(first)
         elif isinstance(first, StoredBatches) and not (
-            # a file is sent past the transport: only without TLS, and if its buffer is empty
+            # a file is sent past the transport: only without TLS, and if the transport's buffer is empty
             transport.get_extra_info("sslcontext") or transport.is_closing() or transport.get_write_buffer_size()
         ):
             first = first[first.send(transport.get_extra_info("socket").fileno()) :]

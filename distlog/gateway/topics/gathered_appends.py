@@ -38,8 +38,8 @@ Results = dict[int, Future[AppendInfo]]
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
 #: The most batches in a commit, about, which bounds its number of producers.
 MAX_BATCHES = 10_000
-#: Times of the monotonic clock.
-_NOW, _NEVER = -math.inf, math.inf
+#: Times before and after all times of the monotonic clock.
+_PAST, _NEVER = -math.inf, math.inf
 #: Requests that clients send together arrive within this time, and share a commit.
 _BURST_S = 0.01
 #: A client with a backlog sends its next request within this fraction of the linger after a response.
@@ -67,9 +67,9 @@ class GatheredAppends:
         self._waiting = deque[_PendingCommit]()
         self._senders = WeakKeyDictionary[object, Sender]()
         # senders that were answered together: their next requests may come together, until this time
-        self._expected, self._expected_until_s = set[Sender](), _NOW
+        self._expected, self._expected_until_s = set[Sender](), _PAST
         # the time of the next commit, if batches wait; from `_pause_from_s` on, a batch comes after a pause
-        self._due_s = self._pause_from_s = _NOW
+        self._due_s = self._pause_from_s = _PAST
         # the check of a partition that may refuse an unknown producer's first batch
         self._check_of = check_of
         self._is_closing = False
@@ -117,7 +117,7 @@ class GatheredAppends:
                 self._thread = thread
             now_s = time.monotonic()
             if at_once:
-                self._due_s = _NOW
+                self._due_s = _PAST
             elif not self._waiting:
                 self._due_s = now_s + (
                     self._linger_s if now_s < self._pause_from_s else min(_BURST_S, self._linger_s)
@@ -135,7 +135,7 @@ class GatheredAppends:
     def commit_now(self) -> None:
         """Commit the waiting batches at once, and later batches without a linger: the gateway is stopping."""
         with self._changed:
-            self._linger_s, self._due_s = 0.0, _NOW
+            self._linger_s, self._due_s = 0.0, _PAST
             self._changed.notify()
 
     def close(self) -> None:
@@ -165,14 +165,14 @@ class GatheredAppends:
                 if not self._changed.wait(left_s) and not self._waiting:
                     self._thread = None
                     return None
-            self._pause_from_s = math.inf
+            self._pause_from_s = _NEVER
             return self._waiting.popleft() if self._waiting else None
 
     def _next_commit_s(self) -> float:
         pending = self._waiting[0]
         if pending.size >= self._linger_bytes or len(pending.batches) >= MAX_BATCHES:
-            return _NOW
-        expected_s = self._expected_until_s if self._expected else _NOW
+            return _PAST
+        expected_s = self._expected_until_s if self._expected else _PAST
         return min(self._due_s, max(pending.complete_at_s, expected_s))
 
     def _answer(self, pending: _PendingCommit) -> None:
@@ -311,8 +311,8 @@ class Sender:
 
     in_flight: int = 0
     window: int | None = None
-    sent_s: float = _NOW
-    answered_s: float = _NOW
+    sent_s: float = _PAST
+    answered_s: float = _PAST
     #: True if the first request in flight came soon after a response: the sender has a backlog.
     has_backlog: bool = False
 
@@ -342,7 +342,7 @@ class _PendingCommit:
     """The batches of one commit, and the number of requests of each sender; None is the gateway itself."""
 
     def __init__(self) -> None:
-        self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _NOW
+        self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _PAST
         self.requests = Counter[Sender | None]()
         self._completeness = dict[Sender | None, Completeness]()
         self._senders = Counter[Completeness]()
@@ -369,4 +369,4 @@ class _PendingCommit:
             return _NEVER
         if self.size < _EARLY_COMMIT_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
             return _NEVER
-        return self.sent_s + _BURST_S if senders[Completeness.SENDING] else _NOW
+        return self.sent_s + _BURST_S if senders[Completeness.SENDING] else _PAST

@@ -38,7 +38,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopicIdError, error_code
+from distlog.gateway.protocol.error_codes import AccessDeniedError, UnknownTopicIdError, log_failure
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.gathered_appends import GatheredAppends, RequestedBatches, Results
 from distlog.gateway.topics.partition import FailedBatches, Fence, Partition, RefreshingTopic
@@ -395,7 +395,7 @@ class HostedTopic(RefreshingTopic):
     ) -> dict[int, Future[Any]]:
         """Write durable end markers of a producer's transaction, unless `fence` refuses. The call may be repeated."""
         if not self.is_local:
-            # also where no transaction is open: a batch that was checked before this commit is checked again
+            # also where no transaction is open: a batch that is in flight is checked again after this commit
             return dict(self._gathered.append_runs(markers, fence))
 
         def end(number: int) -> Future[None]:
@@ -503,5 +503,5 @@ def _drop_missing_and_log(topics: Mapping[str, T | Exception]) -> dict[str, T | 
     results = {name: result for name, result in topics.items() if not isinstance(result, TopicNotFoundError)}
     for name, result in results.items():
         if isinstance(result, Exception):
-            error_code(result, f"topic {name}")
+            log_failure(result, f"topic {name}")
     return results

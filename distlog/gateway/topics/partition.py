@@ -56,6 +56,7 @@ class Partition:
         """Append a batch by `PartitionLog.append_batches`. The caller must `sync` it if `flush_due` is set."""
         with self._logs.use(self, may_open=may_wait) as log:
             info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
+        # a transaction's batch is always flushed before the response
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def is_free(self, *, flush: bool) -> bool:
@@ -198,7 +199,7 @@ class FailedBatches:
         key = topic, partition, producer
         with self._lock:
             noted_epoch, lowest = self._lowest.get(key, (epoch, sequence))
-            self._lowest[key] = epoch, min(lowest, sequence) if noted_epoch == epoch else sequence
+            self._lowest[key] = epoch, (min(lowest, sequence) if noted_epoch == epoch else sequence)
             self._lowest.move_to_end(key)
             if len(self._lowest) > MAX_FAILED:
                 self._lowest.popitem(last=False)

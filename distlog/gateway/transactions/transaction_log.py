@@ -246,7 +246,7 @@ class NewestStates:
             return list(self._states.values())
 
     def add(self, state: TransactionState, offset: int) -> None:
-        """Add a state that this process has written at `offset`, if that is next: then it need not be read."""
+        """Add a state that this process has written at `offset`, if all states before it were read."""
         with self._lock:
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state

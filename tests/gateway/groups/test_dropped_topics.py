@@ -100,9 +100,9 @@ def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() 
     assert positions.topics == {"clicks"}
     positions.end_transaction(7, is_committed=True)
     assert positions.topics == {"clicks", "orders"}
-    ended_before = positions.begin_transactional_commit([("carts", 0)])
+    ended_count = positions.begin_transactional_commit([("carts", 0)])
     positions.end_transaction(8, is_committed=True)
-    positions.add_transactional(8, {("carts", 0): Position(1)}, ended_before)
+    positions.add_transactional(8, {("carts", 0): Position(1)}, ended_count)
     assert positions.topics == {"carts", "clicks", "orders"}
 
 
