@@ -183,7 +183,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
     size = 0
     for index, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << 7 * index
+        size |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             break
     if size > limit:
@@ -236,11 +236,11 @@ def _xxhash32_short(data: Any) -> int:
     for byte in data[lanes_end:]:
         state = _rotate_left(state + byte * _PRIME_5, 11) * _PRIME_1
     state &= _UINT32
-    state = (state ^ state >> 15) * _PRIME_2 & _UINT32
-    state = (state ^ state >> 13) * _PRIME_3 & _UINT32
-    return state ^ state >> 16
+    state = ((state ^ (state >> 15)) * _PRIME_2) & _UINT32
+    state = ((state ^ (state >> 13)) * _PRIME_3) & _UINT32
+    return state ^ (state >> 16)
 
 
 def _rotate_left(value: int, bits: int) -> int:
     value &= _UINT32
-    return value << bits | value >> 32 - bits
+    return (value << bits) | (value >> (32 - bits))

@@ -105,6 +105,7 @@ class MappedIndex:
 # batch. Offsets strictly increase, and so do positions.
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
+#: The last arguments of `floor_entry`: the bytes of an entry, and of the key at its start.
 _OFFSET_KEY = (OFFSET_ENTRY.itemsize, 4)
 _POSITIONS = Column(OFFSET_ENTRY.itemsize, 4, 4)
 
@@ -318,7 +319,8 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
     """
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
-    is_newer = entries["version"] >> 8 > TRANSACTION_VERSION
+    # Kafka's reader, too, takes the first byte for the version (`AbortedTxn`)
+    is_newer = (entries["version"] >> 8) > TRANSACTION_VERSION
     if is_newer.any():
         raise UnsupportedVersionError(
             "the transaction index has an entry of an unknown version: upgrade, or rebuild the index",
@@ -353,7 +355,7 @@ _LISTED_NS = 60 * 10**9
 _LISTED_FILE = ".listed"
 #: The number of copies that are fetched, and in memory, together.
 _AT_ONCE = 512
-#: A process never evicts the copies that it used last: this many.
+#: A process never evicts this many of its copies, those that it used last.
 _PROTECTED_COPIES = 64
 #: A temporary file that is this much older than the newest copy belongs to a crashed process.
 _ABANDONED_NS = 3_600 * 10**9

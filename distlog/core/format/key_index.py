@@ -114,6 +114,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
     posting_table = _Table(entry_table.end, _items(size - entry_table.end, POSTING_BYTES), POSTING_BYTES)
     if entry_table.end > size or posting_table.end != size:
         raise CorruptIndexError("the index file has another size than its entries: rebuild the index")
+    # each is the value of an entry, a position or the complement of a posting's number; ABSENT; or above it, unknown
     values = np.full(len(hashes), IN_LATER_BLOCK if entries else ABSENT)
     reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)
     while len(rows := np.flatnonzero(values > ABSENT)):
@@ -156,16 +157,16 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
 def search_each(
     entries: Longs, sizes: Longs, log_crcs: Longs, key_hash: int, read: Callable[[Longs, Longs], Any]
 ) -> dict[int, KeyBatches]:
-    """Search several indexes for one hash by one read of each; returns the results by index that this is enough for.
+    """Search several indexes for one hash by one read of each; leaves out indexes for which one read is not enough.
 
     `read` returns bytes [starts[i], ends[i]) of each index i, back to back.
     """
-    share, last = key_hash / 2**63, -(-entries // BLOCK_ENTRIES)
+    share, block_counts = key_hash / 2**63, -(-entries // BLOCK_ENTRIES)
     expected = (share * entries).astype(np.int64)
     reach = (_DEVIATIONS * (np.sqrt(share * (1 - share) * entries) + 1)).astype(np.int64)
-    firsts = np.minimum(np.maximum((expected - reach) // BLOCK_ENTRIES, 0), last - 1)
-    ends = np.minimum((expected + reach) // BLOCK_ENTRIES + 1, last)
-    ends_of_tables = entries * ENTRY_BYTES + last * CRC_BYTES
+    firsts = np.minimum(np.maximum((expected - reach) // BLOCK_ENTRIES, 0), block_counts - 1)
+    ends = np.minimum((expected + reach) // BLOCK_ENTRIES + 1, block_counts)
+    ends_of_tables = entries * ENTRY_BYTES + block_counts * CRC_BYTES
     starts, stops = firsts * BLOCK_BYTES, np.minimum(ends * BLOCK_BYTES, ends_of_tables)
     if (ends_of_tables > sizes).any():
         return {}
@@ -175,7 +176,7 @@ def search_each(
     values = np.empty(len(entries), np.int64)
     find_in_each(blocks, stops_in_blocks - (stops - starts), stops_in_blocks, counts, log_crcs, key_hash, values)
     values[(values == IN_EARLIER_BLOCK) & (firsts == 0)] = ABSENT
-    values[(values == IN_LATER_BLOCK) & (ends == last)] = ABSENT
+    values[(values == IN_LATER_BLOCK) & (ends == block_counts)] = ABSENT
     results = dict.fromkeys(np.flatnonzero(values == ABSENT).tolist(), NO_BATCHES)
     for row in np.flatnonzero((values >= 0) & (values < ABSENT)).tolist():
         results[row] = KeyBatches(values[row : row + 1], np.zeros(1, np.int64))
@@ -210,14 +211,14 @@ class _Table(NamedTuple):
 
     def windows(self, starts: Longs, ends: Longs) -> list[_Window]:
         """The windows with the items [start, end) of each row; both ascend."""
-        per_block, last = self.block_items, -(-self.items // self.block_items)
-        firsts = np.minimum(np.maximum(starts // per_block, 0), last - 1)
-        lasts = np.minimum(np.maximum(-(-ends // per_block), firsts + 1), last)
-        is_next = firsts[1:] > lasts[:-1] + _GAP_BLOCKS
+        per_block, block_count = self.block_items, -(-self.items // self.block_items)
+        firsts = np.minimum(np.maximum(starts // per_block, 0), block_count - 1)
+        stops = np.minimum(np.maximum(-(-ends // per_block), firsts + 1), block_count)
+        is_next = firsts[1:] > stops[:-1] + _GAP_BLOCKS
         begins = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(is_next) else [0]
         return [
-            self._window(int(firsts[begin]), int(lasts[stop - 1]), slice(begin, stop))
-            for begin, stop in zip(begins, [*begins[1:], len(starts)], strict=True)
+            self._window(int(firsts[begin]), int(stops[end - 1]), slice(begin, end))
+            for begin, end in zip(begins, [*begins[1:], len(starts)], strict=True)
         ]
 
     def _window(self, first: int, end: int, rows: slice) -> _Window:

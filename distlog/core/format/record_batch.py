@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The file of a buffer of batches, and its position in the file; each one value, or one per batch."""
+    """The file of a buffer of batches, and the buffer's position in the file: one value, or one for each batch."""
 
     file: str | Sequence[str] = ""
     file_position: int | np.ndarray = 0
@@ -118,7 +118,8 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     if status or count == 0:
         raise CorruptRecordError("a compressed message has no record, or a malformed record")
     # old versions of librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets
-    base_offset = wrapper_offset - last if magic and wrapper_offset else 0
+    has_relative_offsets = magic > 0 and wrapper_offset != 0
+    base_offset = wrapper_offset - last if has_relative_offsets else 0
     if base_offset < 0:
         raise CorruptRecordError("the offset of a compressed message is less than the offset of its last record")
     if not 0 <= last - first <= MAX_INT or base_offset + first < 0:
@@ -392,8 +393,10 @@ class BatchWalk:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._handle(self._error("the file ends within a batch"), data)
-                # a smaller size is a fault, for which the complete header is read
-                size, hint = first_size if first_size > step_bytes else max(self.step, step_bytes + 1), 0
+                # a size within the read is a fault, which is found once the read has the complete header
+                size, hint = max(self.step, step_bytes + 1), 0
+                if first_size > step_bytes:
+                    size = first_size
             if damage is not None and not self._is_over:
                 self._handle(damage, data[whole_bytes:])
 

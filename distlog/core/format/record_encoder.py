@@ -286,7 +286,8 @@ def codec_of(config: TopicConfig, producer_codec: str | None) -> str:
     names = compression.CODEC_NAMES
     if producer_codec not in (None, _UNCOMPRESSED, *names):
         raise InvalidConfigError(f"compression must be one of {', '.join(names)}", value=producer_codec)
-    codec = producer_codec or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
+    is_by_producer = config.compression_type == "producer"
+    codec = (producer_codec or _UNCOMPRESSED) if is_by_producer else config.compression_type
     return "none" if codec == _UNCOMPRESSED else codec
 
 

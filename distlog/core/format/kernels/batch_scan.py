@@ -25,7 +25,7 @@ from distlog.core.integers import MAX_LONG
 
 #: The bytes of offset and length, which the length does not count; the header of a batch of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
-#: In a batch of format 2, the positions of the checksum and of its bytes; and the latter in formats 0 and 1.
+#: The positions of the checksum and of the bytes that it covers in format 2, and of the latter in formats 0 and 1.
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
 #: The bytes up to the magic in all formats; the smallest valid length; the smallest entries of formats 0 and 1.
 SMALLEST_PREFIX, SMALLEST_LENGTH, LEGACY_ENTRY_SIZES = 17, 14, (26, 34)
@@ -267,14 +267,14 @@ def _product(first: Any, second: Any) -> Any:
     product = 0 * second
     for bit in range(32):
         product ^= second * (first >> (31 - bit) & 1)
-        second = second >> 1 ^ _POLYNOMIAL * (second & 1)
+        second = (second >> 1) ^ (_POLYNOMIAL * (second & 1))
     return product
 
 
 def _powers() -> np.ndarray:
     """Return in [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed."""
     # begins with x^8, since x^0 is the highest bit; each item is the square of the previous one
-    squares = [1 << 31 - 8]
+    squares = [1 << (31 - 8)]
     while len(squares) < 8 * _LENGTH_BYTES:
         squares.append(_product(squares[-1], squares[-1]))
     powers = np.full((_LENGTH_BYTES, 1), 1 << 31, np.int64)
@@ -283,10 +283,10 @@ def _powers() -> np.ndarray:
     return powers
 
 
-def _tables_after_zeros(lane: int) -> np.ndarray:
-    """Return row k: the checksum for each value of byte k of a checksum, followed by 2^lane zero bytes."""
-    power, byte_values = int(_POWERS[lane // 8, 1 << lane % 8]), np.arange(256)
-    return np.stack([_product(power, byte_values << 8 * row) for row in range(4)])
+def _tables_after_zeros(bits: int) -> np.ndarray:
+    """Return row k: the checksum for each value of byte k of a checksum, followed by 2^bits zero bytes."""
+    power, byte_values = int(_POWERS[bits // 8, 1 << (bits % 8)]), np.arange(256)
+    return np.stack([_product(power, byte_values << (8 * row)) for row in range(4)])
 
 
 _POWERS = _powers()
@@ -298,7 +298,7 @@ _product_called = called(_product)
 def _with_zeros(crc: int, count: int) -> int:
     """Append `count` zero bytes, without the inversions, which cancel out in a sum."""
     for byte in range(_LENGTH_BYTES):
-        digit = count >> 8 * byte & 0xFF
+        digit = (count >> (8 * byte)) & 0xFF
         if digit:
             crc = _product_called(_POWERS[byte, digit], crc)
     return crc
@@ -459,7 +459,7 @@ def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.
     """Return per row the checksum of a first and a last range, joined, by their checksums and the last one's size."""
     joined = firsts
     for row in range(_LENGTH_BYTES):
-        digits = sizes >> 8 * row & 0xFF
+        digits = (sizes >> (8 * row)) & 0xFF
         if digits.any():
             joined = _product(_POWERS[row][digits], joined)
     result: np.ndarray = joined ^ lasts

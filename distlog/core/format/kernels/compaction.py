@@ -34,7 +34,7 @@ def hash_all(
 @inlined
 def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
     """Return the set of rows of a key: its bucket, or for an offset below `start_offset`, the bucket's second set."""
-    bucket = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
+    bucket = ((second >> 32 & 0xFFFFFFFF) * buckets) >> 32
     return bucket if offset >= start_offset else bucket + buckets
 
 
@@ -81,7 +81,7 @@ def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, is_unset
     """Write to `is_unset`, for each of `offsets`, whether it is not in the set `bits`."""
     for row in range(offsets.size):
         bit = offsets[row] - base_offset
-        is_unset[row] = bits[bit >> 3] >> (bit & 7) & 1 == 0
+        is_unset[row] = ((bits[bit >> 3] >> (bit & 7)) & 1) == 0
 
 
 # An offset map has open addressing with linear probing over one flat array. One slot is always empty.
@@ -90,7 +90,7 @@ def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, is_unset
 @inlined
 def _first_slot(slots: int, first: int) -> int:
     """Return the first slot to search for a hash with the first word `first`."""
-    return (first >> 32 & 0xFFFFFFFF) * slots >> 32
+    return ((first >> 32 & 0xFFFFFFFF) * slots) >> 32
 
 
 @inlined
@@ -273,8 +273,8 @@ def rewrite_records(
             offset_delta, fields_at = read_number(data, fields_at, end, VARINT, True)
             offset_delta += shift
             delta = timestamps[index] - base_timestamp
-            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields_at
-            position = write_varlong(target, position, size)
+            new_size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields_at
+            position = write_varlong(target, position, new_size)
             put_at(target, position, item_at(data, body_at))
             position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
             copy_bytes(target, position, data, fields_at, source_position - fields_at)

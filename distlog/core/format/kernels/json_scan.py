@@ -95,6 +95,7 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
     has_escapes = False
     while position < end:
         if position + 8 <= end:
+            # finds the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII, by its highest bit
             word = word_at(data, position)
             quotes = word ^ 0x2222222222222222
             escapes = word ^ 0x5C5C5C5C5C5C5C5C
@@ -139,7 +140,7 @@ def _after_number(data: np.ndarray, position: int, end: int) -> int:
             return _FAILED
         while _is_digit(data, position, end):
             position += 1
-    if position < end and item_at(data, position) | 0x20 == _E:
+    if position < end and (item_at(data, position) | 0x20) == _E:
         position += 1
         if position < end and (item_at(data, position) == _MINUS or item_at(data, position) == _PLUS):
             position += 1
@@ -268,7 +269,7 @@ def _scan_line(
                 open_field = -1
         elif expected < _FIRST_ITEM:
             return UNSURE
-        elif byte | 0x20 == _BEGIN_OBJECT:
+        elif (byte | 0x20) == _BEGIN_OBJECT:
             # a brace, or a bracket, which is 0x20 less
             if depth == _DEEPEST:
                 return UNSURE

@@ -537,6 +537,7 @@ def code_folders(preferred: str) -> Iterator[Path]:
 def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
     """Return why users other than this one, root and the owner of `library` may write to `folder`, or None."""
     owners = {0, os.geteuid()}
+    # who may write to the folders above the library can replace the library
     parents = () if library in folder.parents else (*folder.absolute().parents, *folder.resolve().parents)
     try:
         if library.exists():

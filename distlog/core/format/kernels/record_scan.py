@@ -43,7 +43,7 @@ class Slices(NamedTuple):
 
 
 class HeaderPositions(NamedTuple):
-    """The `records` that have headers, and the `positions` of their numbers; the record count follows the last."""
+    """The `records` that have headers, then the count of all records; and the `positions` of their header counts."""
 
     records: np.ndarray
     positions: np.ndarray
@@ -323,10 +323,8 @@ def _scan_section(
         if record.headers:
             headers += record.headers
             if header_positions.records.size:
-                header_positions.records[headed_records], header_positions.positions[headed_records] = (
-                    emitted,
-                    record.headers_at,
-                )
+                header_positions.records[headed_records] = emitted
+                header_positions.positions[headed_records] = record.headers_at
                 headed_records += 1
         emitted += 1
     if number == count and position != end:
@@ -344,7 +342,10 @@ def scan_records(
     value: Slices,
     header_positions: HeaderPositions,
 ) -> tuple[int, int, int]:
-    """Scan all `sections` (SECTION rows) into arrays with room for them: (status, section, emitted or bad record)."""
+    """Scan all `sections` (SECTION rows) into arrays with room for their records.
+
+    Returns (OK, number of sections, number of emitted records), or (another status, bad section, bad record in it).
+    """
     progress = ScanProgress(0, 0, -1, 0, 0, 0, 0, 0)
     arrays = (offsets, timestamps, key, value, header_positions)
     for index in range(sections.size):
@@ -358,6 +359,7 @@ def scan_records(
         progress = ScanProgress(
             0, start, -1, first_record, progress.key_bytes, progress.value_bytes, progress.header_positions, 0
         )
+        # without SLACK bytes after the section, it is only read carefully
         status = BAD_END
         if section["end"] + SLACK <= data.size:
             status, progress = _scan_section(data, section, *arrays, progress, False)

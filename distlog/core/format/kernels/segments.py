@@ -195,7 +195,7 @@ def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int)
 
 @fill_kernel
 def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: int, start: int, width: int) -> int:
-    """Return the first slot with a value below 0 or the previous one + `step`, or above `largest`; or -1."""
+    """Return the first slot with a value below 0, above `largest`, or below the previous value + `step`; or -1."""
     previous = -step
     for slot in range(min(entries, data.size // stride)):
         value = read_int(data, slot * stride + start, width)
@@ -321,7 +321,7 @@ def fold_batches(
         has_one_time = batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0
         header_oldest = batch["max_timestamp"] if has_one_time else _UNKNOWN
         oldest = min_timestamps[row] if min_timestamps.size else header_oldest
-        # if compaction has removed no other record of the batch
+        # a single record has the base offset, if compaction has removed no other record of the batch
         has_one_offset = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
         header_offset = batch["base_offset"] if has_one_offset else _UNKNOWN
         offset = offsets_of_max_timestamp[row] if offsets_of_max_timestamp.size else header_offset

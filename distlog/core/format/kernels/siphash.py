@@ -8,7 +8,7 @@ from distlog.core.format.kernels.native import inlined, item_at, word_at, wrappe
 
 _START_0, _START_1 = 0x736F6D6570736575, 0x646F72616E646F6D
 _START_2, _START_3 = 0x6C7967656E657261, 0x7465646279746573
-#: Constants that make the result a long one, and make its two words differ.
+#: Constants of the variant with a result of 128 bits, which make its two words differ.
 _LONG, _FIRST_WORD, _SECOND_WORD = 0xEE, 0xEE, 0xDD
 
 State = tuple[int, int, int, int]
@@ -16,7 +16,7 @@ State = tuple[int, int, int, int]
 
 @inlined
 def _rotated(value: int, bits: int) -> int:
-    return wrapped(value << bits) | (value >> 64 - bits & (1 << bits) - 1)  # type: ignore[no-any-return]
+    return wrapped(value << bits) | ((value >> (64 - bits)) & ((1 << bits) - 1))  # type: ignore[no-any-return]
 
 
 @inlined
@@ -50,10 +50,10 @@ def _partial_word(data: np.ndarray, position: int, size: int) -> int:
     """Return the little-endian word of `size` bytes, 0 to 7."""
     if position + 8 <= data.size:
         word: int = word_at(data, position)
-        return word & (1 << 8 * size) - 1
+        return word & ((1 << (8 * size)) - 1)
     value = 0
     for index in range(size):
-        value |= item_at(data, position + index) << 8 * index
+        value |= item_at(data, position + index) << (8 * index)
     return value
 
 
