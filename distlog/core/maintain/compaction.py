@@ -75,7 +75,7 @@ def compact(
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
-    """Compact the `partitions` that are due in rounds of `clean`; returns the report and the new state."""
+    """Compact the due partitions, among `partitions` if given, by rounds of `clean`; returns report and new state."""
     snapshot_before = snapshot_after = handle.log.refresh(snapshot)
     numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
     stable_offsets, failure_reasons = dict[int, int](), dict[int, str]()
@@ -93,11 +93,8 @@ def compact(
         cleaned = [result for result in results if isinstance(result, RewrittenPartition)]
         skipped_groups, snapshot_after = commit_rewrite(handle, snapshot_after, cleaned)
         rounds.add(cleaned, skipped_groups, [result for result in results if isinstance(result, RewriteFailure)])
-    return CompactionReport(
-        tuple(rounds.results(snapshot_before, snapshot_after)),
-        dry_run,
-        tuple(_notes(snapshot_before, stable_offsets)),
-    ), snapshot_after
+    partitions_after, notes = rounds.results(snapshot_before, snapshot_after), _notes(snapshot_before, stable_offsets)
+    return CompactionReport(tuple(partitions_after), dry_run, tuple(notes)), snapshot_after
 
 
 _COUNTED = ("segments", "bytes", "records")
@@ -168,7 +165,10 @@ class CompactionReport(Displayable):
 
 @dataclass(frozen=True, slots=True)
 class GroupToClean:
-    """A group of segments, and all that decides which of its records stay, except for later records of their keys."""
+    """A group of segments, and all that decides which of its records stay, except for later records of their keys.
+
+    `end_offset` is the end of the plan's dirty range, even if the map of keys became full before it.
+    """
 
     group: SegmentGroup
     verdicts: Verdicts
@@ -201,10 +201,11 @@ class CleaningPlan:
         """The plan of one round over the dirty range, with as many segments as one commit can replace."""
         state = snapshot.partitions[log.partition]
         segments, first_live = list(state.segments), state.segments.find(state.log_start_offset)
+        # a commit can replace MAX_SEGMENTS: the round ends before the next segment, if there is one
         commit_ends = [segment.base_offset for segment in segments[first_live + MAX_SEGMENTS :][:1]]
         start, end = first_dirty_offset(state), min([log.first_uncleanable_offset, *commit_ends])
-        version = snapshot.version, snapshot.timestamp_ms
-        return cls(log.partition, start, end, segments, first_live, snapshot.config, *version)
+        read_version, config = snapshot.version, snapshot.config
+        return cls(log.partition, start, end, segments, first_live, config, read_version, snapshot.timestamp_ms)
 
     def now_ms(self, handle: TopicHandle) -> int:
         """The time now for delete horizons; at least the commit's time if the clock is clearly slow."""
@@ -229,21 +230,13 @@ class CleaningPlan:
     def log_bytes(self) -> int:
         return sum(segment.log_bytes for segment in self.segments_to_clean)
 
-    def groups(self, verdicts: Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
-        """The groups of adjacent segments below `end_offset`, each to become one segment."""
-        segments = [segment for segment in self.segments_to_clean if segment.base_offset < end_offset]
+    def groups(self, verdicts: Verdicts, now_ms: int, clean_end: int) -> list[GroupToClean]:
+        """The groups of adjacent segments below `clean_end`, where keys are known, each to become one segment."""
+        segments = [segment for segment in self.segments_to_clean if segment.base_offset < clean_end]
         groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(segments, self.config))
-        return [
-            GroupToClean(
-                group,
-                verdicts.within(group.base_offset, group.next_offset),
-                self.end_offset,
-                now_ms,
-                self.config,
-                self.read_version,
-            )
-            for group in groups
-        ]
+        end, config, version = self.end_offset, self.config, self.read_version
+        verdicts_of = ((group, verdicts.within(group.base_offset, group.next_offset)) for group in groups)
+        return [GroupToClean(group, judged, end, now_ms, config, version) for group, judged in verdicts_of]
 
 
 # A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset (Kafka's
@@ -380,6 +373,7 @@ class BatchFilter:
         )
 
     def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
+        # the inputs give the first unstable offset only at their own end, and without the data that is dropped now
         unstable_offsets = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
@@ -388,7 +382,7 @@ class BatchFilter:
         return unstable_offsets[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """The batches that stay of a checked chunk of one segment, in parts if they are compressed."""
+        """The batches that stay of a checked chunk of one segment, in parts of as many as one scan opens."""
         flags = self._flags(chunk)
         start, rows = 0, np.flatnonzero(~flags.is_discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
@@ -468,7 +462,7 @@ class BatchFilter:
     def _choose(
         self, flags: _BatchFlags, scanned_rows: npt.NDArray[np.intp], scanned: ScannedRecords | None
     ) -> tuple[np.ndarray, Flags, int]:
-        """Return RETAINED rows of all batches, which scanned records stay, and the number of dropped unkeyed ones."""
+        """Return (a RETAINED row per batch, whether each scanned record stays, number of dropped unkeyed records)."""
         all_retained = np.zeros(len(flags.is_control), RETAINED)
         if scanned is None:
             return all_retained, np.empty(0, bool), 0

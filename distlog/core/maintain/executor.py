@@ -20,14 +20,14 @@ class Executor(Protocol):
 
     @property
     def memory(self) -> int:
-        """The memory of a merge in one process by default, in bytes."""
+        """The default of the memory, in bytes, that a merge uses in one process."""
 
     @property
     def workers(self) -> int:
         """The number of items that one process works on at the same time."""
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the result of the idempotent `work` for each item, in order; both must pickle."""
+        """Return the result of the idempotent `work` for each item, in order; `work` and the items must pickle."""
 
     def clean(
         self, handle: TopicHandle, snapshot: Snapshot, due: Sequence[Cleanable], dedupe_buffer_bytes: int, /

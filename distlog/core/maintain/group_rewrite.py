@@ -292,7 +292,7 @@ def commit_rewrite(
                 actions, emptied = _replacement(partitions, skipped_groups, head)
                 if not actions:
                     break
-                # before the commit: after it, logs without their first segments start later
+                # before the commit, which removes the segments that these states are read from
                 producers.store(head, emptied)
                 race.put(actions)
         after = race.snapshot
@@ -314,7 +314,7 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
 def _replacement(
     rewritten: Sequence[RewrittenPartition], skipped_groups: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
-    """The actions in `current`, and the counts of emptied first segments; sets the number of `skipped_groups`."""
+    """The actions in `current`, and by partition how many first segments they empty; fills `skipped_groups`."""
     replaced, emptied = list[RewrittenGroup](), dict[int, int]()
     is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
     for partition in rewritten:
@@ -347,11 +347,11 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
         offset for offset in first_offset if rewritten.groups and offset < rewritten.groups[0].base_offset
     ]
     clean_end = min([rewritten.end_offset, *unclean_offsets])
-    dirty = max(clean_end, first_dirty_offset(state))
+    dirty_offset = max(clean_end, first_dirty_offset(state))
     # above the clean part, offsets without a segment would look like a loss
-    gaps = [group for group, _ in groups if not group.outputs and group.next_offset > dirty]
+    gaps = [group for group, _ in groups if not group.outputs and group.next_offset > dirty_offset]
     # without its end marker, a transaction with data in an earlier segment would be open again
-    without_markers = [group for group, _ in groups if group.drops_transactions and group.base_offset > dirty]
+    without_markers = [group for group, _ in groups if group.drops_transactions and group.base_offset > dirty_offset]
     # a key must not lose its tombstone if an unclean segment before it may have the key's value
     without_deletes = [
         group

@@ -57,8 +57,8 @@ from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, w
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 
-#: Log bytes of a job by default: its bundle is a single PUT of 16 MiB. Its parts of a bundle are neighbors, so few
-#: requests read them.
+#: Log bytes of a job by default: the bundle that it writes is a single PUT of 16 MiB. The inputs of a job that are in
+#: one bundle are adjacent there, so few requests read them.
 JOB_BYTES = 15 << 20
 #: The most segments of a job of JOB_BYTES: each needs half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
@@ -113,11 +113,12 @@ class MergeJob:
 
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
     """Pack `groups` into jobs of `job_bytes` or of one larger group; a job has one group of a partition."""
-    counts, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
+    # a group's rank is the number of earlier groups of its partition; the groups of a job have the same rank
+    ranks, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
     for group in groups:
         partition = group.partition
-        ranked.append((counts.get(partition, 0), partition, group))
-        counts[partition] = ranked[-1][0] + 1
+        rank = ranks[partition] = ranks.get(partition, -1) + 1
+        ranked.append((rank, partition, group))
     return [MergeJob.of(packed) for packed in _packed(sorted(ranked, key=lambda entry: entry[:2]), job_bytes)]
 
 
@@ -218,7 +219,7 @@ def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTr
 def _with_own_fields(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
     """Return one of several outputs of a group with the fields of its own offsets."""
     if output.next_offset < group.next_offset:
-        # of the inputs only the end of the group has a known first unstable offset
+        # the inputs give the first unstable offset at the end of the group only
         output = dataclasses.replace(output, first_unstable_offset=UNDETERMINED_OFFSET)
     return dataclasses.replace(output, offset_of_max_timestamp=_offset_of_max(reader, group.segments, output))
 
@@ -266,9 +267,10 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
         raise CorruptRecordError(
             "a file is shorter than its segments: verify, then restore it from a copy", file=names[owners[0]]
         )
-    run_positions = np.cumsum(run_sizes) - run_sizes
+    # where each part is in `data`: as far from the start of its run there as in the object
+    run_positions, run_of_part = np.cumsum(run_sizes) - run_sizes, np.cumsum(begins_run) - 1
     sources = np.empty(len(order), np.int64)
-    sources[order] = starts + (run_positions - run_starts)[np.cumsum(begins_run) - 1]
+    sources[order] = run_positions[run_of_part] + (starts - run_starts[run_of_part])
     logs = new_array(int(sizes.sum()), np.uint8)
     copy_slices(logs, np.cumsum(sizes) - sizes, data, sources, np.ascontiguousarray(sizes))
     return logs
@@ -310,6 +312,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     ends = np.cumsum(sizes)
     rows = record_batch.read_headers(data)
     owner = np.searchsorted(ends, rows["position"], side="right")
+    # each segment must end where a batch ends
     batch_ends = np.append(0, rows["position"] + rows["size"])
     ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
     if not len(rows) or len(data) != ends[-1] or not ends_with_batch.all() or batch_ends[-1] != ends[-1]:
@@ -345,10 +348,12 @@ def _check_positions(segments: SegmentTable, rows: np.ndarray, owner: Longs, shi
     spans = segments.next_offsets - segments.base_offsets
     run["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
     run["ends_file"] = 1
+    # the first and the last batch of each segment; row -1 is the last of all
     changes = np.flatnonzero(np.diff(owner)) + 1
-    for name, ends in (("first_batch_crc", np.append(0, changes)), ("last_batch_crc", np.append(changes, 0) - 1)):
-        recorded = segments.array(name)[owner[ends]]
-        if ((recorded != UNKNOWN) & (recorded != rows["crc"][ends])).any():
+    first_rows, last_rows = np.append(0, changes), np.append(changes, 0) - 1
+    for name, edge_rows in (("first_batch_crc", first_rows), ("last_batch_crc", last_rows)):
+        recorded = segments.array(name)[owner[edge_rows]]
+        if ((recorded != UNKNOWN) & (recorded != rows["crc"][edge_rows])).any():
             raise _UnsoundError
     if first_misplaced(rows, owner, run) >= 0:
         raise _UnsoundError
@@ -407,16 +412,16 @@ class _SegmentWrites:
 
     def _write_groups(self, start: int, end: int) -> pa.RecordBatch:
         ends = np.cumsum(self.batches.counts)
-        first, last = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
-        rows, counts = self.batches.rows[first:last].copy(), self.batches.counts[start:end]
+        first, stop = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
+        rows, counts = self.batches.rows[first:stop].copy(), self.batches.counts[start:end]
         data_start = int(rows["position"][0])
         data = self.batches.data[data_start : int(rows["position"][-1] + rows["size"][-1])]
         rows["position"] -= data_start
         bases = self.job.inputs.base_offsets[self.job.firsts[start:end]]
-        stored_offsets = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
+        stored_offsets = self.batches.base_offsets[first:stop] - np.repeat(bases, counts)
         record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, stored_offsets))
         rows["base_offset"] = stored_offsets
-        min_timestamps = np.ascontiguousarray(self.batches.min_timestamps[first:last])
+        min_timestamps = np.ascontiguousarray(self.batches.min_timestamps[first:stop])
         config = self.config
         folded = fold_all(
             data, rows, counts, min_timestamps, config.index_interval_bytes, key_index=config.key_index_enable
@@ -518,7 +523,7 @@ class BatchJoin:
 
     def with_input_fields(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
         transactional, newest = transactional_segments(inputs), int(np.argmax(inputs.max_timestamps))
-        # the output has another time if an input's metadata leaves out its end markers
+        # the metadata of an input may leave out end markers, whose time may be the largest of the output
         is_of_input = inputs.max_timestamps[newest] == output.max_timestamp
         return dataclasses.replace(
             output,
@@ -539,7 +544,10 @@ class BatchJoin:
     def joined(
         self, source: BatchSelection, base_offsets: Longs, min_timestamps: Longs, begins_group: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """All batches of `source`, small ones joined within their group, in parts; and the row where each begins."""
+        """Yield all batches of `source` in parts, small ones joined within their group.
+
+        With each part come the rows of `source` at which its batches begin.
+        """
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
         if begins_group is not None:
@@ -628,14 +636,8 @@ class _Runs:
         return cls(rows[firsts[is_joined]], counts[is_joined], headers[is_joined], records, min_timestamps[is_joined])
 
     def only(self, is_chosen: Flags) -> _Runs:
-        records = self.records.only(is_chosen)
-        return _Runs(
-            self.firsts[is_chosen],
-            self.counts[is_chosen],
-            self.headers[is_chosen],
-            records,
-            self.min_timestamps[is_chosen],
-        )
+        firsts, counts, headers = self.firsts[is_chosen], self.counts[is_chosen], self.headers[is_chosen]
+        return _Runs(firsts, counts, headers, self.records.only(is_chosen), self.min_timestamps[is_chosen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,7 +649,7 @@ class _Part:
     min_timestamps: Longs
 
     def lay_out(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
-        """Join the batches of `runs`, and copy all others from `source`; returns the row of each batch, too."""
+        """Join the batches of `runs`, and copy all others from `source`; also returns the row where each begins."""
         headers, min_timestamps, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
         is_copied, begins_run = np.ones(len(headers), bool), np.zeros(len(headers), bool)
         if runs is not None:
@@ -659,5 +661,5 @@ class _Part:
         rows = np.flatnonzero(is_copied | begins_run)
         data, batches = lay_out(source, headers, is_copied, np.zeros(len(headers), bool), begins_run, records)
         base_offsets = self.base_offsets[rows]
-        # any offsets serve for `offsets_of_max_timestamp`: the segment takes its one from the metadata of inputs
+        # `offsets_of_max_timestamp` may be any offsets: the segment's own comes from the metadata of the inputs
         return FilteredBatches(data, batches, base_offsets, base_offsets, min_timestamps[rows]), rows

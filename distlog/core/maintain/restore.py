@@ -1,9 +1,10 @@
 """Restores the segments of an older version that vacuum has not deleted, and keeps later segments.
 
 Where compaction or merging replaced old segments by a new one, the group of old segments replaces it again, unless an
-old segment was deleted, or the new one also has other records. Then no earlier segment of a compacted topic comes
-back, and none before segments that were compacted twice: keys could come back whose tombstones were dropped. Segments
-that were both added and removed after the version also come back, to leave no gap.
+old segment was deleted, or the new one also has other records. In these two cases no earlier segment of a compacted
+topic comes back, since keys could come back whose tombstones were dropped. For the same reason no segment comes back
+that is before a segment that was compacted twice. Segments that were both added and removed after the version also
+come back, to leave no gap.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def restore(
     removed.read(handle.log, snapshot.version)
     if dry_run:
         plans = plan_restore(handle, snapshot, old_state, removed)
-        _in_one_commit(plans)
+        _in_one_commit(plans)  # raises the error of a partition that is too large
         return plans, snapshot
     is_complete = False
     with removed_files_held(handle.storage):
@@ -74,7 +75,7 @@ def restore(
                     if not changes:
                         break
                     race.put([*_actions(changes, max(version, head.gc_floor))])
-            # partitions of earlier commits stay as they were planned first
+            # a partition that an earlier commit restored keeps the plan of that commit
             restored = {plan.partition: plan for plan in commit_plans} | restored
             snapshot, is_complete = race.snapshot, len(commit_plans) == len(plans)
     return [restored[number] for number in sorted(restored)], snapshot
@@ -101,7 +102,7 @@ class RemovedSegments:
     def read(self, log: CommitLog, head: int) -> None:
         for commit in log.commits(self.version + 1, head + 1) if head > self.version else ():
             restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
-            raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
+            starts_later = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
             for action in each_action(commit.actions):
                 if isinstance(action, Add):
                     stem = (action.segment.partition, action.segment.stem)
@@ -114,7 +115,7 @@ class RemovedSegments:
                     self.removed_at[stem] = commit.version
                     if action.partition in restored or stem not in self.added:
                         continue
-                    if action.partition in raised:
+                    if action.partition in starts_later:
                         self.removed_at_start[stem] = self.added[stem]
                     elif self.added[stem].compacted:
                         self.recompacted[stem] = self.added[stem]
@@ -230,6 +231,7 @@ class _Candidates:
 
 
 def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
+    """Return the first `plans`, as many as one commit takes. Raises CommitConflictError for one that is too large."""
     sizes = [len(plan.segments) + len(plan.replaced) + 2 * len(plan.gap_neighbors) for plan in plans]
     for plan, size in zip(plans, sizes, strict=True):
         if size > MAX_SEGMENTS:
@@ -289,7 +291,10 @@ def plan_restore(
 
 
 def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
-    """Return the segments from `end` on that were removed at the log start, in order; at each offset the last."""
+    """Return the segments from `end` on that were removed at the log start, in order.
+
+    `candidates` have the last removed segment first: of overlapping segments it is the one that is returned.
+    """
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
     for segment in candidates:
@@ -399,10 +404,11 @@ def _plan_partition(
     )
     first = max(first, min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(first, old_state.log_start_offset))
-    dropped = current.segments if start_offset and old_state.log_start_offset < start else ()
+    # segments are lost, too, that are live but stay below the log start because of `start_offset`
+    live_segments = current.segments if start_offset and old_state.log_start_offset < start else ()
     hidden = [
         segment
-        for segment in dropped
+        for segment in live_segments
         if segment.base_offset < start and segment.next_offset > old_state.log_start_offset
     ]
     lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)

@@ -40,7 +40,7 @@ def retention(
             plans = plan_retention(tailed, now_ms, keep_tails=True, max_segments=MAX_SEGMENTS)
             if not plans:
                 break
-            # before the commit: after it, these logs start later
+            # before the commit, which removes the segments that these states are read from
             producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
             # adjacent removals, which a commit stores as a table
             stems = ((plan.partition, plan.segments.columns()["stem"].to_pylist()) for plan in plans)
@@ -141,6 +141,7 @@ def plan_retention(
 ) -> list[PartitionRetention]:
     """Plan the segments to delete at `now_ms`, by partition; with `keep_tails` active segments stay."""
     table = snapshot.partitions
+    # most partitions are rows of one table; those that changed one by one have states of their own
     plain, changed = SegmentTable(table.column_segments()), table.own_states
     columns = _Columns.of(plain, changed)
     if not len(columns.firsts):
@@ -237,7 +238,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
         for head in race:
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
-                continue
+                continue  # the locks were taken only now: the next head is sealed
             # before its lock was taken, an append may have made the segment younger
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break

@@ -116,7 +116,7 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
-    """The records, in `data`, of the first batches of a request: batch i has `sections[i]`. Offsets are absolute."""
+    """The records, in `data`, of the first batches of a scan: batch i has `sections[i]`. Offsets are absolute."""
 
     data: np.ndarray
     sections: np.ndarray
@@ -163,7 +163,7 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """The segment's checked chunks from `start_offset` on, in format 2; commit nothing before the last one."""
+    """The segment's checked chunks from `start_offset` on, in format 2; the last one may fail, so commit after it."""
     if start_offset <= segment.base_offset:
         yield from map(_upgraded, whole_log(reader, segment))
         return
@@ -248,11 +248,8 @@ def judge(
         producers.setdefault(batch.producer_id, _ProducerBatches()).observe(batch)
     active = [producer for producer in producers.values() if producer.is_active(now_ms, producer_expiration_ms)]
     last_batches = sorted(offset for producer in active for offset in producer.last_batches)
-    return Verdicts(
-        np.array(transactions.discardable_batches, np.int64),
-        np.array(last_batches, np.int64),
-        tuple(transactions.marked),
-    )
+    discardable_batches = np.array(transactions.discardable_batches, np.int64)
+    return Verdicts(discardable_batches, np.array(last_batches, np.int64), tuple(transactions.marked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +267,7 @@ class _Batch:
 
 
 _DATA, _EMPTY_CONTROL, _UNKNOWN = -1, -2, -3
+#: The key of a control record: a version and the type, int16 each.
 _CONTROL_KEY_SIZE = 4
 
 
@@ -307,10 +305,8 @@ class _Transactions:
         """Observe a marker; True if its transaction has no data left, so it may go after its delete horizon."""
         producer = batch.producer_id
         if batch.kind == ABORT:
-            transaction, has_data = (
-                self._open_aborted.pop(producer, None),
-                producer in self._producers_with_aborted_data,
-            )
+            transaction = self._open_aborted.pop(producer, None)
+            has_data = producer in self._producers_with_aborted_data
             self._producers_with_aborted_data.discard(producer)
             # as long as the marker stays, a restore may bring the transaction's data back
             if transaction and (has_data or not batch.is_past_horizon):

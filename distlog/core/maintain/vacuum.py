@@ -45,7 +45,7 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storag
 LONGEST_PUT_MS = 3_600_000
 #: Segment files that are checked together.
 FILES_AT_ONCE = 10_000
-#: Versions between two checkpoints that are kept for time travel, to which the log retention horizon is raised.
+#: One checkpoint in this many versions is kept for time travel, and may become the log retention horizon.
 KEPT_EVERY = 1000
 #: The log retention horizon is raised once it lags by one eighth of the kept commits, and by at least 16 commits.
 STEP_PART, MIN_STEP = 8, 16
@@ -87,7 +87,10 @@ def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
 
 
 class Referenced:
-    """The segments and bundles that a version of the topic from the vacuum horizon `floor` to `head` references."""
+    """The segments and bundles that a version of the topic from the vacuum horizon `floor` to `head` references.
+
+    All commits from version `oldest` on exist.
+    """
 
     def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
@@ -162,7 +165,7 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
         return is_below((None, pending), floor)
     if stem is not None and stem not in referenced.stems:
         return is_below(stem, floor)
-    # other uploads take less time than until `before_ms`
+    # an upload without a read version is dead if it began before `before_ms`, since none takes that long
     is_of_topic = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
     return is_of_topic and upload.started_ms < before_ms
 
@@ -267,7 +270,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
-        # even if the horizon is committed: the process that committed it may not have synced it
+        # even if the horizon is committed: this syncs a commit that its process may not have synced
         head, garbage = _raise_floor(storage, log, head, floor, folders, log_floor)
         log_floor = head.log_floor
     referenced = Referenced(storage, log, head, floor, folder.oldest())
@@ -421,7 +424,7 @@ class CommitsFolder:
 
 
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
-    """Return the highest version for the log retention horizon: the head `commit.retention.ms` ago, or -1."""
+    """Return the highest log retention horizon: the head `commit.retention.ms` ago, but at most `gc_floor`; or -1."""
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
     return min(-1 if head_then is None else head_then, gc_floor)
@@ -430,7 +433,7 @@ def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_
 def next_log_floor(
     storage: Storage, log: CommitLog, head: Snapshot, folder: CommitsFolder, highest: int, *, dry_run: bool
 ) -> int:
-    """Return the next log retention horizon, at most `highest`, which has a full checkpoint; may write one."""
+    """Return the next log retention horizon: a version up to `highest` with a full checkpoint; may write one."""
     floor = head.log_floor
     for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
         is_full, version = paths.base_of_checkpoint(name) is None, _version_of(name)
@@ -479,7 +482,7 @@ def is_sound(storage: Storage, name: str) -> bool:
 
 
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
-    """Read back FULL_CHECKPOINTS from the horizon of `head` on, or one at `head`; writes one if needed."""
+    """Return whether FULL_CHECKPOINTS are sound from the horizon on, or one at `head`; writes one if needed."""
     storage.sync(paths.COMMITS_DIR)
     names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
     names |= {newest} if newest else set()
@@ -498,8 +501,8 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
     """Delete the files of versions below the log retention horizon, oldest first, so that a disk has no gap."""
-    # a store deletes the names of a request in any order: there a process lists the commits to find later commits
-    # (`SnapshotLoader.is_newest`)
+    # an object store deletes the names of a request in any order, so processes do not rely on the absence of gaps on
+    # it, but list the commits (`SnapshotLoader.is_newest`)
     names = sorted(file.name for file in files)
     for start in range(0, len(names), NAMES_AT_ONCE):
         storage.delete(names[start : start + NAMES_AT_ONCE])
@@ -648,10 +651,10 @@ def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]
 def _add_actions(removed: Removals, version: int, items: Any) -> None:
     if not isinstance(items, list):
         raise ValueError("actions must be a list")
-    single = list[Remove]()
+    removes = list[Remove]()
     for name, body in map(actions.name_and_body, items):
         if name == "remove":
-            single.append(fields.read(Remove, body))
+            removes.append(fields.read(Remove, body))
         elif name == REMOVE_TABLE:
             rows = read_table(name, body).rows
             stems = rows["stem"].dictionary_encode()
@@ -663,5 +666,5 @@ def _add_actions(removed: Removals, version: int, items: Any) -> None:
             removed.before_drops.append(version - 1)
         else:
             actions.check_known(name)
-    partitions = np.array([action.partition for action in single], np.int64)
-    removed.remove(partitions, [action.stem for action in single], np.arange(len(single)))
+    partitions = np.array([action.partition for action in removes], np.int64)
+    removed.remove(partitions, [action.stem for action in removes], np.arange(len(removes)))

@@ -317,7 +317,7 @@ def _client_groups(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[st
 
 
 def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """Check the segment again if it changed by `head`; None if it is missing since it was removed."""
+    """Check the segment again if it changed by `head`; None if it is missing because it was removed."""
     if verdict.ok:
         return verdict
     live, is_active = find_live(head, verdict.segment), verdict.segment.is_active
@@ -422,6 +422,7 @@ class SegmentRebuild:
     @property
     def ok(self) -> bool:
         """True if all indexes are right now."""
+        # a sound log gives the other indexes; a transaction index also needs the logs of earlier segments
         return self.error is None and (self.states[".txnindex"] == "fine" or ".txnindex" in self.written)
 
     def row(self) -> dict[str, Any]:
@@ -497,6 +498,7 @@ def rebuild_transactions(
     by_segment = {(segment.segment.partition, segment.segment.stem): segment for segment in rebuilt}
     sound_counts = Counter(segment.segment.partition for segment in rebuilt if not segment.error)
     for number, state in enumerate(snapshot.partitions):
+        # only if all logs of the partition are sound: a transaction may begin in any earlier segment
         if sound_counts[number] == len(state.segments):
             for transactions in transactions_of(reader, state):
                 key = number, transactions.segment.stem
@@ -512,17 +514,16 @@ def _rebuild_transactions_of(
         fields["first_unstable_offset"] = transactions.first_unstable_offset
     is_sound = rebuilt.states[_TXN_SUFFIX] == "fine"
     present = _transaction_index(reader, segment) if is_sound else b""
-    right = complete_index(present, _stored_transactions(transactions))
-    if is_sound and right == present:
+    complete = complete_index(present, _stored_transactions(transactions))
+    if is_sound and complete == present:
         return dataclasses.replace(rebuilt, fields=fields)
-    if right and not dry_run:
-        reader.storage.put(reader.name(segment, _TXN_SUFFIX), right)
+    if complete and not dry_run:
+        reader.storage.put(reader.name(segment, _TXN_SUFFIX), complete)
         reader.forget_indexes(segment)
-    fields |= {"txn_index_bytes": len(right), "txn_index_crc32c": crc32c(right)}
-    state = {**rebuilt.states, _TXN_SUFFIX: "stale" if is_sound else rebuilt.states[_TXN_SUFFIX]}
-    return dataclasses.replace(
-        rebuilt, states=state, fields=fields, written={**rebuilt.written, _TXN_SUFFIX: len(right)}
-    )
+    fields |= {"txn_index_bytes": len(complete), "txn_index_crc32c": crc32c(complete)}
+    states = {**rebuilt.states, _TXN_SUFFIX: "stale" if is_sound else rebuilt.states[_TXN_SUFFIX]}
+    written = {**rebuilt.written, _TXN_SUFFIX: len(complete)}
+    return dataclasses.replace(rebuilt, states=states, fields=fields, written=written)
 
 
 def _transaction_index(reader: SegmentReader, segment: SegmentInfo) -> bytes:
@@ -586,6 +587,7 @@ def rebuild_segment(
     files = log.finish()
     for index in indexes:
         index.finish()
+        # the metadata has an empty index, but the log gives entries
         if index.state == "fine" and not index.data and files.get(index.suffix):
             index.state = "missing"
     by_suffix = {index.suffix: index for index in indexes}

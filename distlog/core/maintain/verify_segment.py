@@ -83,16 +83,9 @@ class Anomaly:
     @classmethod
     def of(cls, word: AnomalyWord, error: DistlogError, shift: int = 0) -> Anomaly:
         """The anomaly that `error` describes; `shift` is added to its offset."""
-        details = error.details
-        offset = details.get("offset")
-        return cls(
-            word,
-            error.message,
-            details.get("file"),
-            details.get("partition"),
-            details.get("position"),
-            None if offset is None else offset + shift,
-        )
+        names = ("file", "partition", "position", "offset")
+        file, partition, position, offset = (error.details.get(name) for name in names)
+        return cls(word, error.message, file, partition, position, None if offset is None else offset + shift)
 
     def to_dict(self) -> dict[str, str | int | None]:
         """Every field by its name."""
@@ -107,8 +100,8 @@ class Anomaly:
 class LogStats:
     """Statistics of a segment's batches and records: counts, times, checksums, and offsets as for readers.
 
-    Batches without records for readers are hidden: they have control records, or compaction emptied them. Metadata
-    may be with or without them, and they have no codec.
+    Batches without records for readers are hidden: they have control records, or compaction emptied them. The
+    statistics in the metadata may include or omit hidden batches, which have no codec.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
@@ -179,7 +172,7 @@ class LogStats:
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if segment.is_active:
-            # headers may lack it: then the seal finds it
+            # batch headers may not show it, and then the metadata has it only from the seal on
             offsets.add(-1)
         if offsets:
             yield "offset_of_max_timestamp", offsets
@@ -202,10 +195,8 @@ class IndexCheck(ABC):
 
     def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
         self._part, self._segment = part, segment
-        self._base_offset, self._max_offset = (
-            segment.stored_base_offset,
-            segment.next_offset - segment.base_offset - 1,
-        )
+        self._base_offset = segment.stored_base_offset
+        self._max_offset = segment.next_offset - segment.base_offset - 1
         self._is_own = paths.is_own_stem(segment.stem)
         if len(data) % self.ENTRY.itemsize:
             message = f"the length of the file is not a multiple of {self.ENTRY.itemsize}"
@@ -604,6 +595,7 @@ class _Verifier:
                 is_out_of_order = isinstance(error, OffsetsOutOfOrderError)
                 self._report_error("non_monotonical_delta" if is_out_of_order else "corrupt_record", error)
                 bad_row = self._row_of(error, batches, position)
+                # those before the bad batch that were not yielded yet
                 yield from self._decode(data, batches[start:bad_row], position)
                 start = bad_row + 1
 
@@ -618,11 +610,9 @@ class _Verifier:
         for row in np.flatnonzero((newest != header_newest) & (batches["magic"][:count] == 2)).tolist():
             in_header, in_records = header_newest[row], newest[row]
             message = f"the largest timestamp is {in_header} in the header of a batch, {in_records} in its records"
-            location = {
-                "position": position + int(batches["position"][row]),
-                "offset": int(batches["base_offset"][row]),
-            }
-            self._report("timestamp_mismatch", f"{message}: compact the topic, which fixes it", **location)
+            message = f"{message}: compact the topic, which fixes it"
+            where, offset = position + int(batches["position"][row]), int(batches["base_offset"][row])
+            self._report("timestamp_mismatch", message, position=where, offset=offset)
         return count
 
     def _row_of(self, error: CorruptRecordError, batches: Batches, position: int) -> int:
