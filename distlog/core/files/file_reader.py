@@ -427,7 +427,7 @@ class Repeat:
 
 
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
-    """Return the runs to read again, since a split of CSV began in a quoted field; raises the error of any other."""
+    """Return the runs to read again, as a split of CSV began in a quoted field; raises the error of any other run."""
     # a split assumes that its first line begins a row, which is true if the previous split's last row ended there; if
     # it is not, the file is read again as one split
     urls_to_repeat = set[str]()
@@ -558,7 +558,7 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
     if file.kind.compression:
         yield from _whole_lines(file, _decompressed_bytes(storage, file), 0)
         return
-    # a line that starts at the first byte has a newline before it
+    # from the byte before the split on: if that is a newline, a line starts at the first byte of the split
     begin = max(split.start - 1, 0)
     chunks = _stored_bytes(storage, file, begin, split.end)
     position = begin

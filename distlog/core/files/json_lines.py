@@ -232,7 +232,8 @@ class _ScannedLines:
     def of(cls, text: bytes, names: Sequence[str]) -> _ScannedLines:
         encoded = [name.encode() for name in names]
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        shape = count, _ = text.count(b"\n") + 1, len(names)
+        count = text.count(b"\n") + 1
+        shape = count, len(names)
         line_starts, line_sizes = new_array(count, np.int64), new_array(count, np.int64)
         states, kinds = new_array(count, np.uint8), np.zeros(shape, np.uint8)
         starts, sizes = (new_array(kinds.size, np.int64).reshape(shape) for _ in range(2))

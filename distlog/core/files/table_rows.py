@@ -179,6 +179,7 @@ def _has_plain_quotes(text: bytes) -> bool:
         return True
     data = byte_array(text)
     positions = np.flatnonzero(data == ord('"'))
+    # the character before position 0 is here the last one of the text, a newline
     characters_before, characters_after = data[positions[::2] - 1], data[positions[1::2] + 1]
     is_begin = (characters_before == ord(",")) | (characters_before == ord("\n"))
     is_end = (characters_after == ord(",")) | (characters_after == ord("\n")) | (characters_after == ord("\r"))

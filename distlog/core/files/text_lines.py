@@ -233,7 +233,7 @@ def _node_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
 def _repeat_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     min_count, max_count, body = argument
     inside = _re2_text(body, names)
-    # which round a repeated group returns may differ
+    # RE2 may return another repetition of a group than Python
     repeats_group = "(?P<" in inside and max_count != 1
     is_unbounded = max_count is op.MAXREPEAT
     if body.getwidth()[0] == 0 or repeats_group or max(min_count, 0 if is_unbounded else max_count) > _MAX_REPEATS:

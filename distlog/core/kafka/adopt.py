@@ -490,7 +490,7 @@ class _Extension:
         new_segments = partition.segments[len(earlier_segments) :]
         is_next = bool(new_segments) and new_segments[0].info.base_offset == topic_end and state.active is None
         is_same_log = not earlier_segments or _is_same_end(state, earlier_segments[-1].info)
-        # if the commits of imports were deleted, a batch in both logs decides
+        # if the commits of imports were deleted, it is enough that both logs have the same last batch before the end
         adopted_end = self._adopted_ends.get(number, topic_end if earlier_segments else 0)
         if not (is_next and is_same_log and adopted_end == topic_end):
             text = (

@@ -114,7 +114,8 @@ class _SegmentInspection:
         #: The base offset of the first batch of the next segment in the same log.
         self.next_base_offset: int | None = None
         description, _ = LogDescription(base_offset).describe(folder.name.partition, self.stem, 0)
-        max_end = base_offset + MAX_INT + 1 if end is None else end
+        # the checks of indexes need a segment: an empty one, with the most offsets and bytes that it may have
+        max_end = (base_offset + MAX_INT + 1) if end is None else end
         bounds = dataclasses.replace(description, next_offset=max_end, log_bytes=folder.size(names[".log"]))
         self.indexes, self.checks = dict[str, bytes](), dict[str, IndexCheck]()
         for suffix in _INDEX_NAMES:
@@ -195,7 +196,8 @@ class _SegmentInspection:
         files, rebuilt = dict[str, str | bytes](), []
         for suffix, built in {**built_indexes, ".txnindex": transactions}.items():
             existing, must_be_equal = self.indexes[suffix], suffix == ".txnindex"
-            if suffix in valid and (existing == built if must_be_equal else existing or not built):
+            is_complete = existing == built if must_be_equal else bool(existing) or not built
+            if suffix in valid and is_complete:
                 files |= {suffix: self.names[suffix]} if existing else {}
             else:
                 files |= {suffix: built} if built else {}
@@ -336,7 +338,7 @@ def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> I
 def _producers(
     folder: PartitionFolder, segments: list[AdoptedSegment], known_states: ProducerStates, end: int
 ) -> ProducerStates:
-    """Return the producers at the log end: `known_states`, unless their snapshot is past the end, which was cut."""
+    """Return the producers at the log end: `known_states`, unless their snapshot is past the end of a cut log."""
     if known_states.offset <= end:
         return known_states
     states = folder.producers(end)

@@ -329,6 +329,7 @@ def read_entries(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray
         end = min(start + ENTRIES_AT_ONCE, count)
         data = file.storage.read_joined([(file.name, start * entry.itemsize, end * entry.itemsize)])
         entries = np.frombuffer(data, entry).astype(int64_type)
+        # only the first entry of an index may have the relative offset 0
         zeros = np.flatnonzero(entries["relative_offset"] == 0)
         zeros = zeros[zeros + start > 0]
         if len(zeros):
@@ -363,9 +364,7 @@ def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[Flags, Longs]:
     ranges = [(log.name, position, position + _BATCH_PREFIX_BYTES) for position in positions[has_batch].tolist()]
     heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _BATCH_PREFIX_BYTES)
     lengths = _integers(heads, 8, 4)
-    is_complete = (lengths >= _BATCH_PREFIX_BYTES - LOG_OVERHEAD - 1) & (
-        positions[has_batch] + LOG_OVERHEAD + lengths <= size
-    )
+    is_complete = (lengths >= SMALLEST_LENGTH) & (positions[has_batch] + LOG_OVERHEAD + lengths <= size)
     has_batch[has_batch] = is_complete
     heads = heads[is_complete]
     return has_batch, _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
@@ -376,7 +375,7 @@ def _integers(heads: Bytes, start: int, width: int) -> Longs:
 
 
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of a `.timeindex` file, and again those without a batch, or with another time than it has."""
+    """Write the entries of a `.timeindex` file, and again those without a batch, or whose batch has another time."""
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, output)
         return
@@ -401,18 +400,18 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
-    """Return the last offset of each offset's batch, and if that is the offset, the batch's largest timestamp."""
+    """Return the last offset of the batch of each of `offsets`, and where both are equal the batch's newest time."""
     last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_SUCH_BATCH)
     order, begin = np.argsort(offsets, kind="stable"), 0
     try:
         for window in log.frames(log.size):
-            batch_ends = window.rows["base_offset"] + window.rows["last_offset_delta"]
-            end = int(np.searchsorted(offsets[order], batch_ends.max(), side="right"))
+            window_offsets = window.rows["base_offset"] + window.rows["last_offset_delta"]
+            end = int(np.searchsorted(offsets[order], window_offsets.max(), side="right"))
             entries = order[begin:end]
-            rows = np.minimum(np.searchsorted(batch_ends, offsets[entries]), len(batch_ends) - 1)
-            last_offsets[entries] = batch_ends[rows]
+            rows = np.minimum(np.searchsorted(window_offsets, offsets[entries]), len(window_offsets) - 1)
+            last_offsets[entries] = window_offsets[rows]
             for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
-                if batch_ends[row] == offsets[entry]:
+                if window_offsets[row] == offsets[entry]:
                     batch, source = window.rows[row : row + 1], Source(log.path, window.position)
                     records, error = decode(byte_array(window.data), batch, source, (), 1)
                     if error is not None:
@@ -431,7 +430,8 @@ def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
     data = file.storage.read(file.name)
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
-    later = np.flatnonzero(entries["version"] >> 8 > TRANSACTION_VERSION)
+    # Kafka's reader takes the first byte for the version (`AbortedTxn`)
+    later = np.flatnonzero((entries["version"] >> 8) > TRANSACTION_VERSION)
     readable = entries[: later[0]] if len(later) else entries
     columns = {
         name: readable[field].astype(np.int64)

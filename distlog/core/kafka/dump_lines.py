@@ -76,7 +76,8 @@ _UNKNOWN = len(_CONTROL_TYPES)
 class LineField:
     """A value of a line, whose `labels` and `words` are pairs: for text, and for JSON.
 
-    The words of a choice are its names, of an optional number the text for ABSENT, the prefix and the suffix.
+    The words of a choice are the names to choose from. An optional number has three words: the text for ABSENT, the
+    prefix and the suffix.
     """
 
     name: str
@@ -224,7 +225,7 @@ class DumpOptions:
 
 @dataclass(frozen=True)
 class DumpedRecords:
-    """The first `counts` records of each section of `data`, a batch's records; `magic` is the format of all."""
+    """The first `counts[i]` records of batch i, in `sections[i]` of `data`; all batches have the format `magic`."""
 
     data: Bytes
     sections: npt.NDArray[Any]

@@ -326,10 +326,10 @@ def export_segment(
             producers.observe(data, rows)
             epochs.extend(_new_epochs(rows, epochs[-1][0] if epochs else -1))
 
-    index_files: dict[str, Buffer] = {}
+    small_log: dict[str, Buffer] = {}
     if segment.log_bytes <= _SMALL_BYTES:
         chunks = list(batches())
-        index_files[".log"] = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        small_log[".log"] = chunks[0] if len(chunks) == 1 else b"".join(chunks)
     else:
         temporary = paths.temporary_file(new_id())
         with files.folder.open_write(temporary) as writer:
@@ -338,7 +338,7 @@ def export_segment(
         path = files.folder.local_path(file_name(segment.base_offset, ".log"))
         with failing_as("replace", path):
             os.replace(files.folder.local_path(temporary), path)
-    files.add(segment, index_files | _indexes(reader, segment, log.finish()))
+    files.add(segment, small_log | _indexes(reader, segment, log.finish()))
     exported = ExportedSegment.of(segment)
     return dataclasses.replace(exported, end_offset=log.next_offset, epochs=tuple(epochs), is_complete=True)
 

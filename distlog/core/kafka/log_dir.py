@@ -235,7 +235,7 @@ def _folders(
 def _partition_files(
     storage: Storage, folders: Iterable[str], starts: Container[PartitionName]
 ) -> dict[PartitionName, list[FileInfo]]:
-    """List the files in the partitions' folders; a partition without a log may have a log start offset."""
+    """List the files in the partitions' folders; a partition has a log, or without one a log start offset."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
     listed = in_parallel(lambda name: storage.child(_folder_name(name)).list(), names)
     return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
@@ -266,7 +266,7 @@ class ClusterMetadata:
         return self.progress[1] >= 0
 
     def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
-        """Return the settings of the topic, or None; of the one with an id in `topic_ids`, unless that is empty."""
+        """Return the settings of the topic with an id in `topic_ids`, or with any id if these are empty; or None."""
         candidates = self.topics.get(topic, {})
         return next((values for key, values in candidates.items() if not topic_ids or key in topic_ids), None)
 
@@ -332,8 +332,8 @@ class _Image:
         elif kind == _REMOVED_TOPIC:
             self.settings.pop(self.names.pop(uuid.UUID(bytes=reader.read(16)), ""), None)
         else:
-            kind, name, setting, value = reader.number(">b"), reader.text(), reader.text(), reader.nullable_text()
-            if kind != _TOPIC_RESOURCE:
+            resource, name, setting, value = reader.number(">b"), reader.text(), reader.text(), reader.nullable_text()
+            if resource != _TOPIC_RESOURCE:
                 return
             if value is None:
                 self.settings.get(name, {}).pop(setting, None)

@@ -330,8 +330,8 @@ def abort_transaction(
             is_committed=False,
             coordinator_epoch=max(0, transaction.coordinator_epoch),
         )
-        end = _append_marker if handle.storage.is_local_disk else _commit_marker
-        if end(handle, current, transaction, run):
+        write_marker = _append_marker if handle.storage.is_local_disk else _commit_marker
+        if write_marker(handle, current, transaction, run):
             return ListedTransaction(transaction, state.transactional_id, state.state, is_hanging=True)
 
 
@@ -341,6 +341,7 @@ def _append_marker(
     """Append the end marker; return False if the transaction has already ended."""
     log, is_flushed = PartitionLog(handle, transaction.partition, current), False
     try:
+        # no fence: the transaction has no live coordinator
         appended = log.end_transaction(run, lambda _: None, transaction.start_offset)
         log.flush(appended)
         is_flushed = True
