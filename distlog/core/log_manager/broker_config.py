@@ -23,7 +23,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 # topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
 # settings that the file sets apply: Kafka's own broker defaults are the defaults of topics already.
 _MINUTE_MS = 60_000
-#: Topic settings, and their broker settings that differ in nothing but the name.
+#: By broker setting, the topic setting that differs from it in nothing but the name.
 SAME_MEANING = {
     "log.cleaner.delete.retention.ms": "delete.retention.ms",
     "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
@@ -87,7 +87,10 @@ class BrokerSetting(NamedTuple):
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """A field for a setting. The first set of `names`, separated by spaces, applies; -1 is None if the default is."""
+    """A field for a setting: of `names`, separated by spaces, the first in the file applies.
+
+    If the default is None, -1 means None.
+    """
     return field(
         default=default, metadata={_SETTING: BrokerSetting(tuple(names.split()), meaning, least, most, unit)}
     )
@@ -198,25 +201,26 @@ def _check_known(name: str) -> None:
 
 def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
     """Convert broker settings to the topic settings of the same meaning. Errors have the broker's name."""
-    named = {topic: (broker, settings[broker]) for broker, topic in SAME_MEANING.items() if broker in settings}
-    for topic, times in TIMES.items():
-        setting = next(((name, unit) for name, unit in times if name in settings), None)
-        if setting:
-            named[topic] = setting[0], _in_ms(topic, setting[0], settings[setting[0]], setting[1])
-    for topic, (broker, value) in named.items():
+    # by topic setting: the name and value of the broker setting
+    sources = {name: (broker, settings[broker]) for broker, name in SAME_MEANING.items() if broker in settings}
+    for name, times in TIMES.items():
+        broker, unit = next(((broker, unit) for broker, unit in times if broker in settings), ("", 0))
+        if broker:
+            sources[name] = broker, _in_ms(name, broker, settings[broker], unit)
+    for name, (broker, value) in sources.items():
         try:
-            TopicConfig.parse({topic: value})
+            TopicConfig.parse({name: value})
         except InvalidConfigError as error:  # noqa: PERF203 - a file has few settings
             raise InvalidConfigError(f"{broker}: {error.message}", **error.details) from None
-    defaults = {topic: value for topic, (_, value) in named.items()}
+    defaults = {name: value for name, (_, value) in sources.items()}
     TopicConfig.parse(defaults)  # the lags of compaction must agree
     return defaults
 
 
-def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:
+def _in_ms(name: str, broker: str, value: object, unit: int) -> int:
     """Convert a time to ms; for retention any negative number is -1 (no limit), and 0 is refused, as in Kafka."""
     number = setting_number(broker, value, -MAX_LONG)
-    if topic == "retention.ms" and number <= 0:
+    if name == "retention.ms" and number <= 0:
         if number == 0:
             raise InvalidConfigError(f"{broker} must be -1 (no limit) or at least 1", value=value)
         return -1

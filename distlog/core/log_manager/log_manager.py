@@ -293,21 +293,21 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
         for topic_name, topic in topics.items():
             # a topic that cannot be read is skipped; the failed task reports it
             with suppress(DistlogError, OSError):
-                for number, numbers in enumerate(list(_partition_numbers(topic))):
+                for number, metrics in enumerate(list(_partition_metrics(topic))):
                     labels = {**root, "topic": topic_name, "partition": str(number)}
-                    for name, value in numbers.items():
+                    for name, value in metrics.items():
                         values[name].append((labels, float(value)))
     return [Metric(f"distlog_{name}", *metric, values[name]) for name, metric in _LOG_METRICS.items()]
 
 
-def _partition_numbers(topic: Topic) -> Iterator[dict[str, float]]:
+def _partition_metrics(topic: Topic) -> Iterator[dict[str, float]]:
     now_ms = topic.clock()
     for number, state in enumerate(topic.live_snapshot.partitions):
         is_late = False
         # a batch that cannot be read must not hide the other metrics; readers report it
         with suppress(DistlogError):
             is_late = has_late_transaction(topic.reader, state, number, now_ms)
-        numbers: dict[str, float] = {
+        metrics: dict[str, float] = {
             "log_start_offset": state.log_start_offset,
             "log_end_offset": state.log_end_offset,
             "log_size_bytes": int(state.segments.log_bytes.sum()),
@@ -317,11 +317,11 @@ def _partition_numbers(topic: Topic) -> Iterator[dict[str, float]]:
         folder = paths.partition_dir(topic.snapshot.name, number)
         counters = counters_in(topic.storage.local_path(folder)) if topic.storage.is_local else None
         if counters is not None:
-            numbers |= {
+            metrics |= {
                 "log_appends": counters.appends,
                 "log_append_bytes": counters.append_bytes,
                 "log_append_seconds": counters.append_ns / 1e9,
                 "log_flushes": counters.flushes,
                 "log_flush_seconds": counters.flush_ns / 1e9,
             }
-        yield numbers
+        yield metrics

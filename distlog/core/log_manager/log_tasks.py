@@ -291,6 +291,7 @@ class LogCleaner:
         }
         while self._clean_pass(run) and not self._directory.is_stopping():
             pass
+        # from the last partition of a topic on, since each error is put before the errors of later partitions
         for (url, _), pause in sorted(self._paused.items(), reverse=True):
             error = run.errors.get(url)
             run.errors[url] = pause.error if error in (None, pause.error) else f"{pause.error}; {error}"

@@ -113,7 +113,7 @@ class _SchemaWalk:
         self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, enclosing: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        """Return the plain schema of a field in some records, Arrow's type, and whether pyruhvro supports it."""
+        """Return (plain schema, Arrow's type, whether pyruhvro supports it) of a field in the records `enclosing`."""
         self._remaining_types -= 1
         if self._remaining_types < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
@@ -186,7 +186,8 @@ class _SchemaWalk:
             decimal = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
             annotations = {"logicalType": "decimal", "precision": precision, "scale": scale}
             plain = {**(fixed or {"type": kind}), **annotations}
-            return self._definition_or_name(schema["name"], plain) if fixed else plain, decimal, False
+            plain = self._definition_or_name(schema["name"], plain) if fixed else plain
+            return plain, decimal, False
         if fixed:
             return self._definition_or_name(schema["name"], fixed), pa.binary(schema["size"]), False
         if not isinstance(kind, str) or kind in self._named:
@@ -231,7 +232,7 @@ class AvroDecoder:
             rows = np.flatnonzero(ids == schema_id)
             writer = self.writer(schema_id)
             if isinstance(writer, AvroSchema):
-                yield rows, payloads if len(rows) == len(values) else payloads.take(integers(rows)), writer
+                yield rows, (payloads if len(rows) == len(values) else payloads.take(integers(rows))), writer
             else:
                 faults.update(dict.fromkeys(rows.tolist(), writer))
 

@@ -185,7 +185,7 @@ def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
 
 
 class ProtobufDecoder:
-    """Decodes values to the columns of `reader`; with a `registry`, the headers of values must name its message."""
+    """Decodes values to the columns of `reader`, whose message their headers must name if there is a `registry`."""
 
     # of any version of the schema, since Protobuf identifies fields by number
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:

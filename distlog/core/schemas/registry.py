@@ -316,6 +316,7 @@ class _Topic:
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
         context, name = split_subject(subject, self._context)
+        # also for the latest version (None), since there may be a new one
         if (context, name, version) not in self._versions:
             self._read()
         number = version

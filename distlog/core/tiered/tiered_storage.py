@@ -81,6 +81,7 @@ class TieredStorage(Storage):
 
     def __init__(self, topic: RemoteTopic) -> None:
         self.topic = topic
+        # the same as the topic's folder in the bucket, except for the backend
         self.__dict__.update(topic.bucket.child(topic.folder).__dict__)
         self.files = TieredFiles(topic, self.url)
         self._backend: Any = self.files
@@ -209,7 +210,8 @@ def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     except (TypeError, binascii.Error, CorruptRecordError) as error:
         raise ValueError(f"transformedChunks is not base64 of a zstd frame: {error}") from None
     width = data[8] if count > 1 and len(data) > 8 else 0
-    expected_bytes = 4 + (5 + width * (count - 1) if count > 1 else 0) + (4 if count else 0)
+    differences_bytes = 5 + width * (count - 1) if count > 1 else 0
+    expected_bytes = 4 + differences_bytes + (4 if count else 0)
     if len(data) != expected_bytes or int.from_bytes(data[:4], "big") != count or width > _MAX_WIDTH:
         raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
     sizes = np.zeros(count, np.int64)
