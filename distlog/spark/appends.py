@@ -79,8 +79,8 @@ _ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
-#: The leaves of plans without Python functions, whose batches would have no limit of bytes either. Not an RDD or
-#: cached rows, whose plan may hide a function.
+#: The leaves of plans without Python functions: the settings would also remove the limit of bytes from the batches of
+#: a function. An RDD or cached rows may hide one.
 _LEAVES_WITHOUT_PYTHON = {
     *("DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation"),
     *("LocalRelation", "LogicalRelation", "OneRowRelation", "Range"),
@@ -140,7 +140,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     max_rows = plan.maxRows()
     if max_rows.isDefined():
         return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
-    # a small file may have many rows; a limit would mix the rows of several partitions
+    # a small file may have many rows, so read them up to a limit; it would mix the rows of several partitions
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()
@@ -230,7 +230,7 @@ class RowLimit:
 
     @classmethod
     def of(cls, rows: DataFrame) -> RowLimit | None:
-        """Return None for rows, or a Python function in their plan, whose batches need the limit of bytes."""
+        """Return None if batches need the limit of bytes, for the rows or for a Python function in their plan."""
         # headers are arrays of any size, and Spark Connect shows no plan
         if "headers" in rows.columns or not hasattr(rows, "_jdf") or not _allows_settings(rows):
             return None

@@ -335,12 +335,13 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     """Return a frame of the numbers 0 to `count` - 1, each in a task, which Spark estimates at `size` bytes."""
     rows = max(size // _LONG_ROW_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
-        # the cost-based planner counts the rows of an explode, but not the rows that pass a filter
+        # all rows count in the estimate: the cost-based planner does not know how few pass a filter
         is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
         all_rows = spark.range(0, max(rows, count) if count else 0, 1, max(count, 1))
         return all_rows.where(is_first_row).select(F.spark_partition_id().cast(LongType()).alias("id"))
     if count == 0:
         return spark.range(0, 0, 1, 1)
+    # Spark's estimate of rows is here the limit, since it does not know how few rows an explode returns
     last = spark.range(count - 1, count, 1, 1).select(F.explode(F.array("id")).alias("id"))
     last = last.limit(min(rows, _MAX_ROWS))
     return last if count == 1 else spark.range(0, count - 1, 1, count - 1).union(last)
@@ -398,7 +399,7 @@ class KnownTopics:
         self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """Load the newest snapshot; commits after one of the last `recent_ms` may be missing, for fewer requests."""
+        """Load the newest snapshot; it may lack commits after a known commit of the last `recent_ms`."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
         try:

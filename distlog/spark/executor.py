@@ -41,8 +41,8 @@ Result = TypeVar("Result")
 #: The rows between stages: the target that gets a row, the kind of the row, and its content.
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
-#: Kinds of rows, in the order in which a target gets them: ITEM describes the work; a clean record is compared with
-#: all dirty keys. A stage sends a bad file as a RESULT, since Spark would only repeat a task that raises.
+#: Kinds of rows, in the order in which a target gets them: ITEM describes the work, and CLEAN records are compared
+#: with all keys of DIRTY ones. A stage sends a bad file as a RESULT: Spark would only repeat a task that raises.
 ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
 _NO_OFFSETS = np.zeros(0, np.int64)
 #: One task cleans a smaller partition in seconds, sooner than three stages would.
@@ -229,8 +229,8 @@ class HashKeys:
 def _key_rows(item: KeysItem, records: list[survivors.KeyedRecords]) -> pa.RecordBatch:
     blobs = survivors.keys_by_bucket(records, item.start_offset, item.buckets)
     # `keys_by_bucket` adds `item.buckets` to the buckets of clean records
-    clean, bucket = np.divmod(blobs.targets, item.buckets)
-    return blob_rows(blobs, item.first_bucket + bucket, np.where(clean, CLEAN, DIRTY))
+    is_clean, bucket = np.divmod(blobs.targets, item.buckets)
+    return blob_rows(blobs, item.first_bucket + bucket, np.where(is_clean, CLEAN, DIRTY))
 
 
 @dataclass(frozen=True, slots=True)

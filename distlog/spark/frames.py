@@ -298,7 +298,7 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
         storage_options: Options of the storage.
 
     Returns:
-        The names, topics_by_view for SQL.
+        The names of the views, quoted for SQL.
 
     Raises:
         TopicNotFoundError: The folder has no topics.

@@ -182,7 +182,7 @@ class StreamPlan:
             log_start = snapshot.partitions[number].log_start_offset
             if (next_offset := max(last_batch_end.offsets.get(number, log_start), log_start)) < end_offset:
                 unread[number] = next_offset, end_offset
-        counts = {number: end - start for number, (start, end) in unread.items()}
+        counts = {number: stop - start for number, (start, stop) in unread.items()}
         sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in unread.items()}
         lags = {OFFSETS_BEHIND: counts, BYTES_BEHIND: sizes}
         return {**value, **{name: offsets_json(end.topic, by_partition) for name, by_partition in lags.items()}}
