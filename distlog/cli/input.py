@@ -49,7 +49,8 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        is_second, self.signal = self.signal != 0, self.signal or number
+        is_second = self.signal != 0
+        self.signal = self.signal or number
         if is_second or self._is_waiting:
             raise KeyboardInterrupt
 
@@ -72,7 +73,10 @@ BLOCK_BYTES = 4 << 20
 def blocks(
     file: BinaryIO, size: int = BLOCK_BYTES, wait: Callable[[], float | None] = lambda: None
 ) -> Iterator[bytes | None]:
-    """Yield whole lines in blocks of about `size` bytes at most, and None after `wait` seconds without input."""
+    """Yield whole lines in blocks of about `size` bytes at most, and None after `wait()` seconds without input.
+
+    `wait` is called before each read; it returns None to wait without a limit.
+    """
     fragments: list[bytes] = []
     while (chunk := _read(file, size, wait())) != b"":
         if chunk is None:
@@ -132,7 +136,7 @@ def is_stream(path: str) -> bool:
 
 
 class StreamReading:
-    """Iterates over the records of a stream, and None whenever `wait` seconds passed without input."""
+    """Iterates over the records of a stream, and None whenever `wait()` seconds passed without input (`blocks`)."""
 
     def __init__(self, reader: FileReader, path: str, fields: SeenFields, wait: Callable[[], float | None]) -> None:
         input_format = reader.options.format or TEXT
@@ -270,7 +274,8 @@ class RecordAppender:
         self.records += result.record_count
         self.is_replayed = result.replayed
         for number, (first, end) in result.offsets.items():
-            self.offsets[number] = self.offsets.get(number, (first, end))[0], end
+            first_of_all, _ = self.offsets.get(number, (first, end))
+            self.offsets[number] = (first_of_all, end)
 
     def abort(self) -> None:
         if self._transaction is not None:

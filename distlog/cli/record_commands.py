@@ -468,6 +468,7 @@ def _from_partition(
     topic: Topic, partition: int, bounds: Bounds, limit: int | None, columns: Sequence[str]
 ) -> Iterable[pa.RecordBatch]:
     start = bounds.start(topic, partition)
+    # `slices_of`, which plans no more segments than a limit needs, does not plan committed reads
     if limit is None or bounds.isolation == "read_committed":
         scan = topic.scan(
             [partition],
@@ -495,9 +496,11 @@ def consumed_batches(
     timeout: float | None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield new records in batches; a batch is committed to the group before the next one is read."""
-    start: Start | None = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
-    if bounds.tail is None:
-        start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
+    start: Start | None = bounds.offset
+    if bounds.tail is not None:
+        start = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
+    elif bounds.since is not None:
+        start = datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
     read_columns = (*columns, *(name for name in ("partition", "offset") if name not in columns))
     consumer = topic.consume(partitions, start, group, timeout, read_columns, isolation=bounds.isolation)
     with consumer, _closing_at_sigterm(consumer) as signals:

@@ -202,7 +202,7 @@ def serve(
         acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
         open_files=raise_open_file_limit(),
     )
-    limits = with_settings(gateway_config, settings)
+    gateway_config = with_settings(gateway_config, settings)
     number = 0
     if processes > 1:
         # the processes share the loaded code
@@ -210,9 +210,10 @@ def serve(
         freeze_loaded_objects()
         number = fork_processes(processes)
     _check_root(Folder(root, dict(storage)), is_first=not number)
-    limits = replace(limits, process=number, advertised=address_of(number, advertised))
-    listener_args["port"] = listen[1] and listen[1] + number
-    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **listener_args)
+    gateway_config = replace(gateway_config, process=number, advertised=address_of(number, advertised))
+    _, listener_args["port"] = address_of(number, listen) or listen
+    options = {"settings": settings, "storage_options": dict(storage), **listener_args}
+    gateway = GatewayServer(root, config=gateway_config, **options)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and not number else None
     process = number if processes > 1 else None
     serve_until_signal(gateway, tasks, address_of(number, metrics), as_json=as_json, process=process)
@@ -337,7 +338,7 @@ def serve_until_signal(
         if tasks:
             tasks.start()
         _draw_until(line, signal_file)
-        finished = all([tasks is None or tasks.stop(), gateway.stop()])
+        finished = all([tasks is None or tasks.stop(), gateway.stop()])  # a list, so that both are stopped
         line.clear()
         text = "stopped" if finished else "stopped; a request or a task was abandoned"
         line.event("stopped", text, **identity, finished=finished)
@@ -345,6 +346,7 @@ def serve_until_signal(
 
 
 def address_of(process: int, address: Address) -> Address:
+    """Return the address on the process's own port: the next ones after the first, but 0 (a free one) for all."""
     return address and (address[0], address[1] and address[1] + process)
 
 

@@ -46,7 +46,7 @@ def registry_at(
 def version_of_topics(text: str) -> tuple[str | None, int]:
     """Split `TOPIC=VERSION`, or a VERSION alone, whose topic is None."""
     topic, equals, number = text.rpartition("=")
-    return topic if equals else None, version(number)
+    return (topic if equals else None), version(number)
 
 
 def check_unique_names(pairs: Iterable[tuple[str, str]]) -> None:

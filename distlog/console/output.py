@@ -116,11 +116,11 @@ class RowPrinter:
         console = Console()
         has_room = sum(self._widths.values()) + 2 * len(names) <= console.width
         for name in names:
-            numbers = all(isinstance(row[name], int | None) for row in rows)
+            is_numeric = all(isinstance(row[name], int | None) for row in rows)
             # a number that is cut without an ellipsis would be another number
-            overflow: Literal["ellipsis", "fold"] = "ellipsis" if numbers else "fold"
+            overflow: Literal["ellipsis", "fold"] = "ellipsis" if is_numeric else "fold"
             width = self._widths[name] if has_room else None
-            table.add_column(name, min_width=width, overflow=overflow, no_wrap=numbers)
+            table.add_column(name, min_width=width, overflow=overflow, no_wrap=is_numeric)
         for row in zip(*columns.values(), strict=True):
             table.add_row(*map(Text, row))
         console.print(table)
@@ -245,7 +245,7 @@ class StatusLine(logging.Handler):
             yield
 
 
-#: The column that each conversion shows. %S and %K show its size.
+#: The column that each conversion shows. %S and %K show the size of the value and the key.
 _COLUMN_OF = {"v": "value", "s": "value", "S": "value", "k": "key", "K": "key", "p": "partition", "o": "offset"} | {
     "T": "timestamp",
     "h": "headers",
