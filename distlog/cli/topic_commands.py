@@ -326,7 +326,7 @@ def groups(
         topic.reset_group(group, reset, kafka=from_kafka)
     rows = [row for row in output.rows_of(topic.groups()) if group in (None, row["group"])]
     if group is not None and not rows:
-        raise distlog.GroupNotFoundError("consumer group not found", group=group)
+        raise distlog.GroupNotFoundError("consumer group not found: check its name", group=group)
     if to_kafka is not None:
         _commit_for_kafka(topic, to_kafka, {row["partition"]: row["position"] for row in rows})
         report = {"group": group, "kafka_group": to_kafka, "positions": rows}

@@ -285,7 +285,7 @@ _FIELDS = {spec.name.replace("_", "."): spec for spec in dataclasses.fields(Topi
 def _field_name(name: str) -> str:
     if name not in _FIELDS:
         close = difflib.get_close_matches(name, _FIELDS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(_FIELDS)}"
+        hint = f"; did you mean {close[0]}?" if close else f": use one of {', '.join(_FIELDS)}"
         raise InvalidConfigError(f"unknown setting {name}{hint}")
     return _FIELDS[name].name
 

@@ -606,7 +606,7 @@ def _requested_partitions(log_dirs: Sequence[LogDir], topics: Iterable[str] | No
     requested = set(topics)
     missing = requested - {name.topic for name in names}
     if missing:
-        raise InvalidTopicError("the log directory has no partition of the topic", topic=min(missing))
+        raise InvalidTopicError("the log directory has no partition of the topic: check its name", topic=min(missing))
     return [name for name in names if name.topic in requested]
 
 

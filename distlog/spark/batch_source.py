@@ -99,7 +99,7 @@ def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructTyp
     names = columns or [name for name in TYPES if include_headers or name != "headers"]
     for name in names:
         if name not in TYPES:
-            raise InvalidConfigError(f"no column {name}; there are {', '.join(TYPES)}")
+            raise InvalidConfigError(f"there is no column {name}: choose from {', '.join(TYPES)}")
     if len(set(names)) < len(names):
         raise InvalidConfigError("name each column once", columns=",".join(names))
     return StructType([StructField(name, TYPES[name]) for name in names])
@@ -131,7 +131,7 @@ def check_writable(schema: StructType, config: TopicConfig) -> None:
     required = ["value", "key"] if "compact" in config.cleanup_policy else ["value"]
     for name in required:
         if name not in schema.names:
-            raise InvalidRecordError(f"a {name} column is needed", columns=",".join(schema.names))
+            raise InvalidRecordError(f"the data has no column {name}: add it", columns=",".join(schema.names))
 
 
 def spark_batches(batches: Iterable[pa.RecordBatch], topic: str, columns: StructType) -> Iterator[pa.RecordBatch]:
@@ -280,7 +280,7 @@ class DistlogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options, snapshot = self._options, self._snapshot
         if options is None or snapshot is None:
-            raise RuntimeError("a reader plans in the driver only")
+            raise RuntimeError("this copy of the reader was sent to a task: only the driver's object plans reads")
         reader = SegmentReader(options.storage, snapshot.name, IndexCache())
         bounds = read_bounds(reader, snapshot, options)
         conditions = self._conditions(frozenset(bounds))

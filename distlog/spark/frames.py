@@ -104,7 +104,7 @@ def append(
     options = WriteOptions(topic.storage, app_id, batch_id, compression, timestamp_unit=check_unit(timestamp_unit))
     order = order_columns(order_by)
     if shuffle and order:
-        raise InvalidConfigError("give shuffle or order_by: a shuffle by partition loses the order")
+        raise InvalidConfigError("give shuffle or order_by, not both: a shuffle by partition loses the order")
     rows = _project(in_order(df, order), {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
     result = append_frame(topic, rows, options, shuffle=shuffle)
     if isinstance(url, Topic) and result.version is not None:

@@ -168,7 +168,7 @@ def is_committed(storage: Storage, write_id: str, read_version: int, head_versio
         floor = SnapshotLoader(storage).horizon_above(error)
         if floor is None:
             raise
-        text = "the write took longer than commits are kept, so it is unknown whether it was already committed"
+        text = "the write took longer than commits are kept: check whether its records exist"
         raise CommitStateUnknownError(text, read_version=read_version, log_floor=floor) from None
     return False
 
@@ -359,7 +359,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._topic is None:
-            raise RuntimeError("the process that commits a micro-batch did not plan it")
+            raise RuntimeError("this process commits micro-batches, so it has no topic to write to")
         return write_rows(self._options, self._topic, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's

@@ -119,7 +119,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> StreamPlan:
         if self._plan is None:
-            raise RuntimeError("a stream is planned in the driver only")
+            raise RuntimeError("this copy of the stream was sent to a task: only the driver's object plans batches")
         return self._plan
 
 

@@ -206,7 +206,7 @@ def test_a_parquet_file_without_the_value_column_fails(
     file = str(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"key": ["k"], "body": ["v"]}), file)
     for options, reason in (
-        (["--format", "records"], "records need a column value; there are key, body"),
+        (["--format", "records"], "records need a column value: name it with --value; the file has key, body"),
         (["--value", "text"], "the file has no column text; it has key, body"),
     ):
         outcome = cli("append", file, *options)

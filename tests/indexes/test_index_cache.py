@@ -254,25 +254,25 @@ def test_a_folder_open_to_others_is_refused(cache: Any, folder: Path, mode: int)
     remote = RemoteFiles({"a": b"1"})
     cache.local_file(remote, Part.file("a", 1))
     folder.chmod(mode)
-    with pytest.raises(StorageError, match="of mode 0700 that is yours"):
+    with pytest.raises(StorageError, match="with mode 0700: delete it"):
         cache.local_file(remote, Part.file("a", 1))
 
 
 def test_a_folder_of_another_user_is_refused(cache: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    with pytest.raises(StorageError, match="of mode 0700 that is yours"):
+    with pytest.raises(StorageError, match="with mode 0700: delete it"):
         cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
 
 
 def test_a_link_or_a_file_as_the_folder_is_refused(cache: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageError, match="of mode 0700 that is yours"):
+    with pytest.raises(StorageError, match="with mode 0700: delete it"):
         cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
     folder.unlink()
     folder.touch(mode=0o700)
-    with pytest.raises(StorageError, match="of mode 0700 that is yours"):
+    with pytest.raises(StorageError, match="with mode 0700: delete it"):
         cache.local_file(RemoteFiles({"a": b"1"}), Part.file("a", 1))
 
 

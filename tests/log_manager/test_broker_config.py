@@ -78,7 +78,7 @@ def test_other_settings_of_server_properties_are_ignored() -> None:
     ("settings", "message"),
     [
         ({"log.retention.hour": 1}, "unknown setting log.retention.hour; did you mean log.retention.hours?"),
-        ({"log.zzz": 1}, "unknown setting log.zzz; known are"),
+        ({"log.zzz": 1}, "unknown setting log.zzz: use one of"),
         ({"log.retention.ms": 0}, "log.retention.ms must be -1 (no limit) or at least 1"),
         ({"log.retention.minutes": "soon"}, "log.retention.minutes must be a whole number"),
         ({"log.retention.hours": "1d"}, "log.retention.hours must be a whole number, without a unit: 1d is 24"),

@@ -38,7 +38,7 @@ def test_an_unknown_or_ambiguous_name_is_refused(tmp_path: Path) -> None:
     manager = Managed(tmp_path / "a", tmp_path / "b").manager
     with pytest.raises(TopicNotFoundError, match="several roots have this topic"):
         manager.topic("clicks")
-    with pytest.raises(TopicNotFoundError, match="is not loaded"):
+    with pytest.raises(TopicNotFoundError, match="no root has loaded"):
         manager.topic("views")
 
 

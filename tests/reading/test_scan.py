@@ -150,7 +150,7 @@ def test_selected_columns_keep_their_order(columns: list[str]) -> None:
 
 def test_a_column_that_does_not_exist_is_refused_before_anything_is_read(memory_url: Any) -> None:
     topic = appended(memory_url.url, 3)
-    with pytest.raises(InvalidRecordError, match="no column vlaue; there are partition, offset"):
+    with pytest.raises(InvalidRecordError, match="no column vlaue: choose from partition, offset"):
         topic.scan(columns=["vlaue"])
 
 

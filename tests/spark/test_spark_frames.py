@@ -117,7 +117,7 @@ def test_append_never_drops_a_column_silently(spark: SparkSession, topic: distlo
 
 def test_rows_of_another_type_are_refused_before_spark_plans(spark: SparkSession, topic: distlog.Topic) -> None:
     for columns, reason in (
-        ("string(id) key", "a value column is needed"),
+        ("string(id) key", "the data has no column value"),
         ("id value", "column value must be binary or str"),
     ):
         for shuffle in (False, True):

@@ -80,7 +80,7 @@ def test_columns_and_schemas_narrow_a_read(spark: SparkSession, url: str) -> Non
     assert load(spark, url, columns="offset,value").first().asDict() == {"offset": 0, "value": bytearray(b"v0")}
     by_schema = spark.read.format("distlog").schema("topic string, offset long").load(url)
     assert by_schema.tail(1)[0].asDict() == {"topic": "clicks", "offset": RECORDS - 1}
-    assert "no column id; there are key, value, topic" in message(lambda: load(spark, url, columns="id"))
+    assert "no column id: choose from key, value, topic" in message(lambda: load(spark, url, columns="id"))
     wrong = spark.read.format("distlog").schema("offset int").load(url)
     assert "column offset must be bigint, not int" in message(wrong.collect)
 

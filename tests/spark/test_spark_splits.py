@@ -209,7 +209,7 @@ def test_a_schema_is_narrowed_by_names_and_types() -> None:
     for ddl, message in [
         ("offset int", "offset must be bigint, not int"),
         ("value string", "value must be binary, not string"),
-        ("id long", "no column id; there are key, value, topic"),
+        ("id long", "no column id: choose from key, value, topic"),
         ("key binary not null", "can hold nulls"),
         ("offset long, offset long", "name each column once"),
     ]:
@@ -221,8 +221,8 @@ def test_a_schema_is_narrowed_by_names_and_types() -> None:
 @pytest.mark.parametrize(
     ("ddl", "config", "message"),
     [
-        ("key string", {}, "a value column is needed"),
-        ("value binary", {"cleanup.policy": "compact"}, "a key column is needed"),
+        ("key string", {}, "the data has no column value"),
+        ("value binary", {"cleanup.policy": "compact"}, "the data has no column key"),
         ("value int", {}, "column value must be binary or string"),
         ("value binary, timestamp string", {}, "column timestamp must be timestamp or long"),
         ("value binary, timestamp timestamp_ntz", {}, "column timestamp must be timestamp or long"),

@@ -126,7 +126,7 @@ def test_no_rows_are_accepted() -> None:
             r"page, user: .*; columns are partition, timestamp, key, value, headers$",
         ),
         (pa.table({"value": [b"v"], "vlaue": [b"v"]}), "unknown column vlaue"),
-        (pa.table({"key": [b"k"]}), "a value column is needed"),
+        (pa.table({"key": [b"k"]}), "the data has no column value"),
         ([{"value": b""}, {"key": b"k"}], "a record needs a value; None is allowed, .*row=1"),
         (pa.Table.from_arrays([pa.array([b"a"])] * 2, ["value", "value"]), "two columns have the same name"),
         (pa.table({"value": [3]}), "column value must be binary, not int64"),

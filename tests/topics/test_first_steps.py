@@ -103,7 +103,7 @@ def test_one_column_and_one_partition_need_no_list(topic: distlog.Topic) -> None
     assert topic.scan(partitions=1, columns="value").to_table().to_pydict() == {"value": [b"one"]}
     with topic.consume(partitions=1, columns="value", timeout=0) as consumer:
         assert [value for batch in consumer for value in batch["value"].to_pylist()] == [b"one"]
-    with pytest.raises(distlog.InvalidRecordError, match="no column colour; there are partition, offset"):
+    with pytest.raises(distlog.InvalidRecordError, match="no column colour: choose from partition, offset"):
         topic.scan(columns="colour")
 
 

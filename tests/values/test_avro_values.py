@@ -355,7 +355,7 @@ def test_names_and_arguments_are_checked() -> None:
         topic.scan().avro('{"type": "record"}')
     with pytest.raises(ValueError, match="on_error must be one of fail, null"):
         topic.scan().avro("int", on_error="skip")  # type: ignore[arg-type]
-    with pytest.raises(distlog.InvalidConfigError, match="an array of values without bytes"):
+    with pytest.raises(distlog.InvalidConfigError, match="an array of null or empty records"):
         topic.scan().avro(record_of({"type": "array", "items": "null"}))
 
 

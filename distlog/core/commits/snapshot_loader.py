@@ -70,7 +70,8 @@ class SnapshotLoader:
         snapshot = self._from_cached(cached, end, recent_times) if cached and cached.version < end else None
         snapshot = snapshot or self._from_hint(end) or self._from_listings(end)
         if snapshot and version not in (None, snapshot.version):
-            raise OffsetOutOfRangeError("the version does not exist yet", version=version, head=snapshot.version)
+            text = f"the version does not exist yet: the newest is {snapshot.version}"
+            raise OffsetOutOfRangeError(text, version=version, head=snapshot.version)
         return self._with_defaults(snapshot)
 
     def _with_defaults(self, snapshot: Snapshot | None) -> Snapshot | None:
@@ -211,7 +212,7 @@ class SnapshotLoader:
         """The state of the checkpoint `name`, for a load of versions below `end`."""
         full = paths.base_of_checkpoint(name)
         if full in self._unusable:
-            raise CorruptMetadataError("another checkpoint on the same full checkpoint cannot be read", file=name)
+            raise CorruptMetadataError(f"the full checkpoint {full}, which it extends, cannot be used", file=name)
         try:
             snapshot = checkpoint.read(self._storage, name)
         except (CorruptMetadataError, FileNotFoundError):
@@ -417,7 +418,7 @@ class CommitFiles:
         commit = self.read(version)
         if commit is None:
             file = paths.commit_file(version)
-            raise CorruptMetadataError("a commit below the head is missing: restore the file from a copy", file=file)
+            raise CorruptMetadataError("an older commit is missing: restore the file from a copy", file=file)
         return commit
 
     def follow(
@@ -478,5 +479,5 @@ def _is_below(name: str, end: int) -> bool:
 def _check_same_commit(snapshot: Snapshot, commit: Commit) -> None:
     if commit.id != snapshot.commit_id:
         raise CorruptMetadataError(
-            "the checkpoint is of another topic, or of another commit", version=snapshot.version
+            "the state is of another topic, or of another commit of this version", version=snapshot.version
         )

@@ -181,7 +181,7 @@ class JsonRecords:
             raise ValueError('the line must be an object with at least a "value", as `distlog read --json` prints it')
         unknown = sorted(record.keys() - set(ACCEPTED_COLUMNS) - set(IGNORED_COLUMNS))
         if unknown:
-            raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED_COLUMNS)}")
+            raise ValueError(f"unknown field {unknown[0]}: use {', '.join(ACCEPTED_COLUMNS)}")
         return {
             "partition": _partition(record.get("partition")),
             "timestamp": self.times.of_value(record.get("timestamp")),

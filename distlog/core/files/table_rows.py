@@ -319,7 +319,8 @@ def _record_columns(names: Sequence[str], options: ReadOptions) -> dict[str, str
     if options.format == RECORDS:
         columns = {name: name for name in ACCEPTED_COLUMNS if name in names} | options.fields
         if "value" not in columns:
-            raise InvalidRecordError(f"records need a column value; there are {', '.join(names)}")
+            text = f"records need a column value: name it with --value; the file has {', '.join(names)}"
+            raise InvalidRecordError(text)
         return columns
     return options.fields if "value" in options.fields else None
 
@@ -424,7 +425,7 @@ def _scalars_as_json(column: pa.Array) -> pa.Array:
     try:
         texts = column.cast(pa.string())
     except pa.ArrowException:
-        raise InvalidRecordError(f"a column of {kind} has no form in JSON: cast it, or leave it out") from None
+        raise InvalidRecordError(f"a column of type {kind} cannot be JSON: cast it, or leave it out") from None
     if pa.types.is_temporal(kind):
         texts = pc.binary_join_element_wise('"', texts, '"', "")
     return texts.cast(pa.large_binary())

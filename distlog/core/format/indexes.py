@@ -421,7 +421,8 @@ class IndexCache:
             os.makedirs(self.folder, mode=0o700)
         status = os.lstat(self.folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise StorageError("the index cache must be a folder of mode 0700 that is yours", folder=self.folder)
+            text = "the index cache must be your own folder, with mode 0700: delete it, or set TMPDIR"
+            raise StorageError(text, folder=self.folder)
 
     def _add(self, path: str, data: Buffer) -> None:
         handle, temporary = tempfile.mkstemp(prefix=f"{os.path.basename(path)}.", dir=self.folder)

@@ -425,7 +425,7 @@ _NO_NULLS = _frozen(np.empty(0, np.bool_))
 #: About the most bytes that a record has in a batch beyond its bytes in Arrow.
 _RECORD_SPARE = 8
 
-_ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
+_ABOVE_MAX = "a record makes a batch above max.message.bytes, or segment.bytes if that is less: make it smaller"
 _FAULTS = {
     record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
     record_write.NULL_HEADER_KEY: "the key of a header is null",

@@ -306,7 +306,7 @@ class _Image:
         reader.is_flexible = True
         _, kind, version = reader.varint(), reader.varint(), reader.varint()
         if version != _VERSION:
-            text = f"a record of {CLUSTER_METADATA} has an unknown version: a newer Kafka wrote it"
+            text = f"a record of {CLUSTER_METADATA} has an unknown version: a newer Kafka wrote it, so upgrade"
             raise CorruptRecordError(text, kind=kind, version=version)
         if kind == _BEGIN:
             self._transaction_values = []
@@ -374,7 +374,7 @@ def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int)
     has_version = pc.equal(pc.binary_slice(values, 0, 1), bytes([_FRAME]))
     is_framed = pc.and_(has_version, pc.greater(pc.binary_length(values), 2))
     if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
-        raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
+        raise CorruptRecordError(f"a record of {CLUSTER_METADATA} is damaged, or of a newer Kafka", file=file)
     relevant = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_RELEVANT_PREFIXES)))
     if (pc.max(pc.binary_length(relevant)).as_py() or 0) > _MAX_RECORD_BYTES:
         raise CorruptRecordError("a record of metadata is too large", file=file, most=_MAX_RECORD_BYTES)
@@ -442,7 +442,9 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
     except Exception as error:
         # the topics are imported even if these files are damaged
         reason = error if isinstance(error, DistlogError) else f"{type(error).__name__}: {error}"
-        text = f"settings are not taken from {CLUSTER_METADATA}, which is damaged: {reason}"
+        text = (
+            f"settings are not taken from {CLUSTER_METADATA}, which is damaged: {reason}; set them by `distlog alter`"
+        )
         return ClusterMetadata(cluster_id, notes=(*notes, text))
     topics = dict[str, dict[uuid.UUID, Mapping[str, str]]]()
     for topic_id, name in image.names.items():
@@ -480,7 +482,7 @@ def _apply_log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_c
     segments, epoch = folder.loaded.segments, -1
     if not segments:
         # a broker always has a log, which may be empty after its snapshot
-        raise CorruptRecordError("the log of metadata is missing", file=folder.path(""))
+        raise CorruptRecordError("the folder has no log file", file=folder.path(""))
     for base, next_base in zip(segments, [*list(segments)[1:], None], strict=True):
         if next_base is not None and next_base <= image.end_offset:
             continue
@@ -500,7 +502,7 @@ def _apply_log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_c
 
 
 def _gap_error(file: str, from_offset: int) -> CorruptRecordError:
-    return CorruptRecordError("metadata is missing", file=file, from_offset=from_offset)
+    return CorruptRecordError("records are missing before this file", file=file, from_offset=from_offset)
 
 
 def _has_later_batch(log: SourceLog, position: int) -> bool:

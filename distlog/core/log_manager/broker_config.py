@@ -195,8 +195,8 @@ def _check_known(name: str) -> None:
     if not name.startswith("log.") or name in _SETTING_NAMES or name in _IGNORED:
         return
     close = difflib.get_close_matches(name, _SETTING_NAMES, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(_SETTING_NAMES))}"
-    raise InvalidConfigError(f"unknown setting {name}; {hint}")
+    hint = f"; did you mean {close[0]}?" if close else f": use one of {', '.join(sorted(_SETTING_NAMES))}"
+    raise InvalidConfigError(f"unknown setting {name}{hint}")
 
 
 def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:

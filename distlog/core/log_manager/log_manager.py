@@ -114,7 +114,7 @@ class LogManager:
         """
         topics = [topic for topic in self.topics if name in (paths.last_part(topic.url), topic.url)]
         if len(topics) != 1:
-            text = "several roots have this topic: give its URL" if topics else "the topic is not loaded"
+            text = "several roots have this topic: give its URL" if topics else "no root has loaded this topic yet"
             raise TopicNotFoundError(text, topic=name)
         return topics[0]
 

@@ -95,7 +95,7 @@ class Referenced:
     def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
             # commits below the horizon that still exist may have been written by a paused process
-            text = "commits that this run needs were deleted concurrently"
+            text = "commits that this run needs were deleted concurrently: run it again"
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
         removed = removals(storage, floor + 1, head.version + 1)
         removed.add_snapshot(head)
@@ -640,7 +640,7 @@ def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]
             return storage.read(name, 0, MAX_CONDITIONAL_BYTES + 1)
         except FileNotFoundError:
             raise CorruptMetadataError(
-                "a commit below the head is missing: restore the file from a copy", file=name
+                "an older commit is missing: restore the file from a copy", file=name
             ) from None
 
     for first in range(start, end, _AT_ONCE):

@@ -587,7 +587,7 @@ class GroupAssignment(ConsumerAssignment):
         for number, offset in checked.items():
             if number not in self.position:
                 raise TopicNotFoundError(
-                    "this member does not own the partition: commit those in its position", partition=number
+                    "this member does not own the partition: commit only those in `position`", partition=number
                 )
             low, high = self._committed[number], self.position[number]
             if not low <= offset <= high:

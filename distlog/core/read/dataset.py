@@ -210,7 +210,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             return COLUMNS
         for name in columns:
             if name not in COLUMNS:
-                raise InvalidRecordError(f"no column {name}; there are {', '.join(COLUMNS)}")
+                raise InvalidRecordError(f"there is no column {name}: choose from {', '.join(COLUMNS)}")
         if condition is None:
             return list(dict.fromkeys(columns)) or ["partition"]
         return [name for name in COLUMNS if name in columns or _refers_to(condition, name, self.schema)]

@@ -393,7 +393,7 @@ def delete_group(log: GroupLog) -> None:
     race = GroupRace(log, first)
     for state in race:
         if not state.exists:
-            raise GroupNotFoundError("consumer group not found", group=log.group)
+            raise GroupNotFoundError("consumer group not found: check its name", group=log.group)
         race.put(dataclasses.replace(state, partitions=0, members=(), owners={}, positions={}))
     log.forget({member.id for member in first.members})
 

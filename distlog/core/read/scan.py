@@ -456,7 +456,7 @@ def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
     names = COLUMNS if columns is None else names_of(columns)
     for name in names:
         if name not in COLUMNS:
-            raise InvalidRecordError(f"no column {name}; there are {', '.join(COLUMNS)}")
+            raise InvalidRecordError(f"there is no column {name}: choose from {', '.join(COLUMNS)}")
     return names
 
 

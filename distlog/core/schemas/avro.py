@@ -141,7 +141,7 @@ class _SchemaWalk:
         if kind == "array":
             plain, item, is_bulk_supported = self.walk(schema["items"], path + "[]", enclosing)
             if pa.types.is_null(item) or (pa.types.is_struct(item) and not item.num_fields):
-                raise InvalidConfigError("an array of values without bytes has no column", field=path)
+                raise InvalidConfigError("an array of null or empty records has no column: omit it", field=path)
             return {"type": "array", "items": plain}, pa.list_(item), is_bulk_supported
         if kind == "map":
             plain, value, is_bulk_supported = self.walk(schema["values"], path + "{}", enclosing)

@@ -434,7 +434,7 @@ def normalize(
     """Return the columns to write, of the right types, with a timestamp in each row."""
     _check_names(batch.schema.names)
     if "value" not in batch.schema.names:
-        raise InvalidRecordError("a value column is needed", columns=batch.schema.names)
+        raise InvalidRecordError("the data has no column value: rename or add it", columns=batch.schema.names)
     columns = {"timestamp": timestamps_of(batch, config, now_ms, first_row, unit)}
     columns["key"] = _binary(batch, "key")
     columns["value"] = _binary(batch, "value")
@@ -462,7 +462,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
         raise InvalidRecordError(_KEY_NEEDED)
     max_bytes = max_record_bytes(config, codec)
     if size > max_bytes:
-        text, limit = "a record must fit max.message.bytes and segment.bytes", largest_batch(config)
+        text, limit = "a record must fit max.message.bytes and segment.bytes: make it smaller", largest_batch(config)
         raise InvalidRecordError(text, size=size, room=max_bytes, limit=limit)
     check_timestamp(row.timestamp, config, now_ms)
 
@@ -478,7 +478,7 @@ def _check_names(names: Collection[Any]) -> None:
     if unknown:
         raise InvalidRecordError(unknown_columns_text(unknown))
     if len(set(names)) < len(names):
-        raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
+        raise InvalidRecordError("two columns have the same name: rename one", columns=", ".join(names))
 
 
 #: Without list views, which Arrow casts to lists that are not valid.
