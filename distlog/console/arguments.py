@@ -61,7 +61,7 @@ def partition_offset(text: str) -> tuple[int | None, int]:
     match = _PARTITION_OFFSET.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not an offset (100) or PARTITION:OFFSET (0:100)")
-    return None if match[1] is None else int(match[1]), int(match[2])
+    return (None if match[1] is None else int(match[1])), int(match[2])
 
 
 def time(text: str, clock: Callable[[], int] = now_ms, *, round_up: bool = False) -> int:

@@ -40,11 +40,10 @@ class MaintenanceJob:
     work: Work
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-
         def run(options: argparse.Namespace) -> int:
             start_s = time.monotonic()
             urls = [options.topic] if options.topic else _urls_in(options.root, dict(options.storage))
-            results = [result for url in urls if (result := self._maintained(url, options))]
+            results = [result for url in urls if (result := self._run_on(url, options))]
             failed = sum(status != SUCCESS for _, status in results)
             if options.root or options.json:
                 seconds = time.monotonic() - start_s
@@ -58,7 +57,7 @@ class MaintenanceJob:
 
         return run_program(self.parser, run, argv)
 
-    def _maintained(self, url: str, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
+    def _run_on(self, url: str, options: argparse.Namespace) -> tuple[dict[str, Any], int] | None:
         """Maintain a topic and print its report; returns its fields and status, None for a dropped topic."""
         try:
             report = self.work(url, options)

@@ -725,7 +725,7 @@ class WatchedTopic:
             if self._live and self._exists(self._live.snapshot, now):
                 return self._live.refresh()
         except (TopicNotFoundError, CorruptMetadataError, SnapshotTooOldError):
-            # the topic was dropped, and perhaps created again: versions continue unless the folder was deleted
+            # the topic was dropped, and perhaps created again: its log is loaded again, dropped or new
             pass
         self._live = None
         self._next_check = now + EXISTENCE_CHECK_S

@@ -433,7 +433,7 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
     urls_to_repeat = set[str]()
     expected = ("", 0)
     for run, report in zip(runs, reports, strict=True):
-        for split, split_report in zip(run, report.splits, strict=False):
+        for split, split_report in zip(run, report.splits, strict=False):  # an error ends a report early
             if split_report.start is None:
                 continue
             if split.file.kind.format == CSV and split.start and expected != (split.file.url, split_report.start):

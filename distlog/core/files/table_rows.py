@@ -328,7 +328,7 @@ def _record_columns(names: Sequence[str], options: ReadOptions) -> dict[str, str
 def _records(
     batch: pa.RecordBatch, columns: dict[str, str] | None, options: ReadOptions, times: TimeReader
 ) -> tuple[pa.Table, dict[int, str]]:
-    fields, faults = options.fields if columns is None else columns, dict[int, str]()
+    fields, faults = (options.fields if columns is None else columns), dict[int, str]()
     arrays = dict[str, pa.Array]()
     for role, name in fields.items():
         column = batch.column(name)

@@ -218,7 +218,7 @@ def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
     if magic > 0:
         return view
     frame = bytearray(view)
-    frame[checksum_at] = _xxhash32_short(view[4:checksum_at]) >> 8 & 0xFF
+    frame[checksum_at] = (_xxhash32_short(view[4:checksum_at]) >> 8) & 0xFF
     return frame
 
 

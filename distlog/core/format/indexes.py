@@ -224,7 +224,7 @@ def floor_of_file(
             first, second = np.frombuffer(data.data, entry, 1, slot * stride)[0].item()
             if first >= 0 and second >= 0:
                 return start // stride + slot, first, second
-        end, step = start, 2 * step
+        end, step = start, 2 * step  # no entry in these bytes, or a damaged one: read the bytes before
     return -1, -1, 0
 
 

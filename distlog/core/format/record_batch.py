@@ -225,7 +225,7 @@ def read_headers(
     array = byte_array(data)
     if start < 0:
         raise ValueError("start must be a position in data")
-    source, stop = Source(file, file_position), array.size if end is None else min(end, array.size)
+    source, stop = Source(file, file_position), (array.size if end is None else min(end, array.size))
     status, position, count = count_batches(array, start, stop, False)
     if status != OK:
         text = with_remedy(_COMPLAINTS[status], file)

@@ -67,7 +67,7 @@ class RecordEncoder:
         self._window_end_ms = record_write.NOT_STARTED
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Append the `rows` of `source`; yields full batches. `row` in an error counts from the first record."""
+        """Append the `rows` of `source`; yields full batches. `row` in an error counts all records of the encoder."""
         first, columns = 0, source.columns()
         while True:
             status, first, self._last, end, self._window_end_ms = append_records(

@@ -401,6 +401,7 @@ def _producer_batches(
     """Return the action with the producers; none on a local disk, where snapshots next to the logs have them."""
     if topic.is_local_disk:
         return []
+    # a topic without producers gets the producers of the whole log
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
     # a producer becomes up to three batches
     max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(partitions)))

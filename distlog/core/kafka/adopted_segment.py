@@ -83,7 +83,7 @@ def read_segments(
 ) -> Iterator[AdoptedSegment]:
     """Describe the segment at `base_offset`; yields several if it spans `split_at`, or if its indexes overflow."""
     # a broker also splits segments whose indexes overflow (KAFKA-6264; `LocalLog.splitOverflowedSegment`); after a
-    # clean shutdown only headers are read: they have all that a commit needs, also the checksums that make the file's
+    # clean shutdown only headers are read: they have all that a commit needs, also checksums to combine to the file's
     names: Mapping[str, str] = reading.folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
@@ -249,7 +249,7 @@ class AdoptedPartition:
     @property
     def completeness(self) -> tuple[int, int, int]:
         """The order of replicas in a leader election: by latest leader epoch, then by log end offset."""
-        return self.epochs[-1][0] if self.epochs else -1, self.log_end_offset, self.high_watermark
+        return (self.epochs[-1][0] if self.epochs else -1), self.log_end_offset, self.high_watermark
 
     def actions(self) -> Iterator[Action]:
         begin = self.segments[0].info.base_offset if self.segments else self.log_start_offset

@@ -228,11 +228,11 @@ class _LogDump:
     def _formatted(self, end: int) -> Iterator[tuple[Iterator[BatchLines], int]]:
         """Yield the lines and the end of each window; all cores format the next windows."""
 
-        def started(window: Batches) -> tuple[Iterator[BatchLines], int]:
+        def format_ahead(window: Batches) -> tuple[Iterator[BatchLines], int]:
             return prefetched(self._windows.format(window), _BUFFERED_PARTS), window.end
 
         workers = cores()
-        tasks = (partial(started, window) for window in self._file.frames(end))
+        tasks = (partial(format_ahead, window) for window in self._file.frames(end))
         with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
             yield from windows
 
@@ -287,7 +287,7 @@ class LogWindows:
             yield empty_records(batches), source.corrupt(text, 0, batches[0])
             return
         has_headers = batches["magic"][0] >= 2 and self.style.has_metadata
-        data, columns = byte_array(window.data), ("key", "value", "headers") if has_headers else ("key", "value")
+        data, columns = byte_array(window.data), (("key", "value", "headers") if has_headers else ("key", "value"))
         while len(batches):
             records, error = decode(data, batches, source, columns, PART_BYTES)
             if error is not None and len(batches) > 1:

@@ -214,7 +214,7 @@ class _Output:
             file = self._file = self._file or self._open()
             base_offsets = filtered.base_offsets[first:] - self._base_offset
             end = first + file.room(batches[first:], base_offsets)
-            if end == first and file.next_offset > 0:
+            if end == first and file.next_offset > 0:  # the file has batches, and no room for this one
                 self._seal(int(filtered.base_offsets[first]))
                 continue
             # a batch that no segment has room for was alone in its old segment, and gets a new one

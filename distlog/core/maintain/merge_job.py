@@ -306,7 +306,7 @@ class _Batches:
 
 
 def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
-    """Check the batches of a job's logs, and write their append times. Raises CorruptionError, _UnsoundError."""
+    """Return the checked batches, with append times, to scan and as rows. Raises CorruptionError, _UnsoundError."""
     segments = job.inputs
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)

@@ -353,7 +353,7 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
                 key = records.fields.key
                 is_complete = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
                 key_positions = np.where(is_complete, key.positions[: records.count] + 2, 0)
-                types = records.data[key_positions].astype(np.int64) << 8 | records.data[key_positions + 1]
+                types = (records.data[key_positions].astype(np.int64) << 8) | records.data[key_positions + 1]
                 kinds[marker_rows] = np.where(is_complete, types, _UNKNOWN)
             is_past_horizon = (batches["attributes"] & DELETE_HORIZON != 0) & (batches["base_timestamp"] <= now_ms)
             for row in np.flatnonzero(is_control | (batches["producer_id"] >= 0)).tolist():

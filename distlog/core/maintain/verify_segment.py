@@ -215,7 +215,7 @@ class IndexCheck(ABC):
         """Flag the `entries` that are right; all point into `batches`, which begin at `position` of the log."""
 
     def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
-        """The end of the keys of entries for `batches`; here keys are offsets."""
+        """The end of the keys of entries for `batches`; keys are relative offsets, unless a subclass has others."""
         return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base_offset
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
@@ -271,7 +271,7 @@ class OffsetIndexCheck(IndexCheck):
         if self._is_own:
             right = lasts == offsets
         else:
-            previous = np.concatenate([[-1], self._offsets])[entries]
+            previous = np.concatenate([[-1], self._offsets])[entries]  # the offset of the entry before each
             right = (firsts > previous) & (lasts <= offsets)
         return np.asarray(right & (starts[rows] == self._keys[entries]))
 

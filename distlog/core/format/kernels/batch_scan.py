@@ -148,7 +148,7 @@ def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) ->
         begins_run = row == 0 or owner[row] != owner[row - 1]
         ends_file = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
         # compare offsets minus one: adding one could overflow
-        expected, end = run["first_offset"] - 1 if begins_run else last_offset, run["end_offset"] - 1
+        expected, end = (run["first_offset"] - 1 if begins_run else last_offset), run["end_offset"] - 1
         actual = batches[row]["base_offset"] - 1
         last_offset = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
         has_no_gap = run["dense"] and expected >= -1
@@ -223,7 +223,7 @@ def _find_batches(
             break
         position += size
         if expected_offset > first_offset:
-            begin = position - size if begin < 0 else begin
+            begin = (position - size) if begin < 0 else begin
             end, next_offset = position, expected_offset
     return begin, end, next_offset
 
@@ -329,7 +329,7 @@ def crc_of_tables(tables: np.ndarray, initial: int, data: np.ndarray, start: int
         crc = _step(tables, word_at(data, position) ^ crc, 8) ^ _step(tables, word_at(data, position + 8), 0)
         position += 16
     while position < end:
-        crc = tables[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
+        crc = tables[0, (crc ^ item_at(data, position)) & 0xFF] ^ (crc >> 8)
         position += 1
     return crc ^ _ONES
 
@@ -374,7 +374,7 @@ def crc_by_instruction(initial: int, data: np.ndarray, start: int, end: int) -> 
         crc = crc_of_word(crc, word_at(data, position))
         position += 8
     while position < end:
-        crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
+        crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ (crc >> 8)
         position += 1
     return crc ^ _ONES
 

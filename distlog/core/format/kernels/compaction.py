@@ -34,7 +34,7 @@ def hash_all(
 @inlined
 def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
     """Return the set of rows of a key: its bucket, or for an offset below `start_offset`, the bucket's second set."""
-    bucket = ((second >> 32 & 0xFFFFFFFF) * buckets) >> 32
+    bucket = (((second >> 32) & 0xFFFFFFFF) * buckets) >> 32
     return bucket if offset >= start_offset else bucket + buckets
 
 
@@ -90,7 +90,7 @@ def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, is_unset
 @inlined
 def _first_slot(slots: int, first: int) -> int:
     """Return the first slot to search for a hash with the first word `first`."""
-    return ((first >> 32 & 0xFFFFFFFF) * slots) >> 32
+    return (((first >> 32) & 0xFFFFFFFF) * slots) >> 32
 
 
 @inlined
@@ -101,7 +101,7 @@ def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
         position = slot * SLOT_WORDS
         if table[position + 2] == 0 or (table[position] == first and table[position + 1] == second):
             return position
-        slot = slot + 1 if slot + 1 < slots else 0
+        slot = (slot + 1) if slot + 1 < slots else 0
 
 
 @fill_kernel

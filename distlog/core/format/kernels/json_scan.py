@@ -15,7 +15,7 @@ from distlog.core.format.kernels.native import (
     word_at,
 )
 
-#: The state of a line: an object, nothing, or one for a slower reader to judge.
+#: The state of a line: an object, blank, or a line that a slower reader must judge.
 OBJECT, BLANK, UNSURE = range(3)
 #: The kind of a field: not there, null, text, text with escapes, or another value, which has the bytes of its JSON.
 ABSENT, NULL, TEXT, ESCAPED, OTHER = range(5)
@@ -276,7 +276,7 @@ def _scan_line(
             if field >= 0:
                 open_field, open_start, field = field, position, -1
             is_object = byte == _BEGIN_OBJECT
-            object_bits = object_bits << 1 | (1 if is_object else 0)
+            object_bits = (object_bits << 1) | (1 if is_object else 0)
             depth, position = depth + 1, position + 1
             expected = _FIRST_NAME if is_object else _FIRST_ITEM
         else:

@@ -424,7 +424,7 @@ def int_at(typing_context: Any, data: Any, position: Any, width: Any) -> Any:
 
 
 def _put_int_in_python(target: np.ndarray, position: int, width: int, value: int) -> None:
-    low_bytes = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "big")
+    low_bytes = (int(value) & ((1 << (8 * width)) - 1)).to_bytes(width, "big")
     target[_checked(position, target, width) :][:width] = np.frombuffer(low_bytes, np.uint8)
 
 

@@ -126,7 +126,7 @@ def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> t
         if byte < 0x80:
             if longest == VARINT:
                 value &= 0xFFFFFFFF
-            return (value >> 1 & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), position
+            return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), position
     return 0, end + 1
 
 
@@ -139,11 +139,11 @@ def read_number(data: np.ndarray, position: int, end: int, longest: int, careful
     if word & 0x80 == 0:
         value, size = word & 0x7F, 1
     elif word & 0x8000 == 0:
-        value, size = word & 0x7F | word >> 1 & 0x3F80, 2
+        value, size = (word & 0x7F) | (word >> 1 & 0x3F80), 2
     elif word & 0x800000 == 0:
-        value, size = word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000, 3
+        value, size = (word & 0x7F) | (word >> 1 & 0x3F80) | (word >> 2 & 0x1FC000), 3
     elif word & 0x80000000 == 0:
-        value, size = word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000 | word >> 3 & 0xFE00000, 4
+        value, size = (word & 0x7F) | (word >> 1 & 0x3F80) | (word >> 2 & 0x1FC000) | (word >> 3 & 0xFE00000), 4
     elif careful:
         return _read_bytewise(data, position, end, longest)
     else:
@@ -174,12 +174,12 @@ def write_varlong(target: np.ndarray, position: int, value: int) -> int:
         put_at(target, position, zigzag)
         return position + 1
     if zigzag & ~0x3FFF == 0:
-        put_at(target, position, zigzag & 0x7F | 0x80)
+        put_at(target, position, (zigzag & 0x7F) | 0x80)
         put_at(target, position + 1, zigzag >> 7)
         return position + 2
     while zigzag & ~0x7F:
-        put_at(target, position, zigzag & 0x7F | 0x80)
-        zigzag = zigzag >> 7 & 0x1FFFFFFFFFFFFFF
+        put_at(target, position, (zigzag & 0x7F) | 0x80)
+        zigzag = (zigzag >> 7) & 0x1FFFFFFFFFFFFFF
         position += 1
     put_at(target, position, zigzag)
     return position + 1
@@ -279,7 +279,7 @@ def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tup
     record = ScannedFields(
         record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
     )
-    return OK if field_at == record_end else BAD_BODY, record
+    return (OK if field_at == record_end else BAD_BODY), record
 
 
 @inlined
@@ -314,7 +314,7 @@ def _scan_section(
         if offset < start_offset or offset >= end_offset:
             continue
         put_at(offsets, emitted, offset)
-        timestamp = base_timestamp + record.timestamp_delta if append_time == NOT_APPEND_TIME else append_time
+        timestamp = (base_timestamp + record.timestamp_delta) if append_time == NOT_APPEND_TIME else append_time
         put_at(timestamps, emitted, timestamp)
         if key.valid.size:
             key_bytes = put_slice(key, emitted, key_bytes, data, record.key_at, record.key_size)
@@ -545,7 +545,7 @@ def find_records(
         if field_at > body_at + size or delta <= previous or delta > last_offset_delta:
             return UNSURE
         previous = delta
-        timestamp = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
+        timestamp = (base_timestamp + timestamp_delta) if append_time == NOT_APPEND_TIME else append_time
         if delta >= start_delta and timestamp >= oldest:
             status, record = read_record(data, position, end, True)
             if status != OK:

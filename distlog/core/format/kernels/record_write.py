@@ -168,7 +168,7 @@ def _append_up_to(
             if timestamp < -1:
                 status = BAD_TIMESTAMP
             break
-        delta = timestamp - base if count else 0
+        delta = (timestamp - base) if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
         record_size = varlong_size(size) + size
         if count and (used + record_size > limit or count == MAX_INT or timestamp > until >= 0):
@@ -287,14 +287,14 @@ def murmur2(data: np.ndarray, start: int, end: int) -> int:
     words_end = end - ((end - start) & 3)
     value = _SEED ^ (end - start)
     for index in range(start, words_end, 4):
-        word = half_word_at(data, index) * _MULTIPLIER & _MASK
-        word = (word ^ (word >> 24)) * _MULTIPLIER & _MASK
-        value = (value * _MULTIPLIER & _MASK) ^ word
+        word = (half_word_at(data, index) * _MULTIPLIER) & _MASK
+        word = ((word ^ (word >> 24)) * _MULTIPLIER) & _MASK
+        value = ((value * _MULTIPLIER) & _MASK) ^ word
     if words_end < end:
         for index in range(words_end, end):
             value ^= item_at(data, index) << (8 * (index - words_end))
-        value = value * _MULTIPLIER & _MASK
-    value = (value ^ (value >> 13)) * _MULTIPLIER & _MASK
+        value = (value * _MULTIPLIER) & _MASK
+    value = ((value ^ (value >> 13)) * _MULTIPLIER) & _MASK
     return value ^ (value >> 15)
 
 
@@ -319,7 +319,7 @@ def fill_partitions(
     """
     for row in range(len(assigned)):
         bit = first_bit + row
-        if len(valid) == 0 or valid[bit >> 3] >> (bit & 7) & 1:
+        if len(valid) == 0 or (valid[bit >> 3] >> (bit & 7)) & 1:
             start, end = int(offsets[row]), int(offsets[row + 1])
             if start < 0 or end < start or end > len(data):
                 return -1, row
