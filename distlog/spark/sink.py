@@ -377,7 +377,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
                 "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
             )
         options = replace(self._options, app_id=app_id, batch_id=batchId)
-        own_batch = MicroBatch(app_id, batchId)
+        own_batch = MicroBatch(app_id, batchId)  # if no task has reported the micro-batch
         result = commit_written(options, topic, task_reports, handle, snapshot, batch=own_batch)
         if result.replayed:
             records = sum(segment.record_count for report in task_reports for segment in report.segments)

@@ -252,6 +252,7 @@ class _ScannedLines:
         column = _gather_column(self.data, starts, sizes, None if valid.all() else valid)
         if not python_values:
             return column
+        # the values that Python read are appended to the column, and taken for their rows
         order = np.arange(len(rows))
         order[[*python_values]] = len(rows) + np.arange(len(python_values))
         return pa.concat_arrays([column, column_of([*python_values.values()], pa.binary())]).take(integers(order))

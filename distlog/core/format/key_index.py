@@ -132,8 +132,8 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
         reach *= _DEVIATIONS
     if values.min(initial=ABSENT) == ABSENT:
         return NO_BATCHES
-    has_one = np.flatnonzero((values >= 0) & (values < ABSENT))
-    positions, rows_of_positions = [values[has_one]], [has_one]
+    single_rows = np.flatnonzero((values >= 0) & (values < ABSENT))
+    positions, rows_of_positions = [values[single_rows]], [single_rows]
     # the number of a list ascends with its hash
     lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
     while len(lists):
@@ -141,11 +141,12 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
         windows = posting_table.windows(starts, starts + length)
         for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
             blocks, count, rows = _checked(data, log_crc), window.end - window.start, lists[window.rows]
-            of_lists, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
-            written = read_postings(blocks, count, starts[window.rows] - window.start, of_lists, numbers)
+            list_positions, list_numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+            first_items = starts[window.rows] - window.start
+            written = read_postings(blocks, count, first_items, list_positions, list_numbers)
             if written >= 0:
-                positions.append(of_lists[:written])
-                rows_of_positions.append(rows[numbers[:written]])
+                positions.append(list_positions[:written])
+                rows_of_positions.append(rows[list_numbers[:written]])
             elif window.end < posting_table.items:
                 remaining.append(rows)
             else:

@@ -373,7 +373,7 @@ class BatchFilter:
         )
 
     def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
-        # the inputs give the first unstable offset only at their own end, and without the data that is dropped now
+        # the inputs give it only at their own end, and data of transactions that were aborted since is dropped now
         unstable_offsets = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET

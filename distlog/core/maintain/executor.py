@@ -20,7 +20,7 @@ class Executor(Protocol):
 
     @property
     def memory(self) -> int:
-        """The default of the memory, in bytes, that a merge uses in one process."""
+        """The default memory of a merge in one process, in bytes; 0 means the minimum."""
 
     @property
     def workers(self) -> int:

@@ -263,7 +263,8 @@ def plan_restore(
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
         lost_segments = len(merged) if later[:1] and later[0].compacted else 0
         if merged and not lost_segments:
-            # `merged` come back instead, with the segments after them: a restore may have split the later segment
+            # the later segment comes back, which has the records of `merged`; or if a restore has split it since, the
+            # segments that it was split into
             later = _removed_after(merged[0].base_offset, removed_at_start.get(number, []), live)
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
         # up to here compaction may have dropped later tombstones
