@@ -332,14 +332,18 @@ def _counts_by_partition(fields: Sequence[Any], partitions: int) -> Counts:
     return counts
 
 
+#: The sending thread ends after this time without records.
+_IDLE_S = 0.1
+
+
 class Accumulator:
     """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
 
     `send` gets the fields of a buffer's records, one record after the other, and raises nothing. `on_empty` is called
     when no record is left. There are at most two buffers of about `buffer_bytes`: one fills while the other is sent.
 
-    The sending thread lives while there are records. No other thread removes records, since a thread that appends or
-    waits may be interrupted anywhere. If no thread can be started, the caller sends.
+    The sending thread lives while there are records, and a little longer. No other thread removes records, since a
+    thread that appends or waits may be interrupted anywhere. If no thread can be started, the caller sends.
 
     A lock for each record would add half to its cost. So the writer calls `put` with FIELDS_PER_RECORD values, in one
     step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `limit`, which is 0 while
@@ -465,6 +469,9 @@ class Accumulator:
         with self._lock:
             while self.is_sender and self._buffer_in_flight is None:
                 if not self.fields:
+                    # to start a thread for each record would take a tenth of an append
+                    if lingers and self._changed.wait(_IDLE_S):
+                        continue
                     self._thread = None
                     return None
                 may_linger = lingers and self._drain_until <= self._buffers_started
