@@ -76,6 +76,7 @@ class TableReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the totals."""
         return {"table": self.table, "rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
 
 
