@@ -154,10 +154,7 @@ class GatewayConfig:
         most=MAX_INT,
     )
     sasl_server_max_receive_size: int = broker_setting(
-        "sasl.server.max.receive.size",
-        512 << 10,
-        "largest request of a client that has not authenticated",
-        most=MAX_INT,
+        "sasl.server.max.receive.size", 512 << 10, "largest request before authentication", most=MAX_INT
     )
     request_timeout_ms: int = 30_000
     fetch_max_bytes: int = broker_setting(

@@ -306,11 +306,7 @@ def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list
         ("fetch_memory_bytes", "bytes of records that clients have not taken yet", broker.fetch_memory.used),
         ("node_id", "the id of this broker", broker.cluster.node.id),
         ("brokers", "live gateways of the root, in this gateway's view", len(broker.cluster.nodes)),
-        (
-            "coordinated_partitions",
-            "partitions of groups that this gateway coordinates",
-            len(broker.cluster.held_partitions),
-        ),
+        ("coordinated_partitions", "partitions of this gateway's groups", len(broker.cluster.held_partitions)),
         ("delayed_fetches", "fetches that wait for records", len(broker.fetches)),
         ("delayed_appends", "produce requests that wait for a partition's lock", len(broker.appends)),
     ]

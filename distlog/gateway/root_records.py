@@ -117,7 +117,7 @@ class RootRecords(ABC, Generic[Key, Value]):
                     key, value = self.parse(row["key"] or b"", row["value"])
                 except (ValueError, DistlogError) as error:
                     reason = text(str(error))[:_MOST_TEXT]
-                    _log.error("a record of %s is unknown: %s (offset=%s)", self.name, reason, row["offset"])
+                    _log.error("cannot read a record of %s: %s (offset=%s)", self.name, reason, row["offset"])
                     if isinstance(error, UnknownValueError):
                         self._values.pop(cast("Key", error.key), None)
                     continue

@@ -169,7 +169,7 @@ def test_arguments_are_checked_before_any_task_runs(spark: SparkSession, tmp_pat
         (("json", "key string"), "the column key exists already"),
         (("json", 5), "a schema of JSON"),
         (("avro", {"type": "record", "name": "R", "fields": [{"name": "key", "type": "int"}]}), "key exists already"),
-        (("avro", "nope"), "not a schema of Avro"),
+        (("avro", "nope"), "not an Avro schema"),
     ):
         with pytest.raises(distlog.InvalidConfigError, match=reason):
             decode(frame, *arguments)  # type: ignore[arg-type]

@@ -123,7 +123,7 @@ def test_no_rows_are_accepted() -> None:
         ),
         (
             pa.table({"user": [1], "page": [1]}),
-            r"page, user: .*; columns are partition, timestamp, key, value, headers$",
+            r"page, user: .*; the columns are partition, timestamp, key, value, headers$",
         ),
         (pa.table({"value": [b"v"], "vlaue": [b"v"]}), "unknown column vlaue"),
         (pa.table({"key": [b"k"]}), "the data has no column value"),

@@ -351,7 +351,7 @@ def test_names_and_arguments_are_checked() -> None:
         topic.scan().avro(clash)
     with pytest.raises(distlog.InvalidConfigError, match="a schema, a registry, or both"):
         topic.scan().avro()
-    with pytest.raises(distlog.InvalidConfigError, match="not a schema of Avro"):
+    with pytest.raises(distlog.InvalidConfigError, match="not an Avro schema"):
         topic.scan().avro('{"type": "record"}')
     with pytest.raises(ValueError, match="on_error must be one of fail, null"):
         topic.scan().avro("int", on_error="skip")  # type: ignore[arg-type]

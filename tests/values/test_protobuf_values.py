@@ -216,7 +216,7 @@ def test_a_schema_with_imports_is_compiled_with_them() -> None:
 
 def test_invalid_and_empty_schemas_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     scan = topic_of(b"").scan()
-    with pytest.raises(distlog.InvalidConfigError, match="not a schema of Protobuf"):
+    with pytest.raises(distlog.InvalidConfigError, match="not a Protobuf schema"):
         scan.protobuf("message {")
     assert "value.proto:1" in capfd.readouterr().err
     with pytest.raises(distlog.InvalidConfigError, match="a recursive message"):

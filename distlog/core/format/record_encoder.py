@@ -321,7 +321,7 @@ class RecordInput:
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
         if missing:
-            raise InvalidRecordError("records lack a column", column=", ".join(sorted(missing)))
+            raise InvalidRecordError("records lack a column: add it", column=", ".join(sorted(missing)))
         try:
             return cls(
                 _timestamps(_valid_column(records, "timestamp")),

@@ -486,7 +486,7 @@ class LogSegment(ReadableSegment):
         self._files.trim(after)
         self._numbers = after
         self.flush()
-        self._refusal = "the segment is sealed"
+        self._refusal = "it is sealed; the next append starts another one"
         return self.state
 
     def _changeable_numbers(self) -> Numbers:

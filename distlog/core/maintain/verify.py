@@ -146,7 +146,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
             yield Anomaly.of(_commit_word(storage, version), error)
         return
     if state != snapshot:
-        yield Anomaly("metadata_mismatch", "the commits give another state than the one that was opened")
+        yield Anomaly("metadata_mismatch", "the commits do not give the opened state: restore them from a copy")
 
 
 def _oldest_checkpoint(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:

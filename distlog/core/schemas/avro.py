@@ -87,7 +87,7 @@ class AvroSchema:
             if isinstance(error, InvalidConfigError):
                 raise
             reason = f"{type(error).__name__}: {str(error)[:300]}"
-            raise InvalidConfigError("not a schema of Avro", reason=reason) from None
+            raise InvalidConfigError("this is not an Avro schema", reason=reason) from None
         return cls(plain, kind, is_bulk_supported and pa.types.is_struct(kind), walk.aliases)
 
     @property
@@ -244,7 +244,7 @@ class AvroDecoder:
                 self._writers[schema_id] = (
                     AvroSchema.of(schema, is_reader=False)
                     if schema.kind == "AVRO"
-                    else f"the value's schema {schema_id} is of {schema.kind}, not of AVRO"
+                    else f"the value's schema {schema_id} is of type {schema.kind}, not AVRO"
                 )
             except (SchemaNotFoundError, InvalidConfigError) as error:
                 self._writers[schema_id] = f"the value's schema {schema_id} cannot be used: {error}"

@@ -167,7 +167,7 @@ def compile_schema(schema: Schema) -> tuple[bytes, ...]:
         output = os.path.join(folder, ".compile_schema")
         arguments = ["protoc", f"-I{folder}", f"-I{library}", "--include_imports", f"-o{output}", _FILE_NAME]
         if protoc.main(arguments) != 0:
-            raise InvalidConfigError("not a schema of Protobuf: the compiler's errors are on standard error")
+            raise InvalidConfigError("this is not a Protobuf schema: the compiler's errors are on standard error")
         files = descriptors.FileDescriptorSet.FromString(Path(output).read_bytes()).file
     return tuple(file.SerializeToString() for file in files)
 

@@ -278,7 +278,7 @@ _NO_ENTRIES = (b"", b"", b"")
 _FAULTS = {
     NOT_WHOLE: "the batches do not fill their bytes without gaps",
     NOT_NEXT: "are not above the last offset in the segment",
-    BAD_OFFSET: f"are not in the {MAX_INT} above the segment's base offset: roll it",
+    BAD_OFFSET: f"are more than {MAX_INT} above the segment's base offset: roll the segment",
     BAD_POSITION: f"would make a log file of more than {MAX_INT} bytes: roll the segment",
 }
 

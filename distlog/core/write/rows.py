@@ -470,7 +470,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
 def unknown_columns_text(names: Iterable[Any], accepted: Iterable[str] = ACCEPTED_COLUMNS) -> str:
     columns = ", ".join(sorted(map(str, names)))
     text = f"unknown column {columns}: rename it, leave it out, or put it into the value"
-    return f"{text}; columns are {', '.join(accepted)}"
+    return f"{text}; the columns are {', '.join(accepted)}"
 
 
 def _check_names(names: Collection[Any]) -> None:

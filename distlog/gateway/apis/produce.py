@@ -310,7 +310,7 @@ def _needs_only_writes(request: Request, broker: Broker) -> bool:
 def _produced_batches(body: Any) -> Iterator[ProducedBatch]:
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), repeats in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
-        error = RefusedError("the request has a partition twice", partition=number) if len(repeats) > 1 else None
+        error = RefusedError("the request names a partition twice", partition=number) if len(repeats) > 1 else None
         yield ProducedBatch(topic, number, repeats[0][1].records, error=error)
 
 

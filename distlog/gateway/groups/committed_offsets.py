@@ -232,7 +232,9 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
     """Commit a group's offsets in `topic` by partition, durably, all or none. Raises DistlogError."""
     if topic.sibling(OFFSETS_TOPIC) is None:
-        raise InvalidConfigError("the topic is in no folder that a gateway could serve", url=topic.url)
+        raise InvalidConfigError(
+            "no gateway can serve this topic: its address needs a folder above it", url=topic.url
+        )
     root, _, name = topic.url.rpartition("/")
     lease = GroupLog(Storage(root, topic.options), ROOT_ID, GATEWAYS_GROUP)
 
