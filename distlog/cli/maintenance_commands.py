@@ -445,6 +445,6 @@ def _disk_space(folder: str) -> Iterator[Finding]:
         ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,}"),
     ):
         if total:
-            status = ERROR if not free else WARNING if free < _FREE_SHARE * total else OK
+            status = ERROR if not free else (WARNING if free < _FREE_SHARE * total else OK)
             advice = "run distlog vacuum, or free space" if status != OK else ""
             yield Finding(name, status, f"{free_text} free of {path}, {free / total:.0%}", advice)

@@ -20,7 +20,7 @@ from distlog.core.log_manager.broker_config import (
     broker_setting,
     given_values,
     settings_of,
-    shown,
+    settings_with_texts,
 )
 from distlog.gateway.security.acls import check_principal
 
@@ -230,7 +230,7 @@ def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> Gate
 
 
 def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
-    values = chain(shown(config), shown(config.groups), shown(config.acls))
+    values = chain(settings_with_texts(config), settings_with_texts(config.groups), settings_with_texts(config.acls))
     return sorted(
         ShownSetting(setting.name, value, is_default, setting.meaning) for setting, value, is_default in values
     )

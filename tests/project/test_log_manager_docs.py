@@ -15,7 +15,7 @@ from topics import values
 
 import distlog
 from distlog.core.log_manager import log_manager
-from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, BrokerConfig, settings_of, shown
+from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, BrokerConfig, settings_of, settings_with_texts
 
 TEXT = read("docs/log-manager.md")
 TABLES = TEXT.replace("`", "")
@@ -50,7 +50,7 @@ def test_the_tasks_are_those_of_the_table(tmp_path: Path) -> None:
 
 
 def test_the_schedules_settings_are_those_of_the_table() -> None:
-    expected = [[setting.name, value] for setting, value, _ in shown(BrokerConfig())]
+    expected = [[setting.name, value] for setting, value, _ in settings_with_texts(BrokerConfig())]
     assert table(TABLES, "## Kafka broker settings") == expected
 
 

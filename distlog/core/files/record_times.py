@@ -233,7 +233,7 @@ class FixedTimes:
         is_valid, position = np.ones(len(characters), np.bool_), 0
         for token in self.tokens:
             name = token[1:]
-            width = 1 if len(token) == 1 else fraction_digits if name == "f" else _WIDTHS[name]
+            width = 1 if len(token) == 1 else (fraction_digits if name == "f" else _WIDTHS[name])
             column = characters[:, position : position + width]
             position += width
             if len(token) == 1:

@@ -143,7 +143,8 @@ def given_values(kind: type[Any], settings: Mapping[str, object]) -> dict[str, A
     return values
 
 
-def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
+def settings_with_texts(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
+    """Yield each setting, its value as a text, and whether the value is the default."""
     for setting_field in dataclasses.fields(values):
         setting, value = setting_field.metadata.get(_SETTING), getattr(values, setting_field.name)
         if setting is not None:

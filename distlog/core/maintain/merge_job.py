@@ -484,7 +484,7 @@ class _SegmentWrites:
 
     def _write_aborted(self, stem: str, start: int, end: int) -> dict[str, Longs]:
         """Write the transaction indexes of groups [start, end) as files; returns their sizes and checksums."""
-        handle, sizes, checksums = self.handle, *np.zeros((2, end - start), np.int64)
+        handle, sizes, checksums = self.handle, np.zeros(end - start, np.int64), np.zeros(end - start, np.int64)
         has_transactions = self.job.has_any("has_transactions")[start:end]
         for number in np.flatnonzero(has_transactions).tolist():
             group = SegmentGroup(self.job.part(start + number, start + number + 1).inputs)

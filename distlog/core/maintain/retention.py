@@ -217,6 +217,7 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
     size_end = time_end = start_end
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
         sums = np.append(0, np.cumsum(columns.values["log_bytes"]))
+        # a segment is removed if the bytes up to its end are in excess of `retention.bytes`
         excess = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
         size_end = time_end = columns.first_unflagged(sums[1:] <= columns.by_row(excess), start_end)
     if "delete" in config.cleanup_policy and config.retention_ms >= 0:

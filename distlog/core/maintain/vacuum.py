@@ -190,8 +190,8 @@ def obsolete_producers(
         return obsolete
     earliest = [load(version) for version in (floor, *referenced.restored)]
     ids = (head.topic_id, *head.former_ids)
-    snapshots = [snapshot for snapshot in earliest if snapshot.topic_id in ids]
-    needed = {name for name in of_producers if not all(_is_before_log(name, snapshot) for snapshot in snapshots)}
+    versions = [snapshot for snapshot in earliest if snapshot.topic_id in ids]
+    needed = {name for name in of_producers if not all(_is_before_log(name, version) for version in versions)}
     return [file for file in obsolete if file.name not in needed]
 
 

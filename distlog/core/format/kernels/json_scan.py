@@ -259,6 +259,7 @@ def _scan_line(
         elif byte == _COMMA and expected == _AFTER:
             position += 1
             expected = _NAME if object_bits & 1 else _VALUE
+        # the end of the open object or array, where a first name, a comma or a first item may come
         elif byte == (_END_OBJECT if object_bits & 1 else _END_ARRAY) and _FIRST_NAME <= expected <= _FIRST_ITEM:
             depth, position, object_bits = depth - 1, position + 1, object_bits >> 1
             expected = _AFTER
