@@ -28,7 +28,7 @@ def removed_rows_stay() -> Any:
 
 def changed_rows_are_the_same() -> Any:
     """An incremental checkpoint lacks rows that changed and have the same key."""
-    return mock.patch.object(checkpoint, "_alike", lambda rows, _: np.ones(len(rows), np.bool_))
+    return mock.patch.object(checkpoint, "_are_alike", lambda rows, _: np.ones(len(rows), np.bool_))
 
 
 def on_a_stale_base() -> Any:

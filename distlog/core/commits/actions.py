@@ -41,7 +41,7 @@ FORMAT = 2
 #: The operation of a commit that makes an empty topic.
 CREATE = "create"
 MAX_PARTITIONS = 100_000
-#: Prefixes of the application ids of leaders and producers. Another application that used them would fence these.
+#: Prefixes of the application ids of leaders and producers: another application with the same id would fence them.
 LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
 #: The names of the actions that are tables.
 ADD_TABLE, REMOVE_TABLE, PRODUCERS = "add_table", "remove_table", "producers"
@@ -49,8 +49,9 @@ ADD_TABLE, REMOVE_TABLE, PRODUCERS = "add_table", "remove_table", "producers"
 TABLE_ROWS = 32
 #: The most rows of a table, of a commit's tables together, and the most producer batches in a commit.
 MAX_TABLE_ROWS, MAX_COMMIT_ROWS, MAX_PRODUCER_BATCHES = 100_000, 500_000, 100_000
-#: The columns of producer batches that are stored as differences to the row before; the values of omitted columns.
+#: The columns of producer batches that are stored as differences to the row before.
 PRODUCER_COLUMNS_AS_STEPS = ("partition", "last_offset", "timestamp")
+#: The values of omitted columns.
 _PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
 _FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MAX_FEATURES = 1000
@@ -280,7 +281,7 @@ def first_stem_below(actions: Sequence[Action], horizon: int) -> str | None:
     old_stems = {stem for stem in stems if (version := stem_read_version(stem)) is not None and version < horizon}
     if not old_stems:
         return None
-    # these files were added before
+    # an added segment with the stem of a removed or sealed one is not new: the topic had its files before
     replaced_files = set(_partition_stems(actions, Remove | RemoveTable | Seal))
     restored = {action.partition for action in actions if isinstance(action, Restore)}
     added = (file for file in _partition_stems(actions, Add | AddTable | Active) if file[0] not in restored)
@@ -488,7 +489,7 @@ class Commit:
     actions: tuple[Action, ...] = stored(read_actions)
     # The features that readers and writers must support from this version on.
     requires: Requires = stored(Requires.of, default=NO_FEATURES)
-    # For how many ms its writer tried while other commits came first: newer writers let a longer wait go first.
+    # For how many ms its writer tried while other commits came first: newer writers let this one go first.
     waited_ms: int = stored(LONG, default=0)
     # An id by which the writer finds its own commit in the log, after an error hid the outcome; None if not needed.
     write_id: str | None = stored(optional(NAME), default=None)
@@ -612,20 +613,21 @@ def _expected_checksums(columns: Mapping[str, Longs]) -> dict[str, Longs]:
     if "crc32c" not in columns:
         return {}
     sizes, count = columns["log_bytes"], len(columns["log_bytes"])
-    head = np.empty(count, _HEADER)
-    head["base_offset"], head["size"] = columns["stored_base_offset"], sizes - LOG_OVERHEAD
-    head["leader_epoch"], head["magic"], head["crc"] = columns["leader_epoch"], 2, columns["first_batch_crc"]
+    headers = np.empty(count, _HEADER)
+    headers["base_offset"], headers["size"] = columns["stored_base_offset"], sizes - LOG_OVERHEAD
+    headers["leader_epoch"], headers["magic"], headers["crc"] = columns["leader_epoch"], 2, columns["first_batch_crc"]
     entry = np.empty(count, TIME_ENTRY)
     entry["timestamp"] = columns["max_timestamp"]
     entry["relative_offset"] = columns["next_offset"] - columns["base_offset"] - 1
     has_entry = columns["time_index_bytes"] == TIME_ENTRY.itemsize
-    log = crcs_joined(crcs_of_rows(head), columns["first_batch_crc"], sizes - _HEADER.itemsize)
-    return {"crc32c": log, "time_index_crc32c": np.where(has_entry, crcs_of_rows(entry), 0)}
+    # the checksum in the header is the CRC of all bytes after the header
+    log_crcs = crcs_joined(crcs_of_rows(headers), columns["first_batch_crc"], sizes - _HEADER.itemsize)
+    return {"crc32c": log_crcs, "time_index_crc32c": np.where(has_entry, crcs_of_rows(entry), 0)}
 
 
 def _number_bytes(column: Longs) -> int:
     low, high = int(column.min()), int(column.max())
-    return next(width for width in _NUMBER_BYTES if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
+    return next(width for width in _NUMBER_BYTES if -(1 << (8 * width - 1)) <= low and high < (1 << (8 * width - 1)))
 
 
 def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
@@ -724,8 +726,10 @@ def _check_within(name: str, column: Longs, end: int) -> None:
 def declared_size(data: bytes) -> int:
     """The size that the header of a zstd frame (RFC 8878, 3.1.1.1) declares."""
     flags = data[4] if len(data) > len(_ZSTD_MAGIC) else 0
-    has_window, width = not flags & 32, (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
-    start = 5 + has_window + (0, 1, 2, 4)[flags & 3]
+    is_single_segment = (flags >> 5) & 1
+    # of a frame with one segment only, the header has no byte for the window, and at least one for the size
+    window_bytes, width = 1 - is_single_segment, (is_single_segment, 2, 4, 8)[flags >> 6]
+    start = len(_ZSTD_MAGIC) + 1 + window_bytes + (0, 1, 2, 4)[flags & 3]
     if data[:4] != _ZSTD_MAGIC or not width or len(data) < start + width:
         raise ValueError("the data is not a zstd frame that declares its size")
     return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)

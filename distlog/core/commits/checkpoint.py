@@ -102,10 +102,10 @@ def row_count(snapshot: Snapshot) -> int:
 
 
 def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> str:
-    """Write a full checkpoint of `snapshot` and, if it `is_newest`, its name into LAST_CHECKPOINT; returns it."""
+    """Write a full checkpoint of `snapshot`, and return its name, which LAST_CHECKPOINT gets if it `is_newest`."""
     data = encode(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
-    decode(data, name)
+    decode(data, name)  # raises if no reader could use the file
     _put_file(storage, name, data, is_newest=is_newest)
     return name
 
@@ -113,15 +113,15 @@ def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> st
 def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: int) -> str | None:
     """Write a checkpoint of the changes since the full one `base`, and return its name; None if a full one is due."""
     body, batches = _body_and_rows(snapshot)
-    data = _read_file(storage, base)
-    base_body, base_batches = unpack(data)
+    base_data = _read_file(storage, base)
+    base_body, base_batches = unpack(base_data)
     max_base_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
     if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > max_base_rows:
         return None
-    # the checkpoints on `base` grow evenly: so all n are together as large as (n + 1) / 2 of the last one
+    # growing evenly, n checkpoints on `base` have (n + 1) / 2 times the bytes of the last: no more than `base` has
     count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
     count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
-    max_bytes = 2 * len(data) // (max(count, 1) + 1)
+    max_bytes = 2 * len(base_data) // (max(count, 1) + 1)
     changed, removed = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
     for table, rows in batches.items():
         if base_batches[table].schema != rows.schema:
@@ -152,9 +152,8 @@ def read(storage: Storage, name: str) -> Snapshot:
     data, *changes = in_parallel(read_file, names) if reads_in_parallel else map(read_file, names)
     snapshot = decode(data, name, *changes)
     if snapshot.version != paths.parse_checkpoint_file(name):
-        raise CorruptMetadataError(
-            "the checkpoint has another version than its file's name: delete the file", file=name
-        )
+        text = "the checkpoint has another version than its file's name: delete the file"
+        raise CorruptMetadataError(text, file=name)
     return snapshot
 
 
@@ -343,6 +342,7 @@ def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], d
     if size > _max_plain_size(data):
         raise ValueError(f"the file decompresses to {size} bytes, far more than its size allows")
     plain = pa.BufferReader(pa.Codec("zstd").decompress(data, decompressed_size=size))
+    # padded with ones, so that the size is negative if bytes are missing
     (text_size,) = _TEXT_SIZE.unpack(plain.read(_TEXT_SIZE.size).ljust(_TEXT_SIZE.size, b"\xff"))
     if not 0 <= text_size <= size:
         raise ValueError("the text is cut off")
@@ -404,16 +404,16 @@ def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) ->
     owners, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
     if not np.array_equal(owners, np.repeat(np.arange(len(counts)), counts)):
         raise ValueError("the segments are not in the order of their partitions")
-    limits = log_ends[owners]
-    limits[:-1] = np.where(owners[:-1] == owners[1:], bases[1:], limits[:-1])
-    if np.any(ends > limits):
+    max_ends = log_ends[owners]
+    max_ends[:-1] = np.where(owners[:-1] == owners[1:], bases[1:], max_ends[:-1])
+    if np.any(ends > max_ends):
         raise ValueError("the segments overlap, or end past their log")
     check_bundles(segments)
 
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """The rows of `base` to remove, by number, and those to add, by their number in the new table; both ascend."""
+    """The numbers of the base table's rows to remove, and of the `added` rows in the new table; both ascend."""
 
     removed_rows: Longs
     added_rows: Longs
@@ -425,14 +425,14 @@ class RowChanges:
         if base.schema != rows.schema:
             raise ValueError("the tables have other columns")
         base_keys, keys = _sort_keys(base, sort_columns), _sort_keys(rows, sort_columns)
-        base_rows = np.searchsorted(base_keys, keys)
-        equal_rows = np.flatnonzero(base_rows < len(base_keys))
-        equal_rows = equal_rows[base_keys[base_rows[equal_rows]] == keys[equal_rows]]
-        base_rows = base_rows[equal_rows]
-        same = np.ones(len(base_rows), np.bool_)
+        insert_rows = np.searchsorted(base_keys, keys)
+        candidates = np.flatnonzero(insert_rows < len(base_keys))
+        common_rows = candidates[base_keys[insert_rows[candidates]] == keys[candidates]]
+        base_rows = insert_rows[common_rows]
+        is_equal = np.ones(len(base_rows), np.bool_)
         for name in base.schema.names:
-            same &= _alike(_rows_at(base[name], base_rows), _rows_at(rows[name], equal_rows))
-        equal_rows, base_rows = equal_rows[same], base_rows[same]
+            is_equal &= _are_alike(_rows_at(base[name], base_rows), _rows_at(rows[name], common_rows))
+        equal_rows, base_rows = common_rows[is_equal], base_rows[is_equal]
         if (np.diff(base_rows) <= 0).any():
             raise ValueError("the rows are not in order")
         added_rows = _complement(equal_rows, len(rows))
@@ -453,7 +453,7 @@ class RowChanges:
 
 
 def _check_ascending(numbers: Longs, count: int) -> None:
-    if (np.diff(numbers) <= 0).any() or not 0 <= numbers[:1].sum() <= numbers[-1:].sum() < max(count, 1):
+    if (np.diff(numbers) <= 0).any() or (len(numbers) and not 0 <= numbers[0] <= numbers[-1] < count):
         raise ValueError("the changes are of rows that do not exist")
 
 
@@ -464,7 +464,7 @@ def _complement(numbers: Longs, count: int) -> Longs:
 
 
 def _sort_keys(rows: pa.RecordBatch, names: tuple[str, str | None]) -> npt.NDArray[np.bytes_]:
-    """Each row's values in two columns, as bytes that sort like them; without a second, equal rows are numbered."""
+    """A key for each row, which sorts like its values in two columns; without a second, equal rows are numbered."""
     first = numbers_of(rows[names[0]]).astype(np.int64)
     if names[1] is None:
         begins = np.flatnonzero(np.append(True, first[1:] != first[:-1])) if len(first) else np.empty(0, np.int64)
@@ -483,18 +483,19 @@ def _rows_at(column: pa.Array, rows: Longs) -> pa.Array:
     return column.take(integers(rows))
 
 
-def _alike(first: pa.Array, second: pa.Array) -> Flags:
+def _are_alike(first: pa.Array, second: pa.Array) -> Flags:
     if pa.types.is_struct(first.type):
-        parts = [_alike(*pair) for pair in zip(first.flatten(), second.flatten(), strict=True)]
-        is_alike: Flags = np.logical_and.reduce(parts)
-        return is_alike
+        parts = [_are_alike(*pair) for pair in zip(first.flatten(), second.flatten(), strict=True)]
+        is_struct_alike: Flags = np.logical_and.reduce(parts)
+        return is_struct_alike
     if pa.types.is_list(first.type):
-        lengths, right_lengths = (numbers_of(column.value_lengths()) for column in (first, second))
-        alike: Flags = lengths == right_lengths
-        rows = np.flatnonzero(alike)
-        items = _alike(*(_rows_at(column, rows).flatten() for column in (first, second)))
-        differences = np.append(0, np.cumsum(~items))
+        lengths, second_lengths = (numbers_of(column.value_lengths()) for column in (first, second))
+        is_list_alike: Flags = lengths == second_lengths
+        rows = np.flatnonzero(is_list_alike)
+        is_item_alike = _are_alike(*(_rows_at(column, rows).flatten() for column in (first, second)))
+        # lists of the same length are alike if the count of different items does not rise between their ends
+        differences = np.append(0, np.cumsum(~is_item_alike))
         ends = np.cumsum(lengths[rows])
-        alike[rows] = differences[ends] == differences[ends - lengths[rows]]
-        return alike
+        is_list_alike[rows] = differences[ends] == differences[ends - lengths[rows]]
+        return is_list_alike
     return flags_of(pc.equal(first, second))

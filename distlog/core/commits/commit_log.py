@@ -76,7 +76,7 @@ _RECENT_GROUP_COMMIT_S = 1.0
 MAX_CLOCK_AHEAD_MS = 5 * 60_000
 #: The pause between a process's checks on an object store that the commit before its own exists, in seconds.
 EXISTENCE_CHECK_S = 60.0
-#: The first bytes of a commit file, which this library writes with the commit's id among them.
+#: The commit's id is within this many bytes from the start of a commit file that this library wrote.
 _HEAD_BYTES = 256
 #: Why a pinned topic is read-only.
 PINNED_REASON = (
@@ -90,7 +90,7 @@ MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
 PAUSE_S = 0.05
 #: The longest pause of maintenance, in seconds.
 MAINTENANCE_PAUSE_S = 1.0
-#: A writer's turn comes when it has tried for this share of the time of winners; with 1, at times no writer tries.
+#: A writer's turn comes when it has tried for this share of the winners' usual time. With 1, at times none would try.
 TURN_SHARE = 0.6
 #: The longest wait for a turn, in seconds.
 LONGEST_TURN_WAIT_S = 5.0
@@ -143,7 +143,7 @@ class CommitLog:
         imported: Sequence[Action] = (),
         absent_ms: int | None = None,
     ) -> Snapshot:
-        """Create the topic, after a listing of no commits at `absent_ms` of the store's clock, if given."""
+        """Create the topic; `absent_ms` is the time on the store's clock when a listing had no commits, if known."""
         actions = [*creation(self.storage.url, partitions, config), *imported]
         head = self._dropped_head(absent_ms)
         self.storage.probe_put_if_absent(paths.COMMITS_DIR)
@@ -191,21 +191,21 @@ class CommitLog:
         recent_ms: int = 0,
         by_listing: bool = False,
     ) -> Snapshot:
-        """The snapshot at the head, `version` or a time; from `cached` on, up to a commit of the last `recent_ms`."""
+        """The snapshot at the head, at `version` or at a time; raises TopicNotFoundError."""
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
         elif by_listing and not self.storage.is_local:
             snapshot = self.loader.load_by_listing()
         else:
+            # from a usable `cached` one on, at most up to a commit of the last `recent_ms`
             end_ms = self._clock() + 1
             snapshot = self.loader.load(version, cached, recent_times=range(end_ms - recent_ms, end_ms))
         if snapshot and snapshot.dropped and not include_dropped:
             self.sync()
             snapshot = None
         if snapshot is None:
-            raise TopicNotFoundError(
-                "there is no topic here: check the address, or create the topic", url=self.storage.url
-            )
+            text = "there is no topic here: check the address, or create the topic"
+            raise TopicNotFoundError(text, url=self.storage.url)
         return snapshot
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
@@ -239,12 +239,12 @@ class CommitLog:
         groups = self.files.follow(start, end=end, known_version=end - 1, first_group=64)
         try:
             commits = [commit for group in groups for commit in group]
-            for commit, after in itertools.pairwise(commits):
-                if after.prev != commit.id:
+            for commit, next_commit in itertools.pairwise(commits):
+                if next_commit.prev != commit.id:
                     # damage, unless vacuum deleted this version, and a paused process put another commit there
                     text = "the next commit does not follow the commit in this file: restore the file from a copy"
                     file = paths.commit_file(commit.version)
-                    raise CorruptMetadataError(text, file=file, version=after.version)
+                    raise CorruptMetadataError(text, file=file, version=next_commit.version)
         except CorruptMetadataError as error:
             horizon = self.loader.horizon_above(error)
             if horizon is None:
@@ -327,6 +327,7 @@ class CommitLog:
                 version=version,
                 log_floor=newest.log_floor,
             )
+        # vacuum keeps a commit for longer than that: so it had deleted an earlier commit of this version
         return newest
 
     def write_due_checkpoint(self, former: Snapshot, snapshot: Snapshot) -> None:
@@ -484,7 +485,7 @@ class CommitRace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and self.commit is None:
-            # the caller may rely on another writer's commit, so it must be durable
+            # the caller may rely on another writer's commit, which must be durable then
             self._log.sync()
 
     def _prepare(self, actions: Sequence[Action], next_append: str | None = None) -> PreparedCommit:
@@ -524,7 +525,7 @@ class RaceBackoff:
     """How long a writer waits after a lost race, and when it gives up, `timeout_s` seconds from now.
 
     A commit stores for how long its writer had tried. A writer waits until it has tried for about as long, so writers
-    roughly take turns; few writers win early, and never wait. `clock` and `sleep` are in seconds.
+    roughly take turns. If there are few writers, they win early and never wait. `clock` and `sleep` are in seconds.
     """
 
     def __init__(
@@ -612,8 +613,8 @@ class CurrentSnapshot:
         return self.snapshot
 
     def for_append(self) -> Snapshot:
-        """Return the snapshot from which an append starts: refreshed, unless a group commit was just before."""
-        # after a group commit the append joins the queue, where its writer follows the log
+        """Return the snapshot from which an append starts: refreshed, unless it follows a recent group commit."""
+        # then the append joins the queue at once, where its writer follows the log
         follows_group_commit = self._log.monotonic() < self._log.last_group_commit_s + _RECENT_GROUP_COMMIT_S
         return self.snapshot if follows_group_commit else self.refresh()
 

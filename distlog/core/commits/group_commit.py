@@ -145,6 +145,7 @@ class AppendRace(CommitRace):
             self._catch_up(head)
             if self._ticket.group_commit is not None:
                 self.commit = self._ticket.group_commit
+                # the topic may have been dropped since
                 self.snapshot = head if head.continues(self._start) else self._start
                 return
             self._check_head(head)
@@ -186,7 +187,7 @@ class AppendRace(CommitRace):
     def _lose_to(self, winner: Commit) -> None:
         self.backoff.note_loss(winner)
         may_wait = self._ticket.may_wait(self._log.monotonic())
-        # two writers race, and alternate, as one writes a file while the other commits; the queue is for more writers
+        # after one loss there may be only two writers, which need no queue: one writes a file while the other commits
         if not may_wait or (winner.next_append is None and self.backoff.probe_count() == 1):
             self.backoff.wait()
         self._follow(winner)
@@ -210,7 +211,7 @@ class AppendRace(CommitRace):
     def _follow_commits(
         self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, one_request: bool = False
     ) -> None:
-        """Follow the log from `snapshot`, the head with `commits`; `one_request` ends at the first new commits."""
+        """Follow the log from `snapshot`, which has `commits` applied; `one_request` ends at the first new ones."""
         log, base = self._log, self.snapshot
         try:
             self.snapshot = log.loader.follow(
@@ -220,7 +221,7 @@ class AppendRace(CommitRace):
             self.snapshot = log.reload(base)
             self._catch_up(self.snapshot)
         else:
-            # only now: `follow` raises if one was put at the version of a deleted commit
+            # not before `follow`, which raises if one of the commits was put at the version of a deleted commit
             self._ticket.observe(commits)
 
     def _catch_up(self, head: Snapshot) -> None:
@@ -265,14 +266,18 @@ class AppendTicket:
         self._file = ""
         self._start_at(base)
         if history.commit_id == base.commit_id:
-            self.history, self._base = history, history.version - len(history.stems)
+            # the history has the stems of the commits after this version
+            self.history, self._base_version = history, history.version - len(history.stems)
             self._committed_stems.update(*history.stems)
+        #: The append whose writer commits next, by the commits before `base`, and by those that were observed since.
         self._first_turn_stem = turn_stem
         self._turn_stem: str | None = None
         #: The files of the queue's last list, by stem; None before.
         self._files: dict[str, str] | None = None
+        #: When this writer's turn comes, or when it no longer waits for the writer whose turn it is; None if unknown.
         self._turn_at_s: float | None = None
         self._waits_for_named_turn = False
+        #: When the append leaves the queue, and how far a queue that gets shorter may postpone that.
         self._race_at_s = self._leave_at_s = math.inf
         self._commit_count = 0
         self._has_queue_shrunk = False
@@ -289,13 +294,13 @@ class AppendTicket:
         self.next_append: str | None = None
 
     def _start_at(self, base: Snapshot) -> None:
-        self._base = base.version
+        self._base_version = base.version
         #: The commits up to the last observed one.
         self.history = CommitHistory(base.version, base.commit_id)
         self._committed_stems = set[str]()
 
     def is_group_commit(self, commit: Commit) -> bool:
-        """True if the commit has this append and more than one of other writers, as far as its stems show."""
+        """True if the commit has more than twice the stems of this append: so probably several appends of others."""
         return len(_added_stems(commit)) > 2 * len(self._stems)
 
     def segments_in(self, commit: Commit) -> list[SegmentInfo]:
@@ -336,8 +341,8 @@ class AppendTicket:
 
     def may_wait(self, now_s: float) -> bool:
         """True if the append may wait in the queue; False if it must race. `now_s` is in seconds."""
-        is_large = self.has_joined and not self.is_queued
-        return not self._commits_alone and not is_large and now_s < self._race_at_s
+        is_too_large = self.has_joined and not self.is_queued  # see `join`
+        return not self._commits_alone and not is_too_large and now_s < self._race_at_s
 
     def join(self, now_s: float) -> bool:
         """Put the append into the queue, unless it is large, and list the queue; True if the append waits there."""
@@ -403,11 +408,8 @@ class AppendTicket:
     def group_actions(self, head: Snapshot, actions: Sequence[Action]) -> list[Action]:
         """The actions of other writers' pending appends, for a commit after `head` that begins with `actions`."""
         self._group, self.next_append = [], None
-        if (
-            not self.has_joined
-            or self._commits_alone
-            or not all(isinstance(action, Add | SetTransaction) for action in actions)
-        ):
+        may_group = self.has_joined and not self._commits_alone
+        if not may_group or not all(isinstance(action, Add | SetTransaction) for action in actions):
             return []
         segments = [action.segment for action in actions if isinstance(action, Add)]
         try:
@@ -424,7 +426,8 @@ class AppendTicket:
                 stems |= _added_stems(append)
                 applications.update(action.app_id for action in append.actions if isinstance(action, SetTransaction))
         if len(group) >= LEAVE_ONE_OF:
-            # the oldest append, whose writer can commit most others; not twice the same, whose writer may be dead
+            # the oldest append, since its writer can commit the most others; not the one whose turn it was already,
+            # since its writer may be dead
             self.next_append = next(stem for stem in group if stem != self._turn_stem)
             del group[self.next_append]
         self._group = list(group)
@@ -461,8 +464,8 @@ class AppendTicket:
         raise CommitStateUnknownError(text, file=self._file) from error
 
     def _list(self) -> dict[str, str]:
-        """The files by stem of other pending appends, in order, without those from before the commit history."""
-        oldest, files = f"v{self._base:020d}", dict[str, str]()
+        """Other pending appends, as file by stem in order, without those from before the commit history."""
+        oldest, files = f"v{self._base_version:020d}", dict[str, str]()
         for file in self._storage.list_after(paths.PENDING_DIR, oldest):
             stem = paths.parse_pending_file(file.name)
             if stem is not None and stem > oldest and stem != self._stem:
@@ -474,6 +477,7 @@ class AppendTicket:
     def _read_pending(self, topic_id: str) -> Iterator[tuple[str, Commit]]:
         files = self._files or {}
         stems = list(islice((stem for stem in files if stem not in self._committed_stems), MAX_GROUP_APPENDS))
+        # appends in names need no request
         for stem in stems:
             if stem not in self._appends and paths.actions_in_pending_name(files[stem]) is not None:
                 self._appends[stem] = read_pending(self._storage, files[stem], topic_id)
@@ -499,16 +503,13 @@ class AppendTicket:
         elif not last.in_order and head.transactions.size > head.config.batch_ids_bytes:
             # as its own writer refuses it
             return False
-        oldest_version, files = max(self._base, head.gc_floor), set[tuple[int, str]]()
+        oldest_version, files = max(self._base_version, head.gc_floor), set[tuple[int, str]]()
         for add in adds:
             if not isinstance(add, Add) or not is_independent(add.segment) or add.segment.stem in stems:
                 return False
             read_version = paths.stem_read_version(add.segment.stem)
-            if (
-                read_version is None
-                or not oldest_version <= read_version <= head.version
-                or add.segment.partition >= len(head.partitions)
-            ):
+            is_usable = read_version is not None and oldest_version <= read_version <= head.version
+            if not is_usable or add.segment.partition >= len(head.partitions):
                 return False
             files.add((add.segment.partition, add.segment.stem))
         return len(files) == len(adds)

@@ -19,7 +19,7 @@ from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTa
 _MERGED_LAYERS = 8
 #: After this many lookups of single partitions all layers are merged.
 _LOOKUPS_BEFORE_MERGE = 32
-#: A commit that changes more partitions with their own state moves these into the columns first.
+#: A commit to more than this many partitions with their own state first moves their states into the columns.
 _MAX_OWN_STATES = 64
 
 
@@ -27,8 +27,8 @@ _MAX_OWN_STATES = 64
 class PartitionState:
     """A partition: its offsets from `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and its segments.
 
-    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset`; where it
-    ends, no commit says. `producers` are those that commits recorded: the segments may have more.
+    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset`; no commit
+    has its end. `producers` are those that commits recorded: the segments may have more.
     """
 
     log_start_offset: int = 0
@@ -139,7 +139,7 @@ class PartitionTable(Sequence[PartitionState]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PartitionTable | tuple | list) or len(self) != len(other):
             return False
-        return all(mine == its for mine, its in zip(self, other, strict=True))
+        return all(state == other_state for state, other_state in zip(self, other, strict=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = _merged(self._layers).rows.serialize().to_pybytes() if self._layers else b""
@@ -184,9 +184,9 @@ class PartitionTable(Sequence[PartitionState]):
     def column_segments(self) -> pa.RecordBatch:
         """The segments of the partitions without their own state, as sorted rows like `segments`."""
         self._merge_layers()
-        for layer in self._layers:
-            return _sorted(layer.without(self._own_states, len(self)).rows)
-        return NO_SEGMENTS.columns()
+        if not self._layers:
+            return NO_SEGMENTS.columns()
+        return _sorted(self._layers[0].without(self._own_states, len(self)).rows)
 
     def segment_counts(self) -> Longs:
         counts: Longs = sum(
@@ -204,10 +204,10 @@ class PartitionTable(Sequence[PartitionState]):
             flags |= np.isin(_segment_keys(rows, stems), keys)
         owners = numbers_of(rows["partition"])
         for number in np.unique(owners[_flags(self._own_states, len(self))[owners]]).tolist():
-            mine = np.flatnonzero(owners == number)
-            names = rows["stem"].take(integers(mine)).to_pylist()
+            partition_rows = np.flatnonzero(owners == number)
+            names = rows["stem"].take(integers(partition_rows)).to_pylist()
             common = self._own_states[number].segments.common_stems(set(names))
-            flags[mine] = [name in common for name in names]
+            flags[partition_rows] = [name in common for name in names]
         return flags
 
     # --- changes
@@ -234,7 +234,7 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionTable(starts, ends, dirty, self._layers, self._own_states)
 
     def absorbed(self, partitions: Longs) -> PartitionTable:
-        """Return the same table, with all own states in columns if many of `partitions` have one."""
+        """Return the same table; if many of `partitions` have their own state, columns get all states that fit."""
         own_states = self._own_states
         if not own_states or np.count_nonzero(_flags(own_states, len(self))[partitions]) <= _MAX_OWN_STATES:
             return self
@@ -273,8 +273,8 @@ class PartitionTable(Sequence[PartitionState]):
         """The log ends after the `new` segments; ValueError unless they follow the log ends without a gap."""
         owners, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
         expected = self._ends[owners]
-        same = owners[1:] == owners[:-1]
-        expected[1:] = np.where(same, ends[:-1], expected[1:])
+        follows_in_partition = owners[1:] == owners[:-1]
+        expected[1:] = np.where(follows_in_partition, ends[:-1], expected[1:])
         if (bases != expected).any():
             row = int((bases != expected).argmax())
             stem = new["stem"][row]
@@ -286,12 +286,12 @@ class PartitionTable(Sequence[PartitionState]):
                 # of several rows of a partition, numpy keeps the last one
                 last_times[layer.owners] = numbers_of(layer.rows["append_time_ms"])
             earlier = last_times[owners]
-            earlier[1:] = np.where(same, times[:-1], earlier[1:])
+            earlier[1:] = np.where(follows_in_partition, times[:-1], earlier[1:])
             if ((times >= 0) & (times < earlier)).any():
                 raise ValueError("a segment was appended before the previous segment")
-        later: Longs = self._ends.copy()
-        later[owners] = ends
-        return later
+        new_ends: Longs = self._ends.copy()
+        new_ends[owners] = ends
+        return new_ends
 
     def _replaced(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> tuple[_Layer, ...]:
         """The layers without the `removed` segments, and with the `added` ones in the holes that these leave."""
@@ -358,8 +358,8 @@ def _sorted(*batches: pa.RecordBatch) -> pa.RecordBatch:
     owners, bases = (
         np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
     )
-    later = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (bases[1:] >= bases[:-1]))
-    if later.all():
+    in_order = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (bases[1:] >= bases[:-1]))
+    if in_order.all():
         return join(batches)
     order = integers(np.lexsort((bases, owners)))
     # column by column, so that memory holds no second copy of all rows

@@ -71,9 +71,9 @@ class Snapshot:
 
     `log_floor` is the log retention horizon: commits below this version may be deleted. `former_retention_ms` is
     `commit.retention.ms` from before version `former_retention_version` lowered it: it applies until the horizon is
-    above that version. `replaced_ms` is the time at which the topic replaced a dropped one, without records;
-    otherwise 0. `former_ids` are its earlier ids, oldest first. At `seen_ms`, a time of the store's clock, the next
-    version did not exist; 0 if unknown; not stored.
+    above that version. `replaced_ms` is the time at which this topic was created, without records, where a topic was
+    dropped; otherwise 0. `former_ids` are its earlier ids, oldest first. `seen_ms` is a time on the store's clock at
+    which the next version did not exist, or 0 if unknown; it is not stored.
     """
 
     version: int
@@ -115,7 +115,8 @@ class Snapshot:
         """True if vacuum cannot have deleted the next commit by `time_ms` of the store's clock.
 
         If the next version has no commit then, it was never written. Vacuum keeps a commit for `commit.retention.ms`,
-        and the next one can only be from after `seen_ms`. Half of that time is left for clocks and slow requests.
+        and the next one can only be from after `seen_ms`. Half of `commit.retention.ms` is left for clocks and slow
+        requests.
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
@@ -308,7 +309,7 @@ class _Draft:
         """The log starts to set after a commit's tables; None if all its actions must be applied one by one."""
         starts = [action for action in actions if isinstance(action, SetLogStartOffset)]
         if len(starts) < sum(isinstance(action, _PartitionAction | ProducerBatches) for action in actions):
-            return None
+            return None  # the commit has other actions on partitions, too
         if not starts:
             return []
         first = actions.index(starts[0])
@@ -412,8 +413,8 @@ class _Draft:
             case SetTransaction():
                 self._record(commit, action)
             case ProducerBatches(batches):
-                for partition, batch in batches.items():
-                    self._partition(partition).add_producers(batch, head.passed_ms)
+                for partition, partition_batches in batches.items():
+                    self._partition(partition).add_producers(partition_batches, head.passed_ms)
             case SetVacuumHorizon(version):
                 if version > commit.version:
                     raise ValueError(f"version {version} is in the future")
@@ -477,8 +478,8 @@ class _Draft:
             raise ValueError("a transaction names a partition that does not exist")
         in_order = action.in_order and isinstance(action.batch_id, int)
         info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, in_order)
-        former_ms = self._head.timestamp_ms if self._head else 0
-        self._transactions = self._transactions.recorded((action.app_id, action.batch_id), info, former_ms)
+        last_commit_ms = self._head.timestamp_ms if self._head else 0
+        self._transactions = self._transactions.recorded((action.app_id, action.batch_id), info, last_commit_ms)
 
 
 def check_partition(partition: int, count: int) -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _NO_TIMES = range(0)
 _MAX_HINT_BYTES = 200
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
-#: Commits that are read at once after a checkpoint, where often none follow, and at most.
+#: The number of commits that are read at once: first after a checkpoint, since often none follow it, and at most.
 _FIRST_GROUP, _MAX_GROUP = 4, 64
 #: Checkpoints that are tried if some are damaged; after that the commits show what is wrong.
 CHECKPOINT_TRIES = 2
@@ -63,7 +63,7 @@ class SnapshotLoader:
     def load(
         self, version: int | None = None, cached: Snapshot | None = None, *, recent_times: range = _NO_TIMES
     ) -> Snapshot | None:
-        """The snapshot at `version`, or at the head; None without a topic. A usable `cached` one is only followed."""
+        """The snapshot at `version` or the head; None without a topic. Starts from `cached` if that is usable."""
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
@@ -80,7 +80,7 @@ class SnapshotLoader:
         return snapshot
 
     def load_by_listing(self) -> Snapshot | None:
-        """The head by a listing, and a request for each commit in it; if it has more than ONE_PAGE, as `load`."""
+        """The head by a listing, and a request for each listed commit; as `load` if more than ONE_PAGE are listed."""
         return self._with_defaults(self._from_listings(MAX_LONG, only_listed=True))
 
     def load_unlisted(self, listed_ms: int) -> Snapshot | None:
@@ -121,7 +121,7 @@ class SnapshotLoader:
         commits: list[Commit] | None = None,
         one_request: bool = False,
     ) -> Snapshot:
-        """`snapshot`, read after `base`, with later commits applied and added to `commits`."""
+        """The head: `snapshot`, read after `base`, with later commits applied; they are added to `commits`."""
         head, files, base = snapshot, CommitFiles(self._storage), base or snapshot
         try:
             for later in files.follow(snapshot.version + 1, first_group=first_group):
@@ -129,7 +129,7 @@ class SnapshotLoader:
                 if commits is not None:
                     commits += later
                 if one_request and later:
-                    files.store_ms = 0
+                    files.store_ms = 0  # no request found that the next version does not exist
                     break
         except CorruptMetadataError:
             # vacuum may have deleted a version, and a writer that was paused put another commit there
@@ -169,8 +169,9 @@ class SnapshotLoader:
             snapshot, files = cached, CommitFiles(self._storage)
             for commits in files.follow(cached.version + 1, end=end):
                 snapshot = fold(snapshot, commits)
+                # a commit in that time range is new enough for the caller
                 if snapshot.timestamp_ms in recent_times and not snapshot.dropped:
-                    files.store_ms = 0
+                    files.store_ms = 0  # as in `follow`
                     break
             if snapshot is cached:
                 _check_same_commit(cached, files.read_existing(cached.version))
@@ -223,6 +224,7 @@ class SnapshotLoader:
         return snapshot
 
     def _read_with_time(self, name: str, end: int) -> tuple[Snapshot, int]:
+        """The state of the checkpoint `name`, and the time of its version's commit file, as `modified_ms`."""
         commit = paths.commit_file(paths.parse_checkpoint_file(name) or 0)
         if self._storage.is_local:
             return self._read(name, end), self._storage.modified_ms(commit)
@@ -258,21 +260,22 @@ class SnapshotLoader:
         for count, file in enumerate(self._storage.list_after(paths.COMMITS_DIR), 1):
             if only_listed and count > ONE_PAGE:
                 return self.load()
-            version, of_checkpoint = paths.parse_commit_file(file.name), paths.parse_checkpoint_file(file.name)
+            version, checkpoint_version = paths.parse_commit_file(file.name), paths.parse_checkpoint_file(file.name)
             if version is not None:
                 newest, first = max(newest, version), min(first, version)
-            if of_checkpoint is not None:
-                newest = max(newest, of_checkpoint)
+            if checkpoint_version is not None:
+                newest = max(newest, checkpoint_version)
                 names.append(file.name)
         self._first_listed_version = first
         names.sort(reverse=True)
         if end < MAX_LONG:
             self._check_not_deleted(end - 1, names, newest)
         usable = [name for name in names if _is_below(name, end)]
-        # where commits were deleted, only the checkpoints have their contents
         full = [name for name in usable if paths.base_of_checkpoint(name) is None]
         read_end = newest + 1 if only_listed else end
-        for name in usable if first else dict.fromkeys((*usable[:CHECKPOINT_TRIES], *full[:CHECKPOINT_TRIES])):
+        # if the first commits were deleted, only checkpoints have their contents: all are tried
+        few = dict.fromkeys((*usable[:CHECKPOINT_TRIES], *full[:CHECKPOINT_TRIES]))
+        for name in few if first == 0 else usable:
             snapshot = self._from_checkpoint(name, end, newest, listed_ms, read_end)
             if snapshot:
                 return snapshot
@@ -316,7 +319,7 @@ class SnapshotLoader:
     def _fold_from(
         self, snapshot: Snapshot | None, end: int, known_version: int, files: CommitFiles | None = None
     ) -> Snapshot | None:
-        """Apply the commits below `end` to `snapshot`, whose own commit is checked, or from version 0 on to None."""
+        """Apply the commits below `end` to `snapshot`, after a check of its own commit; None: start at version 0."""
         start, files = snapshot.version if snapshot else 0, files or CommitFiles(self._storage)
         for commits in files.follow(start, end=end, known_version=known_version, first_group=_FIRST_GROUP):
             if snapshot and commits[0].version == snapshot.version:
@@ -403,14 +406,12 @@ class CommitFiles:
         """The commit of `version` from the first MAX_CONDITIONAL_BYTES + 1 bytes of its file; otherwise as `read`."""
         file = paths.commit_file(version)
         if len(data) > MAX_CONDITIONAL_BYTES:
-            raise CorruptMetadataError(
-                "the commit is larger than any commit may be: restore the file from a copy", file=file
-            )
+            text = "the commit is larger than any commit may be: restore the file from a copy"
+            raise CorruptMetadataError(text, file=file)
         commit = Commit.decode(data, file)
         if commit.version != version:
-            raise CorruptMetadataError(
-                "the commit has another version than its file's name: restore the file from a copy", file=file
-            )
+            text = "the commit has another version than its file's name: restore the file from a copy"
+            raise CorruptMetadataError(text, file=file)
         return commit
 
     def read_existing(self, version: int) -> Commit:
@@ -443,7 +444,8 @@ class CommitFiles:
             if len(commits) == len(next_commits):
                 continue
             later = next_commits[len(commits) + 1 :]
-            if start <= known_version or (any(later) if later or size == 1 else self.read(start + 1) is not None):
+            is_gap = start <= known_version or any(later)
+            if is_gap or (not later and size > 1 and self.read(start + 1) is not None):
                 # damage, unless the missing version and the next one were written between two reads
                 self.read_existing(start)
                 continue
@@ -478,6 +480,5 @@ def _is_below(name: str, end: int) -> bool:
 
 def _check_same_commit(snapshot: Snapshot, commit: Commit) -> None:
     if commit.id != snapshot.commit_id:
-        raise CorruptMetadataError(
-            "the state is of another topic, or of another commit of this version", version=snapshot.version
-        )
+        text = "the state is of another topic, or of another commit of this version"
+        raise CorruptMetadataError(text, version=snapshot.version)
