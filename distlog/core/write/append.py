@@ -101,8 +101,9 @@ class Appender:
     """Writes rows as segments of one topic, to be committed; not thread-safe.
 
     `read_version` is the version that the caller read before the first write. Records without a key start at
-    `first_partition`. Up to `workers` threads, including the caller, write partitions in parallel, and call `clock`
-    and `new_id`. `held_bytes` limits the small segments that are written as one bundle; default LARGEST_BUNDLE.
+    `first_partition`. Up to `workers` threads, including the caller, write partitions in parallel, and each calls
+    `clock` and `new_id`. `held_bytes` limits the small segments that are written as one bundle, by default to
+    LARGEST_BUNDLE.
     """
 
     def __init__(
@@ -132,8 +133,9 @@ class Appender:
         self._queues: dict[int, PartitionQueue] = {}
         self._new_stem: Callable[[], str] = lambda: paths.new_stem(read_version, new_id())
         self._bundles = Bundles(storage, self._new_stem, held_bytes)
-        share = BLOCK_BYTES if held_bytes is None else held_bytes // (4 * partitions)
-        self._gather_bytes = min(max(share, MIN_GATHER_BYTES), BLOCK_BYTES)
+        # the writers of all partitions together gather a quarter of `held_bytes`
+        partition_bytes = BLOCK_BYTES if held_bytes is None else held_bytes // (4 * partitions)
+        self._gather_bytes = min(max(partition_bytes, MIN_GATHER_BYTES), BLOCK_BYTES)
         self._partition_count = partitions
         #: Gathered rows that `close` writes as one bundle, unless another append follows.
         self._small_parts: _SmallParts | None = None
@@ -186,13 +188,14 @@ class Appender:
             size += batch.nbytes
             if size > max_bytes:
                 return None, chain(gathered, slices)
-        rows, size, normalized, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
+        # a copy, since the rows are partitioned again if they do not fit
+        rows, record_bytes, normalized, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
         for batch in gathered:
             normalized.append(normalize(batch, self.config, self._clock(), rows, self._unit))
             rows += batch.num_rows
             # a dictionary's values are repeated here, so the records may be far larger than the input
-            size += normalized[-1].nbytes
-            if size > SMALL_PART_BYTES * self._partition_count:
+            record_bytes += normalized[-1].nbytes
+            if record_bytes > SMALL_PART_BYTES * self._partition_count:
                 return None, iter(gathered)
         if rows >= MANY_PARTITIONS and all(batch.schema == normalized[0].schema for batch in normalized):
             records = join(normalized)
@@ -215,7 +218,7 @@ class Appender:
         return [self._queues[partition].put(source, rows) for partition, rows in parts]
 
     def _open_queues(self, parts: Sequence[tuple[int, Longs]]) -> None:
-        """Open the queues of all partitions before a write: a segment that shares a bundle is held longer."""
+        """Open the queues of all `parts` before a write: a bundle holds only segments of several partitions."""
         for partition, _ in parts:
             if partition not in self._queues:
                 self._bundles.join(partition)
@@ -244,6 +247,7 @@ class Appender:
         closers = WorkerThreads(_UPLOAD_THREADS if uploads else self._workers - 1, "distlog-close")
         tasks = [Task(queue.close) for queue in queues]
         try:
+            # during uploads, queues that upload nothing are closed by this thread, in `wait`
             for queue, task in zip(queues, tasks, strict=True):
                 if queue.is_uploading or not uploads:
                     closers.put(task.run)
@@ -447,9 +451,8 @@ def moved_to_log_ends(head: Snapshot, segments: Sequence[SegmentInfo]) -> list[S
     moved_segments = list[SegmentInfo]()
     for segment in segments:
         if segment.partition >= len(ends):
-            raise CommitConflictError(
-                "the topic no longer has this partition: open the topic again", partition=segment.partition
-            )
+            text = "the topic no longer has this partition: open the topic again"
+            raise CommitConflictError(text, partition=segment.partition)
         moved_segments.append(segment.moved_to(ends[segment.partition]))
         ends[segment.partition] = moved_segments[-1].next_offset
     return moved_segments
@@ -520,9 +523,8 @@ def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[S
         rows = segments.columns()
         partitions, ends = numbers_of(rows["partition"]), head.partitions.log_end_offsets
         if len(partitions) and partitions[-1] >= len(ends):
-            raise CommitConflictError(
-                "the topic no longer has this partition: open the topic again", partition=int(partitions[-1])
-            )
+            text = "the topic no longer has this partition: open the topic again"
+            raise CommitConflictError(text, partition=int(partitions[-1]))
         counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
         counts_before = np.cumsum(counts) - counts
         # the row of the first segment of each segment's partition
@@ -582,9 +584,8 @@ def checked_batch_id(app_id: str | None, batch_id: BatchId | None) -> BatchId | 
     _check_batch_id(app_id, batch_id)
     if app_id is not None and app_id.startswith(RESERVED_APPS):
         prefixes = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
-        raise InvalidRecordError(
-            f"application ids that begin with {prefixes} are reserved: give another app_id", app_id=app_id[:100]
-        )
+        text = f"application ids that begin with {prefixes} are reserved: give another app_id"
+        raise InvalidRecordError(text, app_id=app_id[:100])
     return batch_id
 
 

@@ -253,7 +253,7 @@ class DirectEngine(Engine):
             for appended in append.acknowledged:
                 segment = append.partition, appended.stem
                 if appended.flush_due:
-                    self._unflushed.pop(segment, None)
+                    self._unflushed.pop(segment, None)  # `flush` has synced these records, and all before
                 else:
                     self._unflushed[segment] = appended
         self._schedule_sync()
@@ -515,7 +515,7 @@ def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
     parts = [data[start:end] for start, end in zip(rows["position"].tolist(), ends.tolist(), strict=True)]
     rows["position"] = rows["base_offset"] = 0
     fields = zip(parts, deltas.tolist(), encoded.min_timestamps.tolist(), strict=True)
-    return [ValidBatch(part, rows[row : row + 1], *numbers) for row, (part, *numbers) in enumerate(fields)]
+    return [ValidBatch(part, rows[row : row + 1], delta, oldest) for row, (part, delta, oldest) in enumerate(fields)]
 
 
 def commit_batches(
@@ -602,7 +602,7 @@ def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int =
         return KnownProducers(state.producers, ())
     # no commit has named a producer yet: read the young segments, and all from the first open transaction on
     young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - PRODUCER_SEARCH_AGE_MS)
-    # not after the last old segment: a job may commit a segment long after it wrote it
+    # an old segment may follow a young one, since a job may commit a segment long after it wrote the segment
     first = int(young[0]) if len(young) else len(state.segments)
     first = min(first, state.segments.find(last_stable_offset(handle.reader, state)))
     batches, producers_with_batches = list[ProducerBatch](), set[int]()
@@ -640,6 +640,7 @@ class ProducerCheck:
         check = ProducerCheck(self.handle, head, self._first_of)
         for partition, batches in parts.items():
             earlier, later = self.snapshot.partitions[partition], head.partitions[partition]
+            # a commit that names producers makes a new table; if none has named any, the new segments may have some
             if later is not earlier and (later.producers is not earlier.producers or not earlier.producers):
                 _check_again(check, partition, batches)
         return check
@@ -647,9 +648,8 @@ class ProducerCheck:
     def producers_of(self, partition: int) -> KnownProducers:
         if partition not in self._producers:
             if partition >= len(self.snapshot.partitions):
-                raise InvalidRecordError(
-                    "the topic no longer has this partition: open the topic again", partition=partition
-                )
+                text = "the topic no longer has this partition: open the topic again"
+                raise InvalidRecordError(text, partition=partition)
             self._producers[partition] = known_producers(
                 self.handle, self.snapshot.partitions[partition], self.snapshot.passed_ms
             )

@@ -292,7 +292,7 @@ class TransactionSender(ProducerSender):
 
     def abort(self) -> None:
         """Drop all records that were sent. Raises CommittedError if a commit has succeeded."""
-        # if a commit's outcome is unknown: after an empty commit with its number, it can no longer succeed
+        # if the outcome of `commit` is unknown: after an empty commit with the same number, it can no longer succeed
         if self._segments and self._commit_once([]).replayed:
             self._appender = None
             raise CommittedError("the transaction is committed, so it cannot be aborted: send no record again")

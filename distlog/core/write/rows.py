@@ -174,13 +174,14 @@ def columns_of(flat_fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
 
 
 def batch_of_fields(flat_fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.RecordBatch:
-    """Return the batch of records with FIELDS_PER_RECORD checked values each; append times count 1/`per_ms` ms."""
+    """Return the batch of records with FIELDS_PER_RECORD checked values each. Append times are in 1/`per_ms` ms."""
     columns = columns_of(flat_fields)
     arrays = {field.name: column_of(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
     # Arrow converts Python's integers several times as fast as numpy
     times = numbers_of(column_of(flat_fields[FIELDS_PER_RECORD - 1 :: FIELDS_PER_RECORD], pa.int64()))
     times_ms = integers(times // per_ms)
     if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
+        # a time after `now_ms` becomes null, which `normalize` replaces by its own now
         times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), pa.nulls(1, pa.int64())[0], times_ms)
     arrays["timestamp"] = pc.coalesce(arrays["timestamp"], times_ms) if "timestamp" in arrays else times_ms
     return pa.RecordBatch.from_pydict(arrays)
@@ -224,9 +225,8 @@ def _timestamp(value: Any, unit: str = "ms") -> int | None:
         try:
             value = to_ms(value, unit)
         except ValueError as error:
-            raise InvalidRecordError(
-                "a timestamp must be ms since 1970, a datetime, a date or ISO 8601", got=repr(value)
-            ) from error
+            text = "a timestamp must be ms since 1970, a datetime, a date or ISO 8601"
+            raise InvalidRecordError(text, got=repr(value)) from error
     elif isinstance(value, (float, np.floating)):
         text = f"{WHOLE_TIME}: multiply seconds with a fraction by 1000, make them an int, and use the unit ms"
         raise InvalidRecordError(text, got=repr(value))
@@ -416,9 +416,8 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
             raise InvalidRecordError(text, row=number, got=type(record).__name__)
         if "value" not in record:
             _check_names(record.keys())
-            raise InvalidRecordError(
-                "a record needs a value; None is allowed, and deletes the key at compaction", row=number
-            )
+            text = "a record needs a value; None is allowed, and deletes the key at compaction"
+            raise InvalidRecordError(text, row=number)
         chunk.append(record)
         size += getsizeof(record["value"])
         if size >= SLICE_BYTES or len(chunk) == _ROWS_PER_BATCH:
@@ -493,9 +492,8 @@ def _check_header_fields(kind: pa.DataType) -> None:
         return
     has_fields = is_list and pa.types.is_struct(kind.value_type)
     if not has_fields or sorted(field.name for field in kind.value_type) != ["key", "value"]:
-        raise InvalidRecordError(
-            f"column headers must be {HEADERS_TYPE}, or a map, with the fields key and value only", type=kind
-        )
+        text = f"column headers must be {HEADERS_TYPE}, or a map, with the fields key and value only"
+        raise InvalidRecordError(text, type=kind)
 
 
 def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:

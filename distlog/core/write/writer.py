@@ -366,7 +366,7 @@ class Accumulator:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._buffer_in_flight: list[Any] | None = None
-        # numbers of buffers: those that were started, and those that are sent without lingering
+        # the number of buffers whose sending has started, and the number of the last one to send without lingering
         self._buffers_started = self._drain_until = 0
         self._linger_end_s = 0.0
         self._thread: threading.Thread | None = None
@@ -423,6 +423,7 @@ class Accumulator:
             self._run(lingers=False)
 
     def _must_send_here(self, must_wait: Callable[[], bool]) -> bool:
+        """Wait while `must_wait` for the sending thread, and return False; True if it cannot be started."""
         with self._lock:
             # not in the loop, or waiting threads would wake each other forever
             self._changed.notify_all()
