@@ -290,7 +290,7 @@ class ActivePartition:
             try:
                 self._recover_files(segment, status, is_known=is_known)
             except DamagedLogError:
-                # a disk error may lose unflushed records, but cuts no log without a failed sync
+                # a disk error may lose unflushed records, but makes no log shorter without a failed sync
                 is_cut = segment.unknown_bytes() < 0 and not may_have_failed_sync(self.folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
@@ -309,7 +309,7 @@ class ActivePartition:
     def _recover_files(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
         """Make the files match the state, with any batches that another process wrote before it died."""
         unknown = segment.unknown_bytes()
-        # bytes in a page of this boot are in the kernel: if no batch ends there, the log is another file
+        # the kernel has all bytes before the end in a page of this boot: if no batch ends there, it is another file
         is_replaced = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.may_have_its_end()
         if unknown < 0 or is_replaced:
             # raises DamagedLogError, unless the other file has the same batches

@@ -174,7 +174,7 @@ class ReadableSegment:
     def damage(
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False
     ) -> DamagedLogError | None:
-        """The error if the log lacks records before `durable` or, unless `is_end_given`, has sound ones past it."""
+        """The error if the end in `numbers` is before `durable` or, unless `is_end_given`, sound batches follow."""
         numbers, trailing = self._numbers if numbers is None else numbers, self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
         location = {"file": self.file, "position": position, "offset": offset}
@@ -282,7 +282,7 @@ class ReadableSegment:
 
 
 class LogSegment(ReadableSegment):
-    """A segment for appends under the partition's lock. After a change that may be incomplete, it refuses others."""
+    """A segment for appends under the partition's lock. After an incomplete change it refuses further ones."""
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ class LogSegment(ReadableSegment):
             if any(entries):
                 self._files.write_entries(numbers_before, entries)
         except BaseException:
-            # what was written of the batches is cut off
+            # cut off what was written
             try:
                 self._files.cut(numbers_before)
             except StorageError:
@@ -542,8 +542,10 @@ class Unflushed(NamedTuple):
 
 def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], int]) -> bool:
     """True if `flush.messages` records are unflushed, or some are and the last sync was `flush.ms` ago."""
-    if unflushed.messages <= 0 or unflushed.messages >= config.flush_messages:
-        return unflushed.messages > 0
+    if unflushed.messages <= 0:
+        return False
+    if unflushed.messages >= config.flush_messages:
+        return True
     # abs: if the clock was set back, the true age is unknown, and a flush is due sooner
     return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
 

@@ -119,7 +119,7 @@ class StateRecord:
 
 
 def recovery_point(page_value: bytes | None, topic_id: str, active: Active) -> tuple[SegmentState | None, DurableEnd]:
-    """Return the recovery point of the `active` segment or None, and its durable end, from a page of any boot."""
+    """Return the `active` segment's recovery point or None, and the segment's durable end, by a page of any boot."""
     states: list[SegmentState | None] = [None, None]
     if page_value is not None and len(page_value) == RECORD_BYTES:
         version, _, _, topic = _HEADER.unpack_from(page_value)
@@ -178,7 +178,7 @@ class FlushOutcome(Enum):
 
 
 def packed_outcome(outcome: FlushOutcome, stem: str) -> bytes:
-    return boot_id() + outcome.value + stem.encode("ascii") if outcome != FlushOutcome.ENDED else b""
+    return b"" if outcome == FlushOutcome.ENDED else b"".join((boot_id(), outcome.value, stem.encode("ascii")))
 
 
 def outcome_in(page_value: bytes | None, stem: str) -> FlushOutcome:

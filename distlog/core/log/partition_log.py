@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 # longer active, and ends before them.
 #
 # The kernel reports a disk error to one process, which may be killed before it publishes the error. So the page has a
-# sync as started until its outcome is known. A process that finds it so writes the unflushed bytes again. Some syncs
-# include the indexes, and make a new recovery point, from which a restart walks the log.
+# sync as started until its outcome is known. A process that finds a started sync writes the unflushed bytes again.
+# Some syncs include the indexes, and make a new recovery point, from which a restart walks the log.
 
 #: A flush includes the indexes if the log has this many bytes after its recovery point, which a recovery walks.
 _RECOVERY_BYTES = 16 << 20
@@ -163,7 +163,7 @@ class PartitionFlush:
             segment = self._partition.active_segment()
             if segment is None:
                 return None
-            # under the lock: later versions may have the segment's seal, this one has not
+            # read under the lock: no seal of the segment is committed at this version, but one may follow
             version = self._partition.snapshots.snapshot.version
             return Appended(segment.state.base_offset, segment.next_offset, segment.stem, version)
 
@@ -355,7 +355,7 @@ class PartitionLog(PartitionFlush):
         """Check the batches, append them, and count them in the page; needs the lock."""
         data, rows, offsets_of_max_timestamp, min_timestamps, in_transaction = run
         active, snapshots = self._partition, self._snapshots
-        offset_count, newest, has_producers = check_headers(
+        offset_count, max_timestamp, has_producers = check_headers(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
         )
         segment = (active.active_segment() or begin_segments([active])[0]) if may_wait else active.ready_segment()
@@ -376,13 +376,13 @@ class PartitionLog(PartitionFlush):
             state = snapshots.snapshot.partitions[active.partition]
             time_ms = append_time(state, segment, self._clock())
             rows, offsets_of_max_timestamp, min_timestamps = with_append_times(data, rows, time_ms)
-            newest = time_ms
+            max_timestamp = time_ms
         if segment.next_offset + offset_count > MAX_LONG:
             raise InvalidRecordError(
                 "nothing was appended: the partition has no offsets left for these records; use another partition",
                 partition=self.partition,
             )
-        if segment.should_roll(data.nbytes, newest, segment.next_offset + offset_count - 1):
+        if segment.should_roll(data.nbytes, max_timestamp, segment.next_offset + offset_count - 1):
             if not may_wait:
                 raise WouldWaitError
             segment = roll(active)
@@ -392,6 +392,7 @@ class PartitionLog(PartitionFlush):
         # writes the base offsets into `data`, and the new headers into `headers`
         headers = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first_offset, headers)
+        # unused for batches without timestamps
         if len(offsets_of_max_timestamp):
             offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
         effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT
@@ -514,9 +515,8 @@ def check_headers(
     )
     check_batch_size(largest, config)
     if size > config.segment_size:
-        raise RecordTooLargeError(
-            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
-        )
+        text = "the batches are larger than segment.bytes: append fewer at once"
+        raise RecordTooLargeError(text, size=size, limit=config.segment_size)
     if verdict != NO_FAULT:
         raise InvalidRecordError(_RUN_FAULTS.get(verdict, _BAD_OFFSETS))
     return offset_count, newest, has_producers
@@ -644,7 +644,7 @@ class OpenLogs(Generic[Key]):
             unused = {key: self._logs[key] for key in self._idle.intersection(self._logs).difference(self._users)}
             self._idle = set(self._logs)
         for key, log in unused.items():
-            # first flush: the next process writes records again that are unflushed at a close
+            # flush first: after a close with unflushed records, the next process must write these again
             if log.has_unflushed():
                 self._flush(key)
             with self._lock:

@@ -75,7 +75,8 @@ if TYPE_CHECKING:
 # <stem>.snapshot          the states at the start of this segment
 # <offset:020d>.snapshot   the states at this offset: where the log begins, or where a broker's log ended
 
-#: The bytes of sealed segments that are read for producers' last batches: five of 1 MiB for each of a dozen.
+#: The bytes of sealed segments that are read for the last batches of producers. A dozen producers may have five
+#: batches of 1 MiB each.
 RECALLED_BYTES = 64 << 20
 
 
@@ -172,7 +173,8 @@ class ProducerSnapshots:
         states_to_store = {
             (number, _log_start_after(snapshot.partitions[number], count)) for number, count in counts.items()
         }
-        missing, unneeded_files = states_to_store - self._stored_states if self._is_needed else set(), []
+        missing = states_to_store - self._stored_states if self._is_needed else set()
+        unneeded_files = []
         for partition, offset in sorted(missing):
             states = self._states(snapshot, partition, counts[partition])
             name = f"{paths.partition_dir(snapshot.name, partition)}/{offset:020d}{paths.SNAPSHOT_SUFFIX}"
@@ -248,10 +250,10 @@ class PartitionProducers:
         """Check the next batches; returns the last one in the log if the log has them already, else None."""
         self.catch_up(segment)
         now_ms = self._clock()
-        is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
-        producer_ids = None if is_time else {batch.producer_id for batch in batches}
+        is_check_due = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
+        producer_ids = None if is_check_due else {batch.producer_id for batch in batches}
         self._states.expire(now_ms, producer_ids, after_ms=self._expiration_ms)
-        self._expired_ms = now_ms if is_time else self._expired_ms
+        self._expired_ms = now_ms if is_check_due else self._expired_ms
         try:
             return self._states.check(batches, self._first)
         except OutOfOrderSequenceError:
@@ -451,9 +453,8 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
 
 def _raise_refusals(checked: CheckedRecords, verdicts: Bytes) -> None:
     if checked.status != OK:
-        raise InvalidRecordError(
-            "a record does not decode, or its offset is not the next one", record=int(checked.number)
-        )
+        text = "a record does not decode, or its offset is not the next one"
+        raise InvalidRecordError(text, record=int(checked.number))
     if not checked.refused:
         return
     errors = RecordErrors(
@@ -471,7 +472,7 @@ def _encoded(records: _Records, rows: npt.NDArray[Any], codec: int, config: Topi
         section = compress(codec, records.data[records.start : records.end], level)
     size = HEADER_SIZE + len(section)
     rows["size"] = size
-    rows["attributes"] = rows["attributes"] & ~CODEC_MASK | codec
+    rows["attributes"] = (rows["attributes"] & ~CODEC_MASK) | codec
     check_batch_size(size, config)
     data = new_array(size, np.uint8)
     data[HEADER_SIZE:] = np.frombuffer(section, np.uint8)
