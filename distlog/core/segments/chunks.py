@@ -94,7 +94,7 @@ class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
     A batch belongs to the slice that has its first byte. `times` and `keys`, a binary array, filter the records. The
-    slice `is_located` if a batch surely begins at its first byte, and another at its last.
+    slice `is_located` if its first batch is known to begin at the first byte, and its last batch at the last byte.
     """
 
     segment: SegmentInfo
@@ -187,7 +187,7 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
 
 
 def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs of `step` (positive), twice as many, ... offsets; `from_end`, the slices descend."""
+    """Cut `slices` into runs of `step` offsets, then 2 * `step`, and so on; `from_end`, `slices` and runs descend."""
     run, room = list[SegmentSlice](), step
     for part in slices:
         start, end = part.span
@@ -213,18 +213,18 @@ def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False
 def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[SegmentSlice], bool]:
     """The slices that hold the first `limit` records, and whether they hold just these."""
     parts: list[SegmentSlice] = []
-    exact = True
+    is_exact = True
     for part in slices:
         if limit <= 0:
             break
         if not part.segment.dense or part.is_filtered:
             parts.append(part)
-            exact = False
+            is_exact = False
             continue
         start, end = part.span
         parts.append(part._replace(end_offset=min(end, start + limit)))
         limit -= end - start
-    return parts, exact
+    return parts, is_exact
 
 
 def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:
@@ -260,6 +260,7 @@ def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tu
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position
+    # the entry after the last wanted offset may be of its own batch, which ends before the next entry
     entry = index.ceiling(part.end_offset - 1 - segment.shift)
     after = index.ceiling(entry.offset + 1) if entry else None
     stop = after.position if after else None
@@ -335,6 +336,7 @@ def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[
         batches: npt.NDArray[Any] = read_headers(data)
         batch_ends = np.append(0, batches["position"] + batches["size"])
         ends = [log_range.end for log_range in ranges]
+        # each range must end where a batch ends
         if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
             return batches
     except CorruptRecordError:
@@ -564,7 +566,7 @@ class StoredBatches:
                         raise self._shorter(position)
                     position += count
         except OSError as error:
-            # no socket gives this one
+            # only the file gives EIO: the caller handles the socket's errors
             if error.errno != errno.EIO:
                 raise
             raise StorageError(f"cannot read: {error.strerror}", file=self.name, position=position) from error

@@ -117,7 +117,7 @@ class ProducerStates:
                 self._first_offsets.pop(producer, None)
 
     def add_earlier_batches(self, earlier: ProducerStates) -> None:
-        """Add batches of `earlier`, the states at an earlier offset: a snapshot has one batch of a producer."""
+        """Add batches of `earlier`, the states at an earlier offset: a snapshot has only the last of a producer."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None:
@@ -131,7 +131,7 @@ class ProducerStates:
                 self._states[producer] = replace(state, heard_ms=former.heard_ms)
 
     def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check the next batches; a retry returns the earlier last batch. `first` checks new producers."""
+        """Check the next batches; for a retry, returns its last batch in the log. `first` checks new producers."""
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
@@ -183,8 +183,9 @@ def _kind_and_sequence(batch: BatchFields) -> tuple[int, int]:
     # the transaction of a batch that compaction emptied has ended; its marker may have been dropped
     kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
     # the group coordinator does not number its records
-    has_sequence = batch.base_sequence >= 0
-    return kind, increment_sequence(batch.base_sequence, batch.last_offset_delta) if has_sequence else NONE
+    if batch.base_sequence < 0:
+        return kind, NONE
+    return kind, increment_sequence(batch.base_sequence, batch.last_offset_delta)
 
 
 def _producer_batch(batch: BatchFields, kind: int, sequence: int, coordinator: int, shift: int = 0) -> ProducerBatch:
@@ -279,7 +280,7 @@ _CRC_START = 6
 
 
 def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.void]:
-    """The entries (ENTRY rows) of the snapshot `data`; CorruptIndexError for a bad one: use the one before."""
+    """The entries (ENTRY rows) of the snapshot `data`; CorruptIndexError if it is bad: use an earlier snapshot."""
     if len(data) < _HEADER.size:
         text = "a producer snapshot is cut off: restore it, or delete its file if the log is complete"
         raise CorruptIndexError(text, file=file or None)
@@ -328,11 +329,11 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Leave out non-transactional data batches that do not stay in a state: KEPT_BATCHES later ones replace them."""
     if len(rows) <= KEPT_BATCHES:
         return rows
-    data = np.flatnonzero(rows["attributes"] & CONTROL == 0)
+    data = np.flatnonzero((rows["attributes"] & CONTROL) == 0)
     order = data[np.argsort(rows["producer_id"][data], kind="stable")]
     producers = rows["producer_id"][order]
     later_batches = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
-    is_needed = rows["attributes"] & (CONTROL | TRANSACTIONAL) != 0
+    is_needed = (rows["attributes"] & (CONTROL | TRANSACTIONAL)) != 0
     is_needed[order[later_batches < KEPT_BATCHES]] = True
     sufficient: npt.NDArray[Any] = rows[is_needed]
     return sufficient

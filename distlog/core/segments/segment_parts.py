@@ -52,8 +52,8 @@ OPEN_LOGS = 16
 #: The largest GET, in bytes, of a remote file that is read from end to end; and the number of GETs that run ahead of
 #: the reader, which bounds the memory.
 WINDOW_BYTES, DEPTH = 8 << 20, 3
-#: The sizes of reads of an active log, each tried if smaller ones are too short: for small batches, two of a writer,
-#: the largest usual one.
+#: The sizes of reads of an active log, each tried if smaller ones are too short: they fit small batches, two batches
+#: of a writer, and the largest usual batch.
 _READ_BYTES = (32 << 10, 512 << 10, 2 << 20)
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
 
 
 # Similar segments have their batches at the same positions and offsets. Only the checksums of their first and last
-# batch, which the metadata has, distinguish their logs. So a read that begins later checks the first checksum, too.
+# batch, which the metadata has, distinguish their logs. So a read from the middle of a log also checks the first one.
 
 
 class IdentifiedLogs:

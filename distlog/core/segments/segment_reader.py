@@ -127,7 +127,8 @@ class SegmentReader:
         """The batches of located slices, which are small, as one chunk."""
         parts, ranges, start = self._located_batches(slices), list[LogRange](), 0
         for part, data in zip(slices, parts, strict=True):
-            end, first_offset = start + len(data), -1 if part.start_position > 0 else part.segment.stored_base_offset
+            end = start + len(data)
+            first_offset = -1 if part.start_position > 0 else part.segment.stored_base_offset
             ranges.append(LogRange(part, self.part(part.segment), part.start_position, start, end, first_offset))
             start = end
         return chunk_of_files(ranges, memoryview(b"".join(parts)))
@@ -154,7 +155,7 @@ class SegmentReader:
             return [next(complete) if data is None else data for data in parts]
 
     def _first_read(self, part: SegmentSlice) -> _FirstRead:
-        """The bytes with the size of the last batch: of a log in a store, mostly all batches, by one request."""
+        """The first read: the header of the last batch, with its size; in a store, probably all batches."""
         start = part.end_position - 1
         end = min(start + LOG_OVERHEAD, part.segment.log_bytes)
         if self.storage.is_local:
@@ -218,9 +219,9 @@ class SegmentReader:
     ) -> Iterator[Chunk]:
         """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""
         segment, log = part.segment, self.part(part.segment)
-        following = -1 if position > 0 else segment.stored_base_offset
+        next_offset = -1 if position > 0 else segment.stored_base_offset
         if position > 0 and self.storage.is_local:
-            # files are replaced, and to check again costs little when the file is opened anyway
+            # the file may have been replaced: another check costs little, as the file is opened anyway
             self._identified.forget(segment)
         with self._explained([segment]):
             file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
@@ -234,18 +235,19 @@ class SegmentReader:
         walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, hint=hint)
         batches, size = iter(walk), 0
         try:
-            while walk.position < part.end_position and following < part.end_offset - segment.shift:
+            while walk.position < part.end_position and next_offset < part.end_offset - segment.shift:
                 try:
                     walked = next(batches, None)
                     if walked is None:
                         raise cut_short(LogRange(part, log, walk.position, 0, 0), 0)
                 except CorruptRecordError:
-                    # the caller's next read begins with it
+                    # the caller's next read begins with the bad bytes, and raises
                     if size and most_bytes is not None:
                         return
                     raise
-                chunk = chunk_of_batches(LogRange(part, log, walked.position, 0, len(walked.data), following), walked)
-                if following < 0:
+                log_range = LogRange(part, log, walked.position, 0, len(walked.data), next_offset)
+                chunk = chunk_of_batches(log_range, walked)
+                if next_offset < 0:
                     # an index led here
                     _check_start(chunk)
                 if owned := _owned(chunk):
@@ -253,7 +255,7 @@ class SegmentReader:
                     size += len(owned.data)
                 if walked.position == 0:
                     self._identified.add(segment)
-                following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
+                next_offset = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
                 if size and most_bytes is not None:
                     if size + walk.next_size > most_bytes:
                         return
@@ -274,7 +276,7 @@ class SegmentReader:
             return data
 
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
-        """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""
+        """The position of a batch at or before the first owned one, and a likely end of the last owned one."""
         segment = part.segment
         if part.is_located:
             return part.start_position, min(part.end_position - 1 + spare_bytes(segment), segment.log_bytes)
@@ -298,7 +300,7 @@ class SegmentReader:
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
         """The time index's last entry below `timestamp_ms` (stored offset), or None without a usable index."""
         if segment.append_time_ms >= 0:
-            # its entries have the times that the batches were written with
+            # the time index has the times with which the batches were written
             return None
         index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
         if index is None:
@@ -344,7 +346,7 @@ class SegmentReader:
             raise
 
 
-#: The most pairs of a key and a batch that are known of all active segments but one: 12 bytes each.
+#: The most pairs of a key and a batch that TailKeys remembers, unless one segment has more: 12 bytes each.
 _MOST_PAIRS = 1 << 24
 
 
@@ -446,7 +448,8 @@ def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
     group: Group = []
     held = 0
     for part in slices:
-        size, is_small = part.estimated_bytes if part.is_located else part.segment.log_bytes, _small(part)
+        size = part.estimated_bytes if part.is_located else part.segment.log_bytes
+        is_small = _small(part)
         if group and (not is_small or held + size > room or not _is_alike(group[-1], part)):
             yield group
             group, held, room = [], 0, GROUP_BYTES
@@ -505,6 +508,7 @@ def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
     if _small(group[0]):
         return [_chunk_of(reader, group)]
     chunks = reader.chunks(group[0])
+    # the first chunk is read now, the others when they are used
     return chain(list(islice(chunks, 1)), chunks)
 
 

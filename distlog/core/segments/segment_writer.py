@@ -103,7 +103,7 @@ class SegmentWriter:
         return self._segment is not None and self._segment.is_uploading
 
     def close(self) -> list[SegmentInfo]:
-        """Make all durable; returns the segments, each from offset 0 on. The commit sets append times."""
+        """Make all files durable; returns the segments, each from offset 0 on. The commit sets append times."""
         if self._is_aborted:
             raise StorageError("cannot close: the segment was aborted", partition=self._partition)
         with self._rows_of_partition():
@@ -130,7 +130,7 @@ class SegmentWriter:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans
-        # relative to their batches, since each segment has offsets from 0 on
+        # relative to their batches, since each segment has offsets from 0 on; unused for batches without timestamps
         deltas_of_max = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
         while first < len(batches):
@@ -197,8 +197,9 @@ class Bundles:
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
-        self._has_several = held_bytes is not None and not storage.is_local
-        #: Increases whenever segments took in `held_bytes`; segments of earlier generations end at their next write.
+        # with a limit in a store, segments end to free memory; otherwise they get files of their own
+        self._has_generations = held_bytes is not None and not storage.is_local
+        #: Increases after each `held_bytes` of new data; segments of earlier generations end at their next write.
         self.generation = 0
         self._generation_bytes = 0
         self._partitions: set[int] = set()
@@ -218,14 +219,14 @@ class Bundles:
 
     def has_room_for(self, log_bytes: int) -> bool:
         """True if a segment of `log_bytes` that is still being written may be held for a bundle."""
-        has_memory = self._has_several or self._open_bytes <= self._held_bytes
+        has_memory = self._has_generations or self._open_bytes <= self._held_bytes
         return self.is_shared and log_bytes <= LARGEST_PART and has_memory
 
     def count_held(self, change: int) -> None:
         with self._lock:
             self._open_bytes += change
             self._generation_bytes += max(change, 0)
-            if self._has_several and self.is_shared and self._generation_bytes > self._held_bytes:
+            if self._has_generations and self.is_shared and self._generation_bytes > self._held_bytes:
                 self.generation, self._generation_bytes = self.generation + 1, 0
 
     def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
@@ -239,7 +240,7 @@ class Bundles:
             bundle.segments[partition] = parts
             self._sealed_bytes += sum(map(_size, parts.values()))
             # sealed segments, and the open ones of the next generation, may each have half of the memory
-            if self._sealed_bytes > self._held_bytes // (2 if self._has_several else 1):
+            if self._sealed_bytes > self._held_bytes // (2 if self._has_generations else 1):
                 self._write_bundles()
             return bundle.stem
 
@@ -263,7 +264,8 @@ class Bundles:
 
     def _parts_of(self, bundle: _Bundle) -> Iterator[Buffer]:
         """Yield the bytes of a bundle; notes the position of each part."""
-        page, position, segments = PAGE_BYTES if self._storage.is_local else 1, 0, sorted(bundle.segments.items())
+        page = PAGE_BYTES if self._storage.is_local else 1
+        position, segments = 0, sorted(bundle.segments.items())
         logs = [(number, ".log", parts[".log"]) for number, parts in segments]
         indexes = [(number, *part) for number, parts in segments for part in parts.items() if part[0] != ".log"]
         for partition, suffix, buffers in logs + indexes:
@@ -304,9 +306,10 @@ def write_bundle(
     part_bytes: int | None = None,
 ) -> list[Longs]:
     """Write a durable bundle of logs and indexes, each kind back to back; returns their positions, or OWN_FILE."""
-    sizes, page = np.ascontiguousarray(sizes, np.int64), PAGE_BYTES if storage.is_local else 1
-    rooms = -(-sizes // page) * page
-    positions = np.cumsum(rooms) - rooms
+    sizes = np.ascontiguousarray(sizes, np.int64)
+    page = PAGE_BYTES if storage.is_local else 1
+    padded_sizes = sizes + (-sizes % page)
+    positions = np.cumsum(padded_sizes) - padded_sizes
     log, end = data, int(positions[-1] + sizes[-1])
     if page > 1:
         log = np.zeros(end, np.uint8)
@@ -391,7 +394,8 @@ class SegmentFile:
             index_bytes=config.segment_index_bytes,
             key_index=config.key_index_enable,
         )
-        self._bundles, self._generation = bundles, bundles.generation if bundles else 0
+        self._bundles = bundles
+        self._generation = bundles.generation if bundles else 0
         self._held: list[Buffer] = []
         self._stream: ObjectWriter | None = None
 
@@ -517,14 +521,14 @@ class SmallSegments:
             storage, stem, data, sizes, [(indexes, np.where(has_times, TIME_ENTRY.itemsize, 0))]
         )
         view = memoryview(self.encoded.data)
-        starts, append_time = batches["position"].tolist(), self.form.append_time is not None
+        starts, has_append_time = batches["position"].tolist(), self.form.append_time is not None
         numbers = {
             "partition": self.partitions,
             "next_offset": deltas.astype(np.int64) + 1,
             "record_count": batches["record_count"],
             "log_bytes": sizes,
             "time_index_bytes": np.where(has_times, TIME_ENTRY.itemsize, 0),
-            "first_timestamp": newest_ms if append_time else batches["base_timestamp"],
+            "first_timestamp": newest_ms if has_append_time else batches["base_timestamp"],
             "max_timestamp": newest_ms,
             "offset_of_max_timestamp": self.encoded.offsets_of_max_timestamp,
             "leader_epoch": np.maximum(batches["leader_epoch"], -1),
@@ -533,7 +537,7 @@ class SmallSegments:
                 crc32c(view[start : start + size]) for start, size in zip(starts, sizes.tolist(), strict=True)
             ],
             "min_timestamp": self.encoded.min_timestamps,
-            "append_time_ms": np.full(count, TIME_OF_COMMIT if append_time else -1),
+            "append_time_ms": np.full(count, TIME_OF_COMMIT if has_append_time else -1),
             "offset_index_crc32c": np.zeros(count, np.int64),
             "time_index_crc32c": np.where(has_times, crcs_of_rows(rows), 0),
             "txn_index_crc32c": np.zeros(count, np.int64),
@@ -611,24 +615,24 @@ def _segments(
 ) -> Iterator[WrittenSegment]:
     segment: SegmentFile | None = None
     held: list[ValidBatch] = []
-    time, now_ms = RollTime(time_span(snapshot.config)), handle.clock()
+    roll_time, now_ms = RollTime(time_span(snapshot.config)), handle.clock()
     for valid in batches:
         if segment is not None and not (
-            segment.room(valid.rows, np.array([segment.next_offset])) and time.room(valid.rows, now_ms)
+            segment.room(valid.rows, np.array([segment.next_offset])) and roll_time.room(valid.rows, now_ms)
         ):
             yield WrittenSegment(segment.seal_appended(handle.clock()), held)
             segment, held = None, []
         if segment is None:
             stem = paths.new_stem(snapshot.version, handle.new_id())
             segment = SegmentFile(handle.storage, handle.name, partition, stem, snapshot.config, bundles)
-            time.open(valid.rows[0], valid.min_timestamp, now_ms)
+            roll_time.open(valid.rows[0], valid.min_timestamp, now_ms)
         base = np.array([segment.next_offset])
-        newest = (
+        offset_of_max = (
             base + valid.offset_of_max_timestamp
             if valid.offset_of_max_timestamp >= 0
             else np.array([valid.offset_of_max_timestamp])
         )
-        segment.write(valid.data, valid.rows, base, newest, np.array([valid.min_timestamp]))
+        segment.write(valid.data, valid.rows, base, offset_of_max, np.array([valid.min_timestamp]))
         held.append(valid)
     if segment is not None:
         yield WrittenSegment(segment.seal_appended(handle.clock()), held)
