@@ -24,7 +24,7 @@ Ranges = Mapping[int, tuple[int, int]]
 class Conditions:
     """The bounds of a filter: no record outside passes it; if it `is_exact`, all inside pass.
 
-    Unbounded `times` also pass records without a time. `keys` is None for all, and for records without a key.
+    Unbounded `times` also pass records without a time. If `keys` is None, all keys pass, and records without a key.
     """
 
     partitions: frozenset[int]
@@ -50,6 +50,7 @@ class Conditions:
             keys = frozenset(value for value in values if isinstance(value, bytes))
             return self & replace(self, keys=keys) if operator in ("=", "in") else self.inexact()
         numbers = frozenset(value for value in values if isinstance(value, int))
+        # the bounds are in ms: they are rounded to the ms that satisfy the comparison
         unit = 1000 if column == "timestamp" else 1
         low = MIN_LONG if operator[0] == "<" else -(-min(numbers) // unit)
         high = MAX_LONG if operator[0] == ">" else max(numbers) // unit
@@ -69,12 +70,13 @@ class Conditions:
         return replace(self, is_exact=False)
 
     def __and__(self, other: Conditions) -> Conditions:
+        key_sets = [keys for keys in (self.keys, other.keys) if keys is not None]
         return Conditions(
             self.partitions & other.partitions,
             max(self.start, other.start),
             min(self.end, other.end),
             self.times.within(other.times),
-            other.keys if self.keys is None else self.keys if other.keys is None else self.keys & other.keys,
+            frozenset.intersection(*key_sets) if key_sets else None,
             self.is_exact and other.is_exact,
         )
 
@@ -86,14 +88,15 @@ class Conditions:
             return self
         oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
         keys = None if self.keys is None or other.keys is None else self.keys | other.keys
-        is_by_keys = replace(self, keys=None) == replace(other, keys=None) and self.is_exact
+        # bounds that differ in more than their keys hold records between the two
+        differs_by_keys = replace(self, keys=None) == replace(other, keys=None)
         return Conditions(
             self.partitions | other.partitions,
             min(self.start, other.start),
             max(self.end, other.end),
             TimeRange(oldest, newest),
             keys,
-            is_exact=is_by_keys,
+            is_exact=differs_by_keys and self.is_exact,
         )
 
     @property

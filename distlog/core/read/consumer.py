@@ -76,7 +76,7 @@ class Consumer:
         self._longest_pause_s = longest_s if options.poll_interval is None else options.poll_interval
         self._first_pause_s = min(first_s, self._longest_pause_s)
         self._window: Window | None = None
-        #: The offsets at which partitions were cut off, if these are below their positions.
+        #: By partition, the offset at which the log was cut off, if that was below this consumer's position.
         self._cuts: dict[int, int] = {}
         self._use_lock, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
@@ -180,6 +180,7 @@ class Consumer:
                 continue
             if delivery is not None:
                 return delivery
+            # the loop below does not check the timeout while a renewal is due
             if self._assignment.due_s() <= 0 and self._remaining_s(idle_since) <= 0:
                 return None
             while not (self._is_closed or (due_s := self._assignment.due_s()) <= 0 or self._refresh()):
@@ -353,9 +354,9 @@ def reset_group(
         raise InvalidConfigError("set either the new offsets, or a group of Kafka clients to copy", group=group)
     if kafka is not None:
         # where retention has passed an offset, the log start applies, as in Kafka
-        starts = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
+        log_starts = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
         committed = kafka_positions(handle, kafka, since_ms=snapshot.replaced_ms)
-        to = {number: max(starts[number], offset) for number, offset in committed.items() if number in starts}
+        to = {number: max(log_starts[number], offset) for number, offset in committed.items() if number in log_starts}
         if not to:
             raise GroupNotFoundError("this group of Kafka clients has no committed offset in the topic", group=kafka)
     count = len(snapshot.partitions)
@@ -396,7 +397,7 @@ class ConsumedLog:
     def refresh(self, *, forced: bool = False) -> bool:
         """Load the newest snapshot if anything may be new, or if `forced`; returns whether it is another one."""
         self._is_stale, self.cuts = self._is_stale or forced, {}
-        # the watch is asked each time, since its last value must be older than the state that is read
+        # call `changed` each time: the pages' values that it notes must be older than the state that is read
         if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):
             return False
         self._is_stale = True
@@ -438,7 +439,8 @@ def start_offsets(
     offsets: dict[int, int] = {}
     times: dict[int, int] = {}
     for number in partitions:
-        value, state = start.get(number) if isinstance(start, Mapping) else start, snapshot.partitions[number]
+        state = snapshot.partitions[number]
+        value = start.get(number) if isinstance(start, Mapping) else start
         if isinstance(value, str | date):
             times[number] = to_ms(value, round_up=True)
             continue
@@ -586,9 +588,8 @@ class GroupAssignment(ConsumerAssignment):
         checked = {number: whole_number("offset", offset) for number, offset in (positions or {}).items()}
         for number, offset in checked.items():
             if number not in self.position:
-                raise TopicNotFoundError(
-                    "this member does not own the partition: commit only those in `position`", partition=number
-                )
+                text = "this member does not own the partition: commit only those in `position`"
+                raise TopicNotFoundError(text, partition=number)
             low, high = self._committed[number], self.position[number]
             if not low <= offset <= high:
                 raise OffsetOutOfRangeError(

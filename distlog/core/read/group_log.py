@@ -160,9 +160,8 @@ class GroupLog:
             text = "this storage ignores case, and a group's name differs in case alone: choose another name"
             raise InvalidConfigError(text, group=self.group, existing=state.group)
         if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
-            raise CorruptMetadataError(
-                "the file belongs to another group or version: delete it to return to the previous version", file=file
-            )
+            text = "the file belongs to another group or version: delete it to return to the previous version"
+            raise CorruptMetadataError(text, file=file)
         return state
 
     def _file(self, version: int) -> str:
@@ -281,8 +280,8 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
     assigned: dict[int, str] = {}
     counts = dict[str, int]()
     for member, numbers in owned.items():
-        room = share + (len(numbers) > share and extra > 0)
-        extra -= room > share
+        has_extra = len(numbers) > share and extra > 0
+        room, extra = share + has_extra, extra - has_extra
         assigned |= dict.fromkeys(numbers[:room], member)
         counts[member] = len(numbers[:room])
     free = [number for number in range(partitions) if number not in assigned]
@@ -367,7 +366,7 @@ def _rows(state: GroupState, snapshot: Snapshot) -> Iterator[dict[str, object]]:
 def reset_positions(
     log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool
 ) -> GroupState:
-    """Set `positions`, in a new group those `missing` too, and end all memberships; `is_empty` allows none."""
+    """Set `positions`, in a new group also the `missing` ones. Ends all memberships; `is_empty`: raises if any."""
     first = log.load()
     race = GroupRace(log, first)
     for state in race:
@@ -418,11 +417,11 @@ def group_files(
 ) -> tuple[list[FileInfo], list[FileInfo]]:
     """List the files of the topic's groups, only on a local disk, and of groups of dropped topics."""
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
-    files: tuple[list[FileInfo], list[FileInfo]] = [], []
+    live_files, dropped_files = list[FileInfo](), list[FileInfo]()
     listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
     for folder, listed in zip(listed_folders, _map_names(storage, storage.list, listed_folders), strict=True):
-        files[not folder.startswith(live)].extend(listed)
-    return files
+        (live_files if folder.startswith(live) else dropped_files).extend(listed)
+    return live_files, dropped_files
 
 
 def _map_names(storage: Storage, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
@@ -459,7 +458,7 @@ NameOf = Callable[[Sequence[Member]], str]
 # A member lives as long as it sends heartbeats: in its own file, which other members only list, and by the versions
 # that it puts. Its lease starts before the put of a heartbeat, and ends before other members, which wait a little
 # longer and then list again, can acquire its partitions. A heartbeat is valid if its put returned within the previous
-# lease: then that list has it. A later member renews its lease by a version of the group's log, as it joins.
+# lease: then that list has it. Otherwise the member renews its lease by a version of the group's log, as at a join.
 @dataclass(slots=True)
 class Membership:
     """This process in a group; from `sync` on it is a member until `leave`. Times are in seconds; for one thread."""
@@ -535,7 +534,9 @@ class Membership:
             self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
         if is_due:
             assigned = assignment(after.members, after.owners, after.partitions)
-            is_waiting = any(owner == self.id != after.owners.get(number) for number, owner in assigned.items())
+            is_waiting = any(
+                owner == self.id and after.owners.get(number) != self.id for number, owner in assigned.items()
+            )
             pace = FREQUENT.refresh if is_waiting else self.pace.refresh
             self._refresh_due = min(self._list_due, self.clock() + self.lease_s * pace)
 
@@ -617,7 +618,8 @@ class Membership:
                 self._lapsed[member.id] = member.beat
             else:
                 self._list_due = min(self._list_due, end)
-        # a heartbeat in flight when its member was declared dead, or of a member that joined after the list
+        # an id that is unknown in one list may be of a member that joined since; in two lists, it is of a member that
+        # was declared dead while its heartbeat was in flight
         unknown_ids = heartbeats.keys() - _ids(state)
         self.log.forget(unknown_ids & self._unknown_ids)
         self._unknown_ids = frozenset(unknown_ids)

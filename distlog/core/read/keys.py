@@ -87,7 +87,7 @@ def _of_batches(part: SegmentSlice, positions: Longs) -> Iterator[SegmentSlice]:
 
 
 def near_rows(positions: Longs) -> list[slice]:
-    """The runs of ascending positions of batches that one read is best for."""
+    """Cut ascending positions of batches into runs, each of which is best read at once."""
     ends = np.flatnonzero(np.diff(positions, append=MAX_LONG) > INDEX_WORTH_BYTES) + 1
     return [slice(start, end) for start, end in pairwise([0, *ends.tolist()])]
 

@@ -27,8 +27,8 @@ _FIRST_SEGMENTS = 4
 def last_records(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isolation: IsolationLevel) -> Records:
     """The last record of each of the distinct `keys`, a binary array, that has records.
 
-    That is the last record in the partition that the default partitioner gives the key. Without one, another
-    partitioner may have chosen other partitions: it is the newest of the last records in these.
+    That is the last record in the partition that the default partitioner gives the key. If there is none, another
+    partitioner may have chosen other partitions: then the newest of their last records is returned.
     """
     records, count = Records(), len(snapshot.partitions)
     partitions = _default_partitions(keys, count)
@@ -72,7 +72,7 @@ def _default_partitions(keys: pa.Array, count: int) -> Longs:
 
 
 class _PartitionSearch:
-    """Searches a partition for the last record of each key, newest segments first; `keys` are still missing."""
+    """Searches a partition for the last record of each key, newest segments first; `keys` are those not found yet."""
 
     def __init__(self, reader: SegmentReader, isolation: Isolation, keys: pa.Array) -> None:
         self._reader, self._isolation = reader, isolation
@@ -95,21 +95,24 @@ class _PartitionSearch:
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
         positions, rows = (column[is_inside] for column in batches)
         while len(self.keys) and len(positions):
-            last = np.full(len(hashes), -1)
-            last[rows] = positions
+            # by hash: the position of its last batch; positions ascend, so the last assignment stays
+            last_positions = np.full(len(hashes), -1)
+            last_positions[rows] = positions
             rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))
-            order = np.argsort(last[rows_of_keys], kind="stable")
-            order = order[last[rows_of_keys[order]] >= 0]
-            firsts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
-            for run in near_rows(last[rows_of_keys[order]]):
+            order = np.argsort(last_positions[rows_of_keys], kind="stable")
+            order = order[last_positions[rows_of_keys[order]] >= 0]
+            # by hash: the position from which on its batches were read
+            read_starts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
+            for run in near_rows(last_positions[rows_of_keys[order]]):
                 of_run, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
-                firsts[of_run] = last[of_run[0]]
+                start, last = int(last_positions[of_run[0]]), int(last_positions[of_run[-1]])
+                read_starts[of_run] = start
                 # without other keys, whose later batches may not be read yet
-                located = part.located(int(last[of_run[0]]), int(last[of_run[-1]]))._replace(keys=keys)
+                located = part.located(start, last)._replace(keys=keys)
                 if len(keys) > 1 or not self._read_point(located):
                     slices.append(located)
             self._read(slices)
-            is_before = positions < firsts[rows]
+            is_before = positions < read_starts[rows]
             positions, rows = positions[is_before], rows[is_before]
 
     def _read_point(self, part: SegmentSlice) -> bool:
@@ -126,9 +129,9 @@ class _PartitionSearch:
     def _read(self, slices: Sequence[SegmentSlice]) -> None:
         """Take the last record of each key of the slices, which ascend; keep the keys that are still missing."""
         for batch in read_slices(self._reader, slices, COLUMNS, self._isolation, max_workers=1):
-            codes = numbers_of(batch["key"].dictionary_encode().indices)[::-1]
-            last = len(codes) - 1 - np.unique(codes, return_index=True)[1]
-            for record in to_records(batch.take(integers(last))):
+            reversed_codes = numbers_of(batch["key"].dictionary_encode().indices)[::-1]
+            last_rows = len(reversed_codes) - 1 - np.unique(reversed_codes, return_index=True)[1]
+            for record in to_records(batch.take(integers(last_rows))):
                 assert record.key is not None
                 self.records[record.key] = record
         self.keys = self.keys.filter(booleans([key not in self.records for key in self.keys.to_pylist()]))
