@@ -154,7 +154,7 @@ MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 
 def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """Merge close ranges (path, start, end). Returns them, and for each range the index of its merged range."""
+    """Merge close ranges (path, start, end). Returns the merged ones, and for each of `ranges` the index in these."""
     merged: list[tuple[str, int, int]] = []
     merged_indexes = [0] * len(ranges)
     for index in sorted(range(len(ranges)), key=ranges.__getitem__):

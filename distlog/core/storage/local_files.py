@@ -57,7 +57,7 @@ _FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC
 #: Opens a folder that need not be readable, for a path or a delete, where the system has the flag.
 _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
-#: The bytes that are gathered before they are written, and from which on `write_behind` doesn't copy the data.
+#: The bytes that are gathered before they are written, and the least bytes that `write_behind` writes without a copy.
 _GATHER_BYTES, _MIN_UNCOPIED_BYTES = BLOCK_BYTES // 2, 1 << 18
 #: A buffer up to this size is allocated without a check of the files' sizes.
 _UNCHECKED_BYTES = 8 << 20
@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend of absolute paths in `root`; deletes and lists no links, and unless `follows_links` reads none."""
+    """The backend of absolute paths in `root`. Only reads may follow links, if it `follows_links`."""
 
     def __init__(self, counters: StorageCounters, root: str, *, follows_links: bool = True) -> None:
         self._counters, self._root, self._follows_links = counters, root, follows_links
@@ -169,7 +169,8 @@ class LocalFiles:
             existing = resolve_put(
                 link, lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1), path, LOCAL_ERRORS, Deadline(timeout_s)
             )
-            put_time.time_ms = _linked_ms(temporary) if existing == data and next(attempts) == 1 else 0
+            is_only_attempt = next(attempts) == 1
+            put_time.time_ms = _linked_ms(temporary) if existing == data and is_only_attempt else 0
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -195,9 +196,8 @@ class LocalFiles:
         try:
             sync_folder(folder)
         except OSError as error:
-            raise CommitStateUnknownError(
-                f"the file was written, but its folder cannot be made durable: {error.strerror}", folder=folder
-            ) from error
+            text = f"the file was written, but its folder cannot be made durable: {error.strerror}"
+            raise CommitStateUnknownError(text, folder=folder) from error
 
     def open_write(self, path: str, part_bytes: int | None = None) -> LocalWriter:
         return LocalWriter(path, self._counters)
@@ -394,9 +394,8 @@ class LocalWriter(ObjectWriter):
         if self._file is None:
             raise StorageError("cannot write: the file is closed", file=self._path)
         if self._is_broken:
-            raise StorageError(
-                "cannot write: an earlier write of this file failed; rewrite the file from its start", file=self._path
-            )
+            text = "cannot write: an earlier write of this file failed; rewrite the file from its start"
+            raise StorageError(text, file=self._path)
         return self._file
 
     def close(self) -> None:
@@ -514,7 +513,7 @@ class LocalErrors(ErrorClassifier):
         failure = super().failure(action, path, error)
         if not isinstance(error, OSError) or error.errno not in _FULL_ERRNOS:
             return failure
-        # of the disk; a quota may leave fewer
+        # the free bytes of the disk: a quota may leave fewer
         free_bytes = None
         with suppress(OSError):
             status = os.statvfs(os.path.dirname(path))
@@ -764,7 +763,7 @@ def map_shared(file: int, length: int, *, writable: bool = True) -> memoryview:
 
 
 class SparseMap:
-    """A mapped file with few small reads, whose bytes `announce` prefetches; nothing else should be."""
+    """A mapped file with few small reads: `announce` prefetches their bytes, and nothing else may be prefetched."""
 
     def __init__(self, file: int) -> None:
         self._file = file

@@ -90,7 +90,8 @@ class SharedPage:
         self._counters = self._page[_COUNTERS_AT:_COUNTERS_END].cast("q")
         self._is_counter_boot_checked = False
         # a copy may be older than the page, or newer after a power loss, so the first write copies everything
-        self._copy, self._is_copied = None if copy is None else copy._page, False
+        self._copy = None if copy is None else copy._page
+        self._is_copied = False
 
     @property
     def holder(self) -> int:
@@ -286,7 +287,7 @@ class FileLock:
         self._file = self._locked_file = -1
         self._is_held = False
         self._page: SharedPage | None = None
-        # when this process last began to find the lock held by another holder, and when it last found it held
+        # the first and the last time at which this process found the lock held, with no more than _LONG_S in between
         self._first_refusal_s: float | None = None
         self._last_refusal_s, self._is_logged = 0.0, False
         _locks.add(weakref.ref(self, _locks.discard))
@@ -480,8 +481,9 @@ def _create_lock_file(path: str) -> None:
 
 def _keep_readers_out(file: int) -> None:
     """Let the classes of users that may write a file also read it, and no other class."""
-    writers = _mode_of(file) & 0o022
-    _set_mode_if_owner(file, 0o600 | writers | writers << 1)
+    write_bits = _mode_of(file) & 0o022
+    read_bits = write_bits << 1
+    _set_mode_if_owner(file, 0o600 | write_bits | read_bits)
 
 
 def _mode_of(file: int) -> int:

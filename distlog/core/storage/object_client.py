@@ -187,7 +187,7 @@ class PutProof:
 
 @dataclass(slots=True)
 class KnownClient:
-    """An fsspec client, whether its server has answered once, and by bucket the proof of its conditional puts."""
+    """An fsspec client. `has_answered` is True once its server has replied; `proofs` are by bucket."""
 
     client: Any
     has_answered: bool = False
@@ -367,7 +367,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ClientTable:
-    """The meanings of a store's replies to one client. Its error code takes precedence over the HTTP status."""
+    """The meanings of a store's replies to one client. A reply's error code takes precedence over its HTTP status."""
 
     name: str
     reply: Callable[[BaseException], Reply | None]

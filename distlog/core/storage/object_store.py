@@ -82,7 +82,7 @@ class ObjectStore:
         return retried(call, action, path, self._errors, Deadline(timeout_s, min_pauses=min_pauses))
 
     def retried_in_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """Same as `retried`, for a request that needs only the bucket: a missing one is not FileNotFoundError."""
+        """Same as `retried`, for a request that needs only the bucket: FileNotFoundError becomes a StorageError."""
         try:
             return self.retried(action, path, call)
         except FileNotFoundError as error:
@@ -115,7 +115,7 @@ class ObjectStore:
         self.retried_in_bucket("put", path, lambda: self._put(path, data))
 
     def _put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        # by attempt
+        # the times of the replies, by attempt
         reply_times: list[list[int]] = []
 
         def create() -> bytes:
@@ -241,9 +241,8 @@ class ObjectStore:
             left_s = timeout_s - (time.monotonic() - start_s)
             if left_s <= 0:
                 # no other probe: waiting writers would time out one after the other
-                raise StorageError(
-                    "nothing was written: the storage did not answer another writer; try again", folder=folder
-                )
+                text = "nothing was written: the storage did not answer another writer; try again"
+                raise StorageError(text, folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
             check_one_wins(
                 lambda data: self._put_if_absent(path, data, left_s, PutTime()), lambda: self.delete([path]), folder
@@ -320,9 +319,8 @@ class ObjectStore:
         else:
             raise StorageError("the storage lost a new object: check what else deletes files here", file=path)
         if written_ms == MAX_LONG:
-            raise StorageError(
-                "this storage does not report when an object was written: use another storage", file=folder
-            )
+            text = "this storage does not report when an object was written: use another storage"
+            raise StorageError(text, file=folder)
         return written_ms
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:

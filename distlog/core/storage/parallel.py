@@ -38,7 +38,7 @@ class WorkerThreads:
 
     def __init__(self, size: int, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        # what `put` pops from the right: False for an idle thread; without one, True for a thread that it may start
+        # `put` pops from the right: False for each idle thread; then, True for each thread that may be started
         self._tokens = deque([True] * size)
         self._threads: list[threading.Thread] = []
         self._work_queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -53,7 +53,7 @@ class WorkerThreads:
         try:
             is_new = self._tokens.pop()
         except IndexError:
-            return
+            return  # all threads are busy: the first that has ended its work does this
         if is_new:
             self._start()
 

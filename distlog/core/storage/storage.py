@@ -278,7 +278,7 @@ _REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<location>.*)"
 _LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
 _REMOTE_WITHOUT_SLASHES = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-#: By protocol: why an address cannot hold a topic, and what to use instead; without the address, a possible secret.
+#: By protocol: why an address cannot hold a topic, and what to use instead; without the address, which may be secret.
 _REFUSED_PROTOCOLS = {
     "hdfs": "hdfs:// cannot hold a topic: it has no put-if-absent; use s3://bucket/folder, gs://, abfs:// or a path",
     **dict.fromkeys(
@@ -552,8 +552,10 @@ def check_store(
         "clock": partial(_check_clock, folder, clock),
         "a race for one name": partial(_check_races, folder),
     }
-    # after an error: the remaining checks are skipped; a store that refused the first put has no files to delete
-    has_failed, is_clean = False, False
+    # after an error the remaining checks are skipped
+    has_failed = False
+    # a store that refused the first put has no files to delete
+    is_clean = False
     try:
         for name, check in checks.items():
             if has_failed:
