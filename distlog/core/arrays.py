@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# pandas imports it, and Python would release its lock after a fork before which it was not held: see `_import_pandas`
+# before `_import_pandas` imports it during a fork: then Python would release its lock, but would not have acquired it
 import concurrent.futures.thread  # noqa: F401
 import os
 import re

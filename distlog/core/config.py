@@ -341,15 +341,14 @@ _SIZES = {
 def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
     """The end of an error for a number with a unit, as in 7d: the number alone, if allowed and unambiguous."""
     units = _SIZES if name.endswith(".bytes") else _TIMES
-    number, unit_of_setting = (
-        re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text),
-        units.get(name.rpartition(".")[2]),
-    )
-    if number is None or unit_of_setting is None or (unit := units.get(number[3].lower())) is None:
+    unit_of_setting = units.get(name.rpartition(".")[2])
+    match = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text)
+    if match is None or unit_of_setting is None or (unit := units.get(match[3].lower())) is None:
         return ""
-    decimals = number[2] or ""
-    value, remainder = divmod(int(number[1] + decimals) * unit, unit_of_setting * 10 ** len(decimals))
-    is_sure = not remainder and (number[3] not in ("M", "m") or units is _SIZES) and allows(value)
+    decimals = match[2] or ""
+    value, remainder = divmod(int(match[1] + decimals) * unit, unit_of_setting * 10 ** len(decimals))
+    # a time in "m" may be of minutes or months
+    is_sure = not remainder and (match[3] not in ("M", "m") or units is _SIZES) and allows(value)
     return f", without a unit: {text} is {value}" if is_sure else ", without a unit"
 
 

@@ -111,9 +111,10 @@ def _table_cells(
     """Return the titles, the rows with a row of dots for omitted rows, and which columns are numbers."""
     table = table.select(list(columns)) if columns is not None else table
     titles = list(table.schema.names)
-    rows = _rows(table.slice(0, most - most // 2 if table.num_rows > most else most))
-    if table.num_rows > most:
-        rows += [["…"] * len(titles), *_rows(table.slice(table.num_rows - most // 2))]
+    is_cut, last_count = table.num_rows > most, most // 2
+    rows = _rows(table.slice(0, (most - last_count) if is_cut else most))
+    if is_cut:
+        rows += [["…"] * len(titles), *_rows(table.slice(table.num_rows - last_count))]
     return titles, rows, [_is_number(field.type) for field in table.schema]
 
 

@@ -94,8 +94,8 @@ def _with_texts(records: DuckDBPyRelation) -> DuckDBPyRelation:
 
 
 def _checks(structure: Any, path: str, column: str) -> Iterator[tuple[str, str]]:
-    """Yield each field's path, a JSON pointer, and the condition for its kind, inserted at `{0}`, and its column."""
-    kind = "OBJECT" if isinstance(structure, dict) else "ARRAY" if isinstance(structure, list) else structure
+    """Yield (path, condition) for each field: a JSON pointer, and SQL on its column, in which `{0}` is its kind."""
+    kind = "OBJECT" if isinstance(structure, dict) else ("ARRAY" if isinstance(structure, list) else structure)
     accepted = f"{{0}} IN {_KINDS[kind.upper()]}" if kind.upper() in _KINDS else "true"
     yield path or "$", f"({{0}} IS NULL OR {{0}} = 'NULL' OR ({accepted} AND {column} IS NOT NULL))"
     for name, inner in structure.items() if isinstance(structure, dict) else ():

@@ -581,14 +581,16 @@ def _read(
 ) -> tuple[list[LogDir], bool]:
     directories = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
     log_dirs = [read_log_dir(url, options) for url in directories]
-    kinds = {only is not None for _, only in log_dirs}
-    if len(kinds) != 1:
-        text = "pass either log directories or folders of partitions" if kinds else "there is no directory: pass one"
+    are_folders = {partition is not None for _, partition in log_dirs}
+    if len(are_folders) != 1:
+        either = "pass either log directories or folders of partitions"
+        text = either if are_folders else "there is no directory: pass one"
         raise InvalidTopicError(text)
     if not any(log_dir.partitions for log_dir, _ in log_dirs):
         text = "the directory has the cluster's metadata, and no topic: also pass the log directories of the brokers"
         raise InvalidTopicError(text, directory=log_dirs[0][0].storage.url)
-    return list({(log_dir.storage.url, only): log_dir for log_dir, only in log_dirs}.values()), kinds.pop()
+    distinct = {(log_dir.storage.url, partition): log_dir for log_dir, partition in log_dirs}
+    return list(distinct.values()), are_folders.pop()
 
 
 def _skipped_folders(log_dirs: Sequence[LogDir]) -> dict[str, str]:

@@ -50,9 +50,8 @@ def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
 
 def check_unit(unit: str) -> str:
     if unit not in TIME_UNITS:
-        raise InvalidConfigError(
-            f"a time's unit must be one of {', '.join(TIME_UNITS)}", timestamp_unit=ascii(unit)[:100]
-        )
+        text = f"a time's unit must be one of {', '.join(TIME_UNITS)}"
+        raise InvalidConfigError(text, timestamp_unit=ascii(unit)[:100])
     return unit
 
 
@@ -92,12 +91,14 @@ def to_ms(value: Time, unit: str = "ms", *, round_up: bool = False) -> int:
             if np.isnat(value):
                 raise ValueError("not a time")
             rounded = value.astype("datetime64[ms]")
-            value = int(rounded.astype(np.int64)) + (round_up and bool(rounded < value))
+            value = int(rounded.astype(np.int64)) + int(round_up and rounded < value)
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-            return int(-((_EPOCH - aware) // _MILLISECOND) if round_up else (aware - _EPOCH) // _MILLISECOND)
+            # `//` rounds down, so a negated quotient is rounded up
+            time_ms = -((_EPOCH - aware) // _MILLISECOND) if round_up else (aware - _EPOCH) // _MILLISECOND
+            return int(time_ms)
         return in_ms(operator.index(value), unit)
     except (ValueError, TypeError):
         raise ValueError(f"a time must be ms since 1970, a datetime or ISO 8601 text: {value!r}") from None

@@ -284,7 +284,7 @@ class Topic:
         from distlog.core.read.dataset import TEXT_COLUMNS, TopicDataset
 
         check_choice("isolation", isolation, IsolationLevel)
-        columns = tuple(text) if not isinstance(text, bool) else TEXT_COLUMNS if text else ()
+        columns = tuple(text) if not isinstance(text, bool) else (TEXT_COLUMNS if text else ())
         if not set(columns) <= set(TEXT_COLUMNS):
             raise InvalidConfigError("text must be a bool, or some of key and value", text=repr(columns))
         return TopicDataset(self.reader, self.live_snapshot, isolation, text=columns)
@@ -380,8 +380,8 @@ class Topic:
     def get(self, keys: Keys, isolation: IsolationLevel = "read_committed") -> Record | dict[bytes, Record] | None:
         """Return the last record of a key, or of each of some keys; fast with `key.index.enable`.
 
-        It is the last record of the key in the partition that the default partitioner chooses. If there is none, it
-        is the newest of the last records in the other partitions.
+        The record is the last one in the partition that the default partitioner chooses for the key. If the key has
+        no record there, it is the newest of the last records in the other partitions.
 
         Args:
             keys: A key, or some keys; a str stands for its UTF-8.
@@ -993,7 +993,7 @@ class Topic:
                 as few as possible: 360 MiB on an object store, 192 MiB in a Spark task.
 
         Returns:
-            The report, of one kind or the other.
+            The report of the compaction or of the merge.
 
         Examples:
             >>> report = topic.compact(dry_run=True)
