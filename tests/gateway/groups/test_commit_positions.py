@@ -146,7 +146,7 @@ def test_invalid_names_and_topics_without_a_root_are_refused(topic: Topic) -> No
     for name in ("", "x" * 40_000):
         with pytest.raises(InvalidConfigError, match="cannot use this group name"):
             commit_positions(topic.storage, name, {0: 7})
-    with pytest.raises(InvalidConfigError, match="no folder"):
+    with pytest.raises(InvalidConfigError, match="needs a folder above it"):
         commit_positions(Storage("memory://alone"), "g", {0: 7})
 
 
