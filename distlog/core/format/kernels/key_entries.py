@@ -9,15 +9,15 @@ from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, ite
 from distlog.core.format.kernels.siphash import siphash
 from distlog.core.integers import MAX_LONG
 
-#: A block ends with the CRC-32C of its items, exclusive or with the checksum of the log's first batch, `log_crc`, so
-#: that the index of another log does not check. The last block of a table may have fewer items.
+#: A block ends with the CRC-32C of its items XOR `log_crc`, the checksum of the log's first batch: a block from
+#: another log's index then fails the comparison. The last block of a table may have fewer items.
 BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
 #: Pairs are sorted in buckets of the hashes with the same first 10 of 63 bits.
 BUCKETS, BUCKET_SHIFT = 1 << 10, 63 - 10
-#: Results of a search, above the values of entries: the hash has none, or its entry is before or after these blocks.
+#: Other results of a search, larger than any value: the hash has no entry, or has it before or after these blocks.
 ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = (result + (1 << 40) for result in range(4))
 
 
@@ -59,7 +59,7 @@ def collect_pairs(
             if item_at(valid, record):
                 size = item_at(key_offsets, record + 1) - item_at(key_offsets, record)
                 key_hash = _hash(data, item_at(key_positions, record), size)
-                slot = key_hash & recent.shape[0] - 1
+                slot = key_hash & (recent.shape[0] - 1)
                 if recent[slot, 0] != key_hash or recent[slot, 1] != position:
                     recent[slot, 0], recent[slot, 1] = key_hash, position
                     put_at(hashes, written, key_hash)
@@ -82,10 +82,10 @@ def _move_to_buckets(
     new_hashes: np.ndarray,
     new_positions: np.ndarray,
 ) -> None:
-    """Copy pairs [start, end) to the next row of their bucket: the last bits of hash >> shift."""
-    last_bucket = targets.size - 1
+    """Copy pairs [start, end) to the next row of their bucket, which the last bits of hash >> shift number."""
+    bucket_mask = targets.size - 1
     for row in range(start, end):
-        bucket = item_at(hashes, row) >> shift & last_bucket
+        bucket = (item_at(hashes, row) >> shift) & bucket_mask
         target = item_at(targets, bucket)
         put_at(targets, bucket, target + 1)
         put_at(new_hashes, target, item_at(hashes, row))
@@ -111,25 +111,28 @@ def sort_buckets(
     scratch_hashes: np.ndarray,
     scratch_positions: np.ndarray,
 ) -> bool:
-    """Sort the pairs of each bucket by hash and then position; returns False, with all pairs, after `most_moves`.
+    """Sort the pairs of each bucket by hash, then by position; returns whether they are sorted.
 
-    They are sorted by the next `bits` bits of their hashes and then by insertion, a bucket at a time so that it stays
-    in the processor's cache. `targets` has room for 2^bits numbers, the scratch arrays for the largest bucket.
+    Gives up after `most_moves` moves and returns False: the arrays then still have every pair, in some other order.
+    The pairs of a bucket are moved to sub-buckets by the next `bits` bits of their hashes, and then sorted by
+    insertion, a bucket at a time so that it stays in the processor's cache. `targets` has room for 2^bits numbers,
+    the scratch arrays for the largest bucket.
     """
     shift = BUCKET_SHIFT - bits
-    last_target = targets.size - 1
+    bucket_mask = targets.size - 1
     start = moves = 0
     for bucket in range(ends.size):
         end = item_at(ends, bucket)
-        for number in range(targets.size):
-            put_at(targets, number, 0)
+        # `targets` has the counts of the sub-buckets first, then their next rows
+        for sub_bucket in range(targets.size):
+            put_at(targets, sub_bucket, 0)
         for row in range(start, end):
-            number = item_at(hashes, row) >> shift & last_target
-            put_at(targets, number, item_at(targets, number) + 1)
+            sub_bucket = (item_at(hashes, row) >> shift) & bucket_mask
+            put_at(targets, sub_bucket, item_at(targets, sub_bucket) + 1)
         next_target = 0
-        for number in range(targets.size):
-            count = item_at(targets, number)
-            put_at(targets, number, next_target)
+        for sub_bucket in range(targets.size):
+            count = item_at(targets, sub_bucket)
+            put_at(targets, sub_bucket, next_target)
             next_target += count
         _move_to_buckets(hashes, positions, start, end, shift, targets, scratch_hashes, scratch_positions)
         for row in range(start, end):
@@ -171,8 +174,9 @@ def write_items(
 ) -> tuple[int, int]:
     """Write the entries and postings of sorted pairs, and their checksums; returns the number of each.
 
-    The value of an entry is a position, or ~ the number of its first posting; the last posting of an entry is ~ its
-    position. Both tables have room for as many items as there are pairs.
+    An entry is a hash (8 bytes) and a value (4 bytes). If one batch has the hash, the value is the batch's position.
+    Otherwise it is ~n (the complement), n being the number of the hash's first posting. A posting is a batch's
+    position; the last posting of a hash is stored as ~position. Both tables have room for an item per pair.
     """
     entry = posting = start = 0
     while start < hashes.size:
@@ -223,7 +227,7 @@ def first_bad_block(blocks: np.ndarray, log_crc: int) -> int:
 
 @inlined
 def _find(blocks: np.ndarray, start: int, count: int, key_hash: int) -> int:
-    """Return the value of the hash's entry, or another result, by the `count` entries in the blocks from `start`."""
+    """Return the value of the hash's entry among the `count` entries from `start` on, or why it is not there."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -234,12 +238,14 @@ def _find(blocks: np.ndarray, start: int, count: int, key_hash: int) -> int:
     if low < count and int_at(blocks, start + _entry_at(low), 8) == key_hash:
         value: int = int_at(blocks, start + _entry_at(low) + 8, 4)
         return value
-    return IN_EARLIER_BLOCK if low == 0 else IN_LATER_BLOCK if low == count else ABSENT
+    if low == 0:
+        return IN_EARLIER_BLOCK
+    return IN_LATER_BLOCK if low == count else ABSENT
 
 
 @fill_kernel
 def find_entries(blocks: np.ndarray, count: int, hashes: np.ndarray, values: np.ndarray) -> None:
-    """Write the value of each hash's entry, or another result, by the `count` entries in `blocks`."""
+    """Write the result of a search for each hash among the `count` entries in `blocks`."""
     for row in range(hashes.size):
         values[row] = _find(blocks, 0, count, hashes[row])
 
@@ -254,10 +260,10 @@ def find_in_each(
     key_hash: int,
     values: np.ndarray,
 ) -> None:
-    """Write the value of the hash's entry in each of several indexes, or another result.
+    """Write the result of a search for the hash in each of several indexes, or BAD_BLOCK.
 
     Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries, of the log log_crcs[i].
-    Only the block that the hash belongs to is checked.
+    Only the block that the hash belongs to is checked, and the next block if its first hash shows the hash's absence.
     """
     for row in range(starts.size):
         block = starts[row]
@@ -267,7 +273,7 @@ def find_in_each(
         value = _find(blocks, block, count, key_hash)
         checked_end = min(block + BLOCK_BYTES, ends[row])
         if value == IN_LATER_BLOCK and checked_end < ends[row]:
-            # the next block begins with a greater hash
+            # the next block begins with a greater hash, if its checksum is right
             value = ABSENT
             checked_end = min(checked_end + BLOCK_BYTES, ends[row])
         values[row] = value if _bad_block(blocks, block, checked_end, log_crcs[row]) < 0 else BAD_BLOCK
@@ -277,7 +283,7 @@ def find_in_each(
 def read_postings(blocks: np.ndarray, count: int, starts: np.ndarray, positions: np.ndarray, rows: np.ndarray) -> int:
     """Write the positions of the lists that begin at `starts` among `count` postings, and the row of each position.
 
-    Returns the number of positions; -1 if a list does not end here.
+    Returns the number of positions; -1 if a list does not end among these postings, or `positions` is full.
     """
     written = 0
     for row in range(starts.size):
@@ -286,7 +292,8 @@ def read_postings(blocks: np.ndarray, count: int, starts: np.ndarray, positions:
             if posting >= count or written == positions.size:
                 return -1
             value = int_at(blocks, _posting_at(posting), 4)
-            positions[written], rows[written] = value if value >= 0 else ~value, row
+            positions[written] = value if value >= 0 else ~value
+            rows[written] = row
             written += 1
             posting += 1
             if value < 0:
