@@ -208,10 +208,10 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
         coordinator_epoch=requested.coordinator_epoch,
     )
 
-    def check_hangs(snapshot: Snapshot) -> None:
-        broker.transactions.check_hangs(requested.producer_id, (topic, number))
+    def check_is_hanging(snapshot: Snapshot) -> None:
+        broker.transactions.check_is_hanging(requested.producer_id, (topic, number))
 
-    hosted.end_transaction({number: run}, check_hangs, timeout_s=OWN_WAIT_S)[number].result()
+    hosted.end_transaction({number: run}, check_is_hanging, timeout_s=OWN_WAIT_S)[number].result()
     broker.fetches.on_append(partition)
     return None
 

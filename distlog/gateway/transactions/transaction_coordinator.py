@@ -54,6 +54,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         new_id: Callable[[], int],
         check: Callable[[str], None] = lambda id_: None,
     ) -> None:
+        # `check` raises CoordinatorError if this gateway does not coordinate an id
         super().__init__(check, lambda id_: CoordinatedTransaction())
         self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
 
@@ -121,11 +122,11 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
 
     def run_timers(self) -> None:
         """Abort transactions that timed out, finish decided ones, forget unused ids. Logs errors."""
-        now_ms, is_locked = self._clock(), threading.Event()
+        now_ms, lock_wait_failed = self._clock(), threading.Event()
 
         def run(id_: str) -> None:
-            # after a timeout, wait for no other lock, which may have the same holder
-            timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
+            # once a wait for a lock has failed, don't wait for others: the same process may hold them
+            timeout_s = 0 if lock_wait_failed.is_set() else OWN_WAIT_S
             try:
                 # raised if another thread has forgotten the id
                 with suppress(CoordinatorError), self.lock_entry(id_) as transaction:
@@ -133,7 +134,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             except DistlogError as error:
                 FAILURES.note(f"ending the transaction of {id_!r} (retried)", error)
                 if isinstance(error, LockHeldError):
-                    is_locked.set()
+                    lock_wait_failed.set()
 
         # in parallel: all producers of a job may have died together, and each step may be a commit
         with self._lock:
@@ -150,7 +151,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             self._decide(transaction, state.timed_out(now_ms))
         elif state.is_decided:
             self._write_end(transaction, state, timeout_s)
-        elif _has_work(state, now_ms):
+        elif _has_expired(state, now_ms):
             self._log.forget(id_)
             self.remove(id_, transaction)
 
@@ -208,10 +209,10 @@ class TransactionEnds:
 
     def end(self, decision: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
         """Write durable end markers; a partition of a dropped topic needs none. Raises DistlogError."""
-        numbers = defaultdict[str, list[int]](list)
+        by_topic = defaultdict[str, list[int]](list)
         for topic, number in sorted(decision.partitions):
-            numbers[topic].append(number)
-        for partitions in in_parallel(lambda topic: self._end(decision, topic, numbers[topic], timeout_s), numbers):
+            by_topic[topic].append(number)
+        for partitions in in_parallel(lambda topic: self._end(decision, topic, by_topic[topic], timeout_s), by_topic):
             for partition in partitions:
                 self._fetches.on_append(partition)
 
@@ -243,7 +244,7 @@ class TransactionEnds:
         return [hosted.partition(number) for number in existing if _has_marker(results[number])]
 
     def _check_current(self, decision: TransactionState, snapshot: Snapshot) -> None:
-        """Raise _AlreadyFinishedError unless the id's newest state is this decision, with markers to write."""
+        """Raise _AlreadyFinishedError unless the id's newest state is this decision: then its markers are missing."""
         newest = self._log.newest(decision.transactional_id)
         identity = attrgetter("producer", "status", "started_ms")
         if newest is None or identity(newest) != identity(decision):
@@ -274,11 +275,11 @@ class CoordinatedTransaction:
 
 def _has_work(state: TransactionState | None, now_ms: int) -> bool:
     """True if `run_timers` must lock the id: most ids of a root are unused."""
-    if state is None:
-        return True
-    if state.is_over:
-        return state.updated_ms + EXPIRATION_MS <= now_ms
-    return state.is_decided or state.has_timed_out(now_ms)
+    return state is None or state.is_decided or state.has_timed_out(now_ms) or _has_expired(state, now_ms)
+
+
+def _has_expired(state: TransactionState, now_ms: int) -> bool:
+    return state.is_over and state.updated_ms + EXPIRATION_MS <= now_ms
 
 
 #: The pause between checks for transactions that time out or are not finished, and before a load is tried again.
@@ -292,8 +293,10 @@ class TransactionServices:
         self, metadata: MetadataCache, fetches: DelayedFetches, groups: GroupServices, clock: Callable[[], int]
     ) -> None:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
-        #: Returns the partition of `__transaction_state` for an id; compacts led partitions, and raises nothing.
-        self.partition_of, self.compact = self._log.partition_of, self._log.compact
+        #: Returns the partition of `__transaction_state` that has an id.
+        self.partition_of = self._log.partition_of
+        #: Compacts the partitions that this gateway leads; raises nothing.
+        self.compact = self._log.compact
         self.coordination = groups.share(self._log, self._log.read_partition_count)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
@@ -312,8 +315,8 @@ class TransactionServices:
         """A fence that refuses appends unless the producer's transaction is open, and has the partition."""
         return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
-    def check_hangs(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise CoordinatorError if the producer's transaction in a partition has a coordinator."""
+    def check_is_hanging(self, producer_id: int, partition: TopicPartition) -> None:
+        """Raise CoordinatorError unless the transaction hangs (KIP-664): a coordinator that knows it will end it."""
         for state in self._log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)
