@@ -6,8 +6,8 @@ commits every ten seconds, and not in order, leaves 260,000 batches, so they are
 commits: forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
 
 A producer is forgotten when no commit had its batches for EXPIRATION_MS, unless its transaction is open. Batches
-and producers expire by the times of commits, so that all readers agree. A pause between two commits counts for a
-limited time, so that a commit with a time far in the future makes nothing expire.
+and producers expire by the times of commits, so that all readers agree. Only a limited part of each pause between two
+commits counts, so that one commit with a time far in the future makes nothing expire.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ Rows = npt.NDArray[np.void]
 
 
 class TransactionTable:
-    """The recent batches, and each application's newest batch; immutable.
+    """The batches of applications (Delta's txn actions, not Kafka's transactions): recent and newest ones; immutable.
 
     Its parts, in the order of their commits: `_silent_batches` (the newest batch of each application that has no
     batch younger than KEPT_MS), `_recent_batches`, `_tail`. Batches in order are in `_ordered`, and do not age. The
@@ -149,7 +149,7 @@ class TransactionTable:
         return recent or next((info for part in parts if (info := _find(part, app_id, batch_id))), None)
 
     def newest(self, app_id: str) -> int | None:
-        """The largest number among the application's batches in order and its last other batch; or None."""
+        """The larger of two numbers, if any: of batches in order the highest, of other numbered batches the last."""
         ordered = self._ordered.newest(app_id)
         last = next((number for number in self._unordered_ids(app_id) if isinstance(number, int)), None)
         return max((number for number in (ordered, last) if number is not None), default=None)
@@ -160,7 +160,7 @@ class TransactionTable:
             yield from (batch_id for _, batch_id in _ids_of(part, app_id))
 
     def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
-        """True if the table has the batch, or with `in_order` a later one, or would have forgotten the batch."""
+        """True if the table has the batch, or has forgotten it; with `in_order`, for each number up to `newest`."""
         if in_order and isinstance(batch_id, int):
             newest = self.newest(app_id)
             return newest is not None and batch_id <= newest
@@ -169,7 +169,7 @@ class TransactionTable:
 
     @classmethod
     def of_columns(cls, columns: pa.RecordBatch, now_ms: int) -> TransactionTable:
-        """The table of rows of BATCH_SCHEMA, none from after `now_ms`; ValueError for other rows."""
+        """The table of `columns`, rows of BATCH_SCHEMA; ValueError for other rows, and for times after `now_ms`."""
         if not columns.schema.equals(BATCH_SCHEMA) or any(column.null_count for column in columns.columns):
             raise ValueError("the rows are malformed")
         times = numbers_of(columns["timestamp_ms"])
@@ -186,7 +186,7 @@ class TransactionTable:
         return sum(int(part.nbytes) for part in (self._recent_batches, self._silent_batches) if len(part))
 
     def recorded(self, batch: Batch, info: TransactionInfo, former_ms: int) -> TransactionTable:
-        """This table with a batch of the commit after the one at `former_ms`; ValueError for a repeated batch."""
+        """This table with one more batch; ValueError if it has the batch. `former_ms` is the former commit's time."""
         app_id, batch_id = batch
         earlier = self.get(app_id, batch_id)
         if earlier and earlier.timestamp_ms >= info.timestamp_ms - KEPT_MS:
@@ -196,7 +196,8 @@ class TransactionTable:
             last_forgotten = batch_id - KEPT_ORDERED_BATCHES
             numbers = (number for number in self._unordered_ids(app_id) if isinstance(number, int))
             if any(number <= last_forgotten for number in numbers):
-                # old batches go first: without the batches in between, their pauses would count for less
+                # drop expired batches before the rows between them: an age is a sum of pauses, and without these rows
+                # several pauses would become one, of which only MAX_PAUSE_MS counts
                 table = self.updated({}, former_ms)._without_numbers(app_id, last_forgotten)
         return table.updated({batch: info}, info.timestamp_ms)
 
@@ -227,9 +228,8 @@ class TransactionTable:
         grown = TransactionTable(self._recent_batches, {**earlier, **added}, silent, self._passed, ordered)
         tail_age_ms = _passed_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
         if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
-            grown = TransactionTable(
-                join([self._recent_batches, _batch_columns(grown._tail.items())]), {}, silent, ordered=ordered
-            )
+            columns = join([self._recent_batches, _batch_columns(grown._tail.items())])
+            grown = TransactionTable(columns, {}, silent, ordered=ordered)
         return grown._without_old(now_ms)
 
     def __len__(self) -> int:
@@ -246,20 +246,20 @@ class TransactionTable:
         if not len(self._recent_batches):
             return self
         newest = self._recent_batches["timestamp_ms"][-1].as_py()
-        since = _passed_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
-        old = int(np.searchsorted(self._passed, self._passed[-1] + since - KEPT_MS))
-        if not old:
+        passed_since = _passed_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
+        old_count = int(np.searchsorted(self._passed, self._passed[-1] + passed_since - KEPT_MS))
+        if not old_count:
             return self
-        recent = self._recent_batches.slice(old)
+        recent = self._recent_batches.slice(old_count)
         active = {app_id for app_id, _ in self._tail}
-        newest_rows = _newest_of_silent(self._recent_batches.slice(0, old), recent["app_id"], active)
+        newest_rows = _newest_of_silent(self._recent_batches.slice(0, old_count), recent["app_id"], active)
         silent = join([self._silent_batches, newest_rows])
-        return TransactionTable(recent, self._tail, silent, self._passed[old:], self._ordered)
+        return TransactionTable(recent, self._tail, silent, self._passed[old_count:], self._ordered)
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """The commit of an application's batch, and its `(start_offset, end_offset)` by partition."""
+    """The commit of a batch of an application (not of Kafka's transaction), and its [start, end) by partition."""
 
     version: int
     timestamp_ms: int
@@ -303,7 +303,7 @@ def _find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> Transact
 
 
 def _ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | str]]:
-    """Yield the numbers of the application's rows, and their batch ids, the last one first."""
+    """Yield the row number and the batch id of each row of the application, the last row first."""
     if not len(columns):
         return
     for row in reversed(pc.indices_nonzero(pc.equal(columns["app_id"], texts([app_id])[0])).to_pylist()):
@@ -320,7 +320,7 @@ class OrderedBatches:
 
     @classmethod
     def of(cls, columns: pa.RecordBatch) -> OrderedBatches:
-        """The batches in `columns`, in the order of their commits; ValueError for a batch without a number."""
+        """The batches in `columns`, which are in the order of commits; ValueError for a batch without a number."""
         newest, rows = dict[str, int](), list[tuple[int, Batch]]()
         names = zip(columns["app_id"].to_pylist(), columns["batch_id"].to_pylist(), strict=True)
         for row, (app_id, text) in reversed(list(enumerate(names))):
@@ -352,7 +352,7 @@ class OrderedBatches:
                 retained = {
                     batch_number: earlier
                     for batch_number, earlier in earlier_batches.items()
-                    if number - KEPT_ORDERED_BATCHES < batch_number != number
+                    if batch_number > number - KEPT_ORDERED_BATCHES and batch_number != number
                 }
                 changed[app_id] = {**retained, number: info}
         return OrderedBatches({**self._batches, **changed}) if changed else self
@@ -371,11 +371,12 @@ _NO_ORDERED_BATCHES = OrderedBatches({})
 
 
 def _passed_up_to_each(times: Longs) -> Longs:
-    """Return the time from the first of `times` to each one; a pause counts as at most MAX_PAUSE_MS."""
+    """Return the time from the first of `times` to each time; a pause counts as at most MAX_PAUSE_MS."""
     return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), MAX_PAUSE_MS))
 
 
 def _passed_within(times: Sequence[int]) -> int:
+    """Return the time from the first of `times` to the last; a pause counts as at most MAX_PAUSE_MS."""
     return sum(min(end - start, MAX_PAUSE_MS) for start, end in itertools.pairwise(times))
 
 
@@ -387,7 +388,7 @@ def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> 
 
 
 def _newest_of_silent(old: pa.RecordBatch, recent_ids: pa.Array, active: Container[str]) -> pa.RecordBatch:
-    """Return the last `old` row of each application that is not in `recent_ids` or `active`."""
+    """Return the last `old` row of each application; without those in `recent_ids` or `active`."""
     last = {app_id: row for row, app_id in enumerate(old["app_id"].to_pylist()) if app_id not in active}
     if len(last) > _FEW_APPLICATIONS:
         later = set(pc.unique(recent_ids).to_pylist())
@@ -404,7 +405,10 @@ def _restore_transactions(columns: bytes, tail: Mapping[Batch, TransactionInfo])
 
 
 class ProducerTable:
-    """The producers of one partition; immutable. `changed` has those that differ from `rows`, which are few."""
+    """The producers of one partition; immutable. `changed` has the few that differ from `rows`, or are not in it.
+
+    A commit's `passed_ms` (Snapshot.passed_ms) is the sum of the pauses up to it, of MAX_PRODUCER_PAUSE_MS at most.
+    """
 
     __slots__ = ("_changed", "_rows")
 
@@ -419,7 +423,7 @@ class ProducerTable:
             if row == len(self._rows) or self._rows["producer_id"][row] != producer_id:
                 return None
             state = _producer_state(self._rows[row])
-        return None if _has_expired(state, passed_ms) else state
+        return None if _has_expired_in_log(state, passed_ms) else state
 
     @property
     def open_transactions(self) -> dict[int, int]:
@@ -435,7 +439,7 @@ class ProducerTable:
         for batch in batches:
             producer = batch.producer_id
             former = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
-            state = (ProducerState() if _has_expired(former, passed_ms) else former).after(batch, passed_ms)
+            state = (ProducerState() if _has_expired_in_log(former, passed_ms) else former).after(batch, passed_ms)
             if len(state.batches) > 1 and state.batches[-1].last_offset <= state.batches[-2].last_offset:
                 raise ValueError(f"the batches of producer {producer} are not in the order of their offsets")
             changed[producer] = state
@@ -452,7 +456,7 @@ class ProducerTable:
 
     @property
     def max_count(self) -> int:
-        """The number of producers, or slightly more, for `len` takes long."""
+        """The number of producers, or slightly more, since `len` takes long."""
         return len(self._rows) + len(self._changed)
 
     def __len__(self) -> int:
@@ -491,9 +495,9 @@ class ProducerBatch(NamedTuple):
 
 
 def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return the last of a partition's `batches`, in order, that give the same states of producers."""
+    """Return the batches, among a partition's `batches` in order, that suffice for the same states of producers."""
     all_batches = list(batches)
-    keeps, following = [False] * len(all_batches), dict[int, int]()
+    keeps, later_counts = [False] * len(all_batches), dict[int, int]()
     transaction_starts, ended_producers = dict[int, int](), set[int]()
     for number in range(len(all_batches) - 1, -1, -1):
         batch = all_batches[number]
@@ -502,8 +506,8 @@ def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
             keeps[number] = True
             ended_producers.add(producer)
         else:
-            following[producer] = following.get(producer, 0) + 1
-            keeps[number] = following[producer] <= KEPT_BATCHES
+            later_counts[producer] = later_counts.get(producer, 0) + 1
+            keeps[number] = later_counts[producer] <= KEPT_BATCHES
             if batch.kind == TRANSACTIONAL_DATA and producer not in ended_producers:
                 transaction_starts[producer] = number
     for number in transaction_starts.values():
@@ -559,7 +563,7 @@ class ProducerState:
         return None
 
     def after(self, batch: ProducerBatch, heard_ms: int = NO_TIMESTAMP) -> ProducerState:
-        """Return the state after the next batch in the log; a new epoch forgets the batches before."""
+        """Return the state after the next batch in the log; a new epoch forgets the batches of the former one."""
         batches = self.batches if batch.producer_epoch == self.epoch else ()
         coordinator, first = self.coordinator_epoch, self.transaction_first_offset
         if batch.is_marker:
@@ -585,7 +589,8 @@ class ProducerState:
 NO_PRODUCERS = ProducerTable()
 
 
-def _has_expired(state: ProducerState, passed_ms: int) -> bool:
+def _has_expired_in_log(state: ProducerState, passed_ms: int) -> bool:
+    """By the times of commits alone, so that all readers agree; ProducerState.has_expired is by a process's clock."""
     return state.transaction_first_offset == NONE and passed_ms - state.heard_ms >= EXPIRATION_MS
 
 
@@ -664,8 +669,8 @@ def producer_tables(columns: pa.RecordBatch, log_ends: Longs, passed_ms: int) ->
 
 
 def _check_states(partitions: npt.NDArray[Any], rows: Rows, is_present: Flags, ends: Longs, passed_ms: int) -> None:
-    order = (np.diff(partitions) == 0) & (np.diff(rows["producer_id"]) <= 0)
-    wrong = [order, (rows["heard_ms"] < 0) | (rows["heard_ms"] > passed_ms)]
+    is_out_of_order = (np.diff(partitions) == 0) & (np.diff(rows["producer_id"]) <= 0)
+    wrong = [is_out_of_order, (rows["heard_ms"] < 0) | (rows["heard_ms"] > passed_ms)]
     wrong += [~_within(rows["producer_id"], "producer_id"), ~_within(rows["epoch"], "producer_epoch")]
     wrong += [~_within(rows["coordinator_epoch"], "coordinator_epoch")]
     first = rows["transaction_first_offset"]
@@ -674,7 +679,7 @@ def _check_states(partitions: npt.NDArray[Any], rows: Rows, is_present: Flags, e
     wrong += [~_within(sequences, "last_sequence"), ~_within(offsets, "last_offset")]
     wrong += [(deltas < 0) | (deltas > offsets), is_present & (offsets >= ends[:, None])]
     wrong += [is_present[:, 1:] & (offsets[:, 1:] <= offsets[:, :-1])]
-    if any(np.any(index) for index in wrong):
+    if any(np.any(flags) for flags in wrong):
         raise ValueError("the states of producers contradict each other")
 
 

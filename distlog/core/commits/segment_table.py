@@ -249,9 +249,8 @@ class SegmentTable(Sequence[SegmentInfo]):
             else:
                 array = numbers_of(column)[self._first : self._first + self._count]
             if self._tail:
-                array = np.concatenate(
-                    [array, np.array([getattr(segment, name) for segment in self._tail], array.dtype)]
-                )
+                values = [getattr(segment, name) for segment in self._tail]
+                array = np.concatenate([array, np.array(values, array.dtype)])
             array.flags.writeable = False
             self._arrays[name] = array
         return self._arrays[name]
@@ -305,7 +304,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         added = sorted(segments, key=lambda segment: segment.base_offset)
         starts, ends, is_free = self.base_offsets, self.next_offsets, is_removed
         if front is not None:
-            # up to the first segment
+            # a free range up to the first segment
             starts, ends = np.append(front[0], starts), np.append(min([front[1], *starts[:1].tolist()]), ends)
             is_free = np.append(True, is_free)
         owners = np.full(len(starts), added[0].partition if added else 0)
@@ -386,20 +385,24 @@ def check_append_times(owners: Longs, times: npt.NDArray[Any]) -> None:
 def check_fit(
     added: pa.RecordBatch, owners: Longs, starts: npt.NDArray[Any], ends: npt.NDArray[Any], is_free: Flags
 ) -> None:
-    """Raise ValueError unless each `added` segment fits into adjacent free ranges `starts` to `ends` of its owner."""
+    """Raise ValueError unless each `added` segment fits into a hole: adjacent free ranges of its partition.
+
+    `starts`, `ends`, `is_free` and `owners` describe the ranges; all rows are sorted by partition and offset.
+    """
     if not len(added):
         return
-    added_owners, bases, next_offsets = (
-        numbers_of(added[name]) for name in ("partition", "base_offset", "next_offset")
-    )
+    names = ("partition", "base_offset", "next_offset")
+    added_owners, bases, next_offsets = (numbers_of(added[name]) for name in names)
+    # join adjacent free ranges to holes
     is_first = np.append(True, owners[1:] != owners[:-1])
     firsts = np.flatnonzero(is_free & (is_first | np.append(True, ~is_free[:-1])))
     lasts = np.flatnonzero(is_free & (np.append(is_first[1:], True) | np.append(~is_free[1:], True)))
     hole_owners, hole_starts, hole_ends = owners[firsts], starts[firsts], ends[lasts]
+    # for each added segment the last hole that begins at or before it; -1 for none
     is_added = np.append(np.zeros(len(firsts), bool), np.ones(len(bases), bool))
     order = np.lexsort((is_added, np.append(hole_starts, bases), np.append(hole_owners, added_owners)))
-    # for each added segment the last hole that begins at or before it; -1 for none
     holes = (np.cumsum(~is_added[order]) - 1)[is_added[order]]
+    # the segment must end in this hole, and begin after the previous added segment
     fits = holes >= 0
     fits[fits] = (hole_owners[holes[fits]] == added_owners[fits]) & (next_offsets[fits] <= hole_ends[holes[fits]])
     fits[1:] &= (added_owners[1:] != added_owners[:-1]) | (bases[1:] >= next_offsets[:-1])
@@ -452,10 +455,13 @@ def to_columns(segments: Sequence[SegmentInfo], schema: pa.Schema = SCHEMA) -> p
     if isinstance(segments, SegmentTable):
         return segments.columns().select(schema.names)
     numbers = _columns_of_numbers(segments, [name for name in schema.names if name not in _MAKERS])
-    columns = [
-        make[1](list(map(make[0], segments))) if (make := _MAKERS.get(name)) else next(numbers)
-        for name in schema.names
-    ]
+    columns = []
+    for name in schema.names:
+        if name in _MAKERS:
+            get, make = _MAKERS[name]
+            columns.append(make(list(map(get, segments))))
+        else:
+            columns.append(next(numbers))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -510,10 +516,10 @@ def with_numbers(rows: pa.RecordBatch, columns: Mapping[str, npt.ArrayLike]) -> 
 
 def moved(rows: pa.RecordBatch, base_offsets: Longs) -> pa.RecordBatch:
     """The rows with other base offsets, as `SegmentInfo.moved_to` returns one segment."""
-    by = base_offsets - numbers_of(rows["base_offset"])
+    shifts = base_offsets - numbers_of(rows["base_offset"])
     numbers = {name: numbers_of(rows[name]) for name in ("offset_of_max_timestamp", "first_unstable_offset")}
-    moved_offsets = {name: np.where(column >= 0, column + by, column) for name, column in numbers.items()}
-    next_offsets = numbers_of(rows["next_offset"]) + by
+    moved_offsets = {name: np.where(column >= 0, column + shifts, column) for name, column in numbers.items()}
+    next_offsets = numbers_of(rows["next_offset"]) + shifts
     return with_numbers(rows, {"base_offset": base_offsets, "next_offset": next_offsets, **moved_offsets})
 
 

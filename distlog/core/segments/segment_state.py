@@ -65,7 +65,7 @@ _crc_or_unknown = partial(_between, UNKNOWN, _MAX_CRC, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The state of a segment (times in ms, -1: none). Kernels use the fields as an array, in this order."""
+    """The state of a segment (times in ms; -1 for none). Kernels use the fields as an array, in this order."""
 
     stem: str
     # For index entries: the log bytes since the last offset entry, the largest timestamp, and the last offset of the
@@ -152,12 +152,8 @@ class SegmentState:
         for name, (low, high) in _BOUNDS.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} of a segment's state must be between {low} and {high}")
-        index_entries = (
-            ("offset_index_bytes", OFFSET_ENTRY),
-            ("time_index_bytes", TIME_ENTRY),
-            ("txn_index_bytes", TXN_ENTRY),
-        )
-        if any(getattr(self, name) % entry.itemsize for name, entry in index_entries):
+        entries = {"offset_index_bytes": OFFSET_ENTRY, "time_index_bytes": TIME_ENTRY, "txn_index_bytes": TXN_ENTRY}
+        if any(getattr(self, name) % entry.itemsize for name, entry in entries.items()):
             raise ValueError("an index in a segment's state ends inside an entry")
         if not self.base_offset <= self.flushed_offset <= self.next_offset <= self.base_offset + MAX_INT + 1:
             raise ValueError("the offsets of a segment's state are out of order")
@@ -275,6 +271,7 @@ class Folded(NamedTuple):
 
 
 _NO_ENTRIES = (b"", b"", b"")
+#: Except the first, texts after "offsets a to b".
 _FAULTS = {
     NOT_WHOLE: "the batches do not fill their bytes without gaps",
     NOT_NEXT: "are not above the last offset in the segment",
@@ -307,15 +304,9 @@ def fold(
     after = numbers.copy()
     offset_entries = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8)
     time_entries = np.empty(TIME_ENTRY_SIZE * count, np.uint8)
+    per_batch = (batches, offsets_of_max_timestamp, min_timestamps)
     status, offset_count, time_count = fold_batches(
-        after,
-        byte_array(data),
-        batches,
-        offsets_of_max_timestamp,
-        min_timestamps,
-        interval_bytes,
-        offset_entries,
-        time_entries,
+        after, byte_array(data), *per_batch, interval_bytes, offset_entries, time_entries
     )
     if status != OK:
         bad_row = offset_count
@@ -343,23 +334,15 @@ def fold_all(
     data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval_bytes: int, *, key_index: bool = False
 ) -> FoldedSegments:
     """Fold the batches of many segments, `counts[i]` of segment i, with offsets from 0 on. Raises UnfitBatchError."""
-    segments, empty = len(counts), _EMPTY.copy()
-    numbers = np.empty((segments, len(empty)), np.int64)
+    segment_count, empty = len(counts), _EMPTY.copy()
+    numbers = np.empty((segment_count, len(empty)), np.int64)
     offset_entries = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
-    time_entries = np.empty(TIME_ENTRY_SIZE * (len(batches) + segments), np.uint8)
-    entry_counts = np.empty((segments, 2), np.int64)
+    # with an entry of each segment's seal
+    time_entries = np.empty(TIME_ENTRY_SIZE * (len(batches) + segment_count), np.uint8)
+    entry_counts = np.empty((segment_count, 2), np.int64)
+    results = (numbers, offset_entries, time_entries, entry_counts)
     row = fold_segments(
-        empty,
-        empty.copy(),
-        byte_array(data),
-        batches,
-        counts,
-        min_timestamps,
-        interval_bytes,
-        numbers,
-        offset_entries,
-        time_entries,
-        entry_counts,
+        empty, empty.copy(), byte_array(data), batches, counts, min_timestamps, interval_bytes, *results
     )
     fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
     if row < 0 and (fields["codecs"] >> len(CODEC_NAMES)).any():
@@ -368,7 +351,9 @@ def fold_all(
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
     sizes = entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
-    key_files, key_counts = _key_indexes(data, batches, counts) if key_index else ([b""] * segments, [0] * segments)
+    key_files, key_counts = [b""] * segment_count, [0] * segment_count
+    if key_index:
+        key_files, key_counts = _key_indexes(data, batches, counts)
     fields["key_count"] = np.array(key_counts)
     key_sizes = np.array([len(file) for file in key_files])
     indexes = {
@@ -377,13 +362,13 @@ def fold_all(
         ".keyindex": b"".join(key_files),
     }
     for (suffix, files), size in zip(indexes.items(), (*sizes.T.copy(), key_sizes), strict=True):
-        ends, crcs = np.cumsum(size), np.empty(segments, np.int64)
+        ends, crcs = np.cumsum(size), np.empty(segment_count, np.int64)
         crcs_of_slices(byte_array(files), ends - size, ends, crcs)
         fields |= {INDEX_FIELDS[suffix].size: size, INDEX_FIELDS[suffix].checksum: crcs}
     fields["key_index_crc32c"][key_sizes == 0] = UNKNOWN
     bits = fields["producer_bits"]
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
-    fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}
+    fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segment_count, np.int64)}
     codec_sets, set_of_segment = np.unique(fields["codecs"], return_inverse=True)
     names = [
         ",".join(sorted(name for bit, name in enumerate(CODEC_NAMES) if codecs >> bit & 1))
@@ -395,17 +380,18 @@ def fold_all(
 
 def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[bytes], list[int]]:
     """The key index of each segment, or no bytes for a short log; and its number of entries."""
-    files, entries, end = list[bytes](), list[int](), 0
+    files, entry_counts, end = list[bytes](), list[int](), 0
     for count in counts.tolist():
         start, end = end, end + count
         rows, keys = batches[start:end], KeyIndexBuilder()
         file, entry_count = b"", 0
         if rows["size"].sum() > LEAST_LOG_BYTES:
+            # positions in the index are those in the segment's own file
             keys.add(data, rows, -int(rows["position"][0]))
             file, entry_count = keys.finish()
         files.append(file)
-        entries.append(entry_count)
-    return files, entries
+        entry_counts.append(entry_count)
+    return files, entry_counts
 
 
 def fold_seal(numbers: Numbers) -> Folded:
@@ -464,7 +450,7 @@ class RollTime:
 
     def open(self, batch: npt.NDArray[Any], min_timestamp: int, now_ms: int) -> None:
         first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
-        is_in_order = 0 <= first == min_timestamp and largest - first <= self.span_ms
+        is_in_order = first >= 0 and first == min_timestamp and largest - first <= self.span_ms
         self._first_ms = first if is_in_order else largest
         self._opened_ms = now_ms
 
@@ -522,7 +508,8 @@ class LogDescription:
         key_index: bool = False,
     ) -> None:
         self._interval_bytes, self._index_bytes = interval_bytes, index_bytes
-        self._keys, self.key_count = KeyIndexBuilder() if key_index else None, 0
+        self._keys = KeyIndexBuilder() if key_index else None
+        self.key_count = 0
         self._numbers = _EMPTY.copy()
         self._numbers[list(_BASE_AND_NEXT_OFFSET)] = base_offset
         self._offset_index, self._time_index = bytearray(), bytearray()
@@ -551,9 +538,8 @@ class LogDescription:
     ) -> None:
         """Add the next batches (BATCH rows), which are all of `data`; raises as `fold`."""
         position = self.size
-        self._add_folded(
-            fold(self._numbers, data, batches, self._interval_bytes, offsets_of_max_timestamp, min_timestamps)
-        )
+        folded = fold(self._numbers, data, batches, self._interval_bytes, offsets_of_max_timestamp, min_timestamps)
+        self._add_folded(folded)
         if self._keys is not None:
             self._keys.add(data, batches, position)
 
@@ -571,11 +557,8 @@ class LogDescription:
         numbers[_CREATED_MS] = created_ms
         state = SegmentState.of_numbers(stem, numbers)
         if UNKNOWN_CODEC in state.codec_names:
-            raise CorruptRecordError(
-                "a record batch has an unknown codec: verify, then restore it from a copy",
-                partition=partition,
-                stem=stem,
-            )
+            text = "a record batch has an unknown codec: verify, then restore it from a copy"
+            raise CorruptRecordError(text, partition=partition, stem=stem)
         info = state.segment_info(partition)
         if ".keyindex" in files:
             fields = index_fields_of({".keyindex": files[".keyindex"]})
