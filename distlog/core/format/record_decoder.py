@@ -81,7 +81,7 @@ class RecordFields:
 def headers_to_arrow(
     data: np.ndarray, positions: HeaderPositions, count: int, header_count: int, section_bytes: int
 ) -> pa.Array:
-    """The headers of the first `count` records, at most `header_count`, in sections of `section_bytes`."""
+    """The headers of the first `count` records; they are at most `header_count`, in at most `section_bytes`."""
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
     offsets = new_array(count + 1, np.int32)
@@ -193,7 +193,7 @@ class BatchSelection:
 
 
 def is_checked_by_scan(batches: np.ndarray) -> np.ndarray:
-    """Flag the batches whose checksums the scan compares: short, of format 2, if all are uncompressed."""
+    """Flag the batches whose checksums the scan compares: short ones of format 2; none if any batch is compressed."""
     if (batches["attributes"] & CODEC_MASK).any():
         return np.zeros(batches.size, np.bool_)
     is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
@@ -242,9 +242,8 @@ def _stored_sections(selection: BatchSelection) -> np.ndarray:
 
 def _expand_sections(selection: BatchSelection, sections: np.ndarray, max_bytes: int) -> tuple[np.ndarray, int]:
     """The bytes of the first sections, up to about `max_bytes`, and the number of sections."""
-    expander = Expander(
-        min(_ASSUMED_RATIO * int((sections["end"] - sections["start"]).sum()), max_bytes + max_bytes // 4)
-    )
+    assumed_bytes = _ASSUMED_RATIO * int((sections["end"] - sections["start"]).sum())
+    expander = Expander(min(assumed_bytes, max_bytes + max_bytes // 4))
     for row, section in enumerate(sections):
         if expander.size >= max_bytes:
             return byte_array(expander.array), row
@@ -296,8 +295,8 @@ def decode(
     """Decode the records of `batches`, rows of `read_headers` on `data`, as `columns` of SCHEMA.
 
     Arguments after `columns` may be arrays with an item per batch. `shift` is added to stored offsets. Excludes
-    `end_offset` and control records. Records of a LogAppendTime batch have the batch's largest timestamp, in format 0
-    -1 (KIP-32). The caller must check the checksums first.
+    `end_offset` and control records. The timestamp is the batch's largest in a LogAppendTime batch (KIP-32), and -1
+    in format 0. The caller must check the checksums first.
     """
     source = Source(file, file_position)
     selection = BatchSelection(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
@@ -357,6 +356,7 @@ def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
     """Flag the batches that may have a record in the time range, by the largest time in their headers."""
     if selection.has_any_time:
         return True
+    # a batch with a later largest time may have earlier records, unless all its records have one time
     largest = selection.batches["max_timestamp"]
     has_one_time = (selection.batches["attributes"] & APPEND_TIME != 0) | (selection.batches["record_count"] == 1)
     may_be: np.ndarray = (largest >= selection.oldest) & ((largest <= selection.newest) | ~has_one_time)
@@ -395,7 +395,7 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], max_bytes: in
 def records_in_time(
     selection: BatchSelection, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
 ) -> pa.StructArray:
-    """The `records` in the time range of the selection; each batch has the next `counts` records."""
+    """The `records` in the time range of the selection; batch i has the next counts[i] records."""
     oldest, newest = (
         bound if isinstance(bound, int) else np.repeat(bound, counts)
         for bound in (selection.oldest, selection.newest)
@@ -422,7 +422,7 @@ def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndar
 
 
 class ScannedKeys(NamedTuple):
-    """The keys, in `data`, of the records of some `batches`, which have `counts` records each."""
+    """The keys, in `data`, of the records of some `batches`; batch i has the next counts[i] records."""
 
     data: np.ndarray
     batches: np.ndarray

@@ -49,7 +49,7 @@ class FieldReader:
     def text(self) -> str:
         text = self.nullable_text()
         if text is None:
-            raise self._corrupt("a text is missing")
+            raise self._corrupt("a string is null, which must not be")
         return text
 
     def nullable_text(self) -> str | None:
@@ -86,9 +86,8 @@ class FieldReader:
     def read(self, size: int) -> bytes:
         remaining_bytes = len(self._data) - self._position
         if not 0 <= size <= remaining_bytes:
-            raise self._corrupt(
-                f"a field at position {self._position} needs {size} bytes, and {remaining_bytes} are left"
-            )
+            text = f"a field at position {self._position} needs {size} bytes, and {remaining_bytes} are left"
+            raise self._corrupt(text)
         self._position += size
         return self._data[self._position - size : self._position]
 
@@ -217,9 +216,10 @@ class WaitingChanges(Generic[Key, Value]):
                 continue
             if not is_committed:
                 del waiting[producer_id]
-            while is_committed and producer_id in waiting:
-                # the producer's change is the last, and replaces earlier changes
-                changes[key] = waiting.pop(next(iter(waiting)))
+            else:
+                # the change replaces all that precede it in the log, even of open transactions: drop these
+                while producer_id in waiting:
+                    changes[key] = waiting.pop(next(iter(waiting)))
             if not waiting:
                 del self._by_key[key]
         return changes
@@ -247,14 +247,14 @@ def offsets_records(
     with_transactions = {
         number: state for number, state in states.items() if state.segments.array("has_transactions").any()
     }
-    ends = {
+    bounds = {
         number: (None, state.log_end_offset) for number, state in states.items() if number not in with_transactions
     }
-    slices, visible = plan_slices(reader, snapshot, ends, "read_uncommitted")
+    slices, visible = plan_slices(reader, snapshot, bounds, "read_uncommitted")
     for batch in segment_reader.read_slices(reader, slices, _COLUMNS, visible, cores()):
         yield from _records(batch, prefixes)
-    for group in _groups_to_read(with_transactions):
-        yield from _with_transactions(reader, group, prefixes)
+    for read_together in _states_read_together(with_transactions):
+        yield from _with_transactions(reader, read_together, prefixes)
 
 
 def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
@@ -268,26 +268,30 @@ def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[Offse
         yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
 
 
-def _groups_to_read(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
-    group, size = dict[int, PartitionState](), 0
+def _states_read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
+    """Yield the states in sets whose logs have at most GROUP_BYTES, or alone if the log is larger."""
+    together, size = dict[int, PartitionState](), 0
     for number, state in states.items():
         log_bytes = int(state.segments.log_bytes.sum())
-        if group and size + log_bytes > GROUP_BYTES:
-            yield group
-            group, size = {}, 0
-        group[number], size = state, size + log_bytes
-    if group:
-        yield group
+        if together and size + log_bytes > GROUP_BYTES:
+            yield together
+            together, size = {}, 0
+        together[number], size = state, size + log_bytes
+    if together:
+        yield together
 
 
 def _with_transactions(
     reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
 ) -> Iterator[OffsetsRecord]:
     logs = [list(state.segments) for state in states.values()]
-    chunks = [whole_logs(reader, logs[0])] if len(logs) == 1 else [[group] for group in whole_groups(reader, logs)]
-    for group in chunks:
+    chunks_by_partition: list[Iterable[Chunk]] = [whole_logs(reader, logs[0])]
+    if len(logs) > 1:
+        # several small logs are read at once, as one chunk each
+        chunks_by_partition = [[chunk] for chunk in whole_groups(reader, logs)]
+    for chunks in chunks_by_partition:
         waiting = WaitingChanges[bytes, OffsetsRecord]()
-        for chunk in group:
+        for chunk in chunks:
             for run in _runs(chunk):
                 yield from _valid_records(run, waiting, prefixes)
         for producer_id, _, record in waiting:
@@ -338,10 +342,12 @@ def all_kafka_positions(
         return {}
     try:
         offsets, snapshot = newest_topic(storage, handle.clock)
-        numbers, prefixes = range(len(snapshot.partitions)), tuple[bytes, ...]((b"",))
+        numbers = range(len(snapshot.partitions))
+        prefixes: tuple[bytes, ...] = (b"",)
         if group is not None:
             number = offsets_partition(group, len(numbers))
-            numbers, names = range(number, number + 1), text_field(group) + text_field(topic)
+            numbers = range(number, number + 1)
+            names = text_field(group) + text_field(topic)
             prefixes = tuple(struct.pack(">h", version) + names for version in _OFFSET_KEYS)
         records = offsets_records(offsets.reader, snapshot, numbers, prefixes)
         newest = {record.key: record for record in records if record.waits_for is None}

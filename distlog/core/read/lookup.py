@@ -115,9 +115,10 @@ def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetA
     is_ours = segment.dense and not segment.compacted and is_own_stem(segment.stem)
     if not is_ours or segment.is_active or segment.base_offset < start:
         return None
-    # in a client's batch the base time may be later than its first record
-    is_known = segment.first_timestamp == segment.min_timestamp >= timestamp_ms
-    return (segment.base_offset, segment.first_timestamp) if is_known else None
+    # `first_timestamp` is the first batch's base time. In a client's batch the first record may be earlier;
+    # `min_timestamp` is then smaller
+    is_match = segment.first_timestamp == segment.min_timestamp and segment.min_timestamp >= timestamp_ms
+    return (segment.base_offset, segment.first_timestamp) if is_match else None
 
 
 def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> OffsetAndTime | None:
@@ -132,8 +133,9 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Of
         newest = segment.offset_of_max_timestamp
         record: OffsetAndTime | None = newest, segment.max_timestamp
         if newest < start or (segment.has_transactions and _is_marker(reader, segment, newest)):
-            # the metadata name a record before the log start, an end marker, or none
+            # the metadata name a record before the log start, an end marker, or no record
             record = _largest_from(reader, segment, max(segment.base_offset, start))
+        # of equal times the lowest offset
         if record and record[1] >= 0 and (best is None or (record[1], -record[0]) > (best[1], -best[0])):
             best = record
     return best
@@ -165,7 +167,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 
 
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
-    """Return an offset before which, by the time index, the slice has no record of its times; or its start."""
+    """Return the first offset where the slice may have a record of its times, by the time index; or its start."""
     start, end = part.span
     entry = _time_entry(reader, part.segment, part.times.oldest, start)
     chunk = next(_chunks_from_entry(reader, part.segment, entry), None)
@@ -275,19 +277,25 @@ def first_records(
     oldest: int = MIN_LONG,
     entry: TimestampOffset | None = None,
 ) -> list[Record]:
-    """Return up to `limit` of the segment's first records from `offset`, `oldest` and the batch of `entry` on."""
+    """Return the segment's first records with offsets from `offset` and times from `oldest` on, at most `limit`.
+
+    With `entry`, of the time index, the search begins at its batch. Returns fewer, or none, if a scan must read them.
+    """
     records: list[Record] = []
-    limit, stored = min(limit, MAX_RECORDS), offset - segment.shift
+    limit = min(limit, MAX_RECORDS)
+    stored = offset - segment.shift
     if not reader.storage.is_local:
         return records
     first = stored if entry is None else entry.offset
     try:
         index = reader.offset_index(segment)
         position = 0 if index is None else index.lookup(first).position
+        # of an active log these are larger and larger parts: if one ends before the record, the next may have it
         for log in reader.logs.around(segment, position):
             try:
                 for number, batch in enumerate(_batches(segment, log, first, position)):
                     if number == 0 and entry and batch.max_timestamp != entry.timestamp:
+                        # a wrong index: a scan reports it
                         return records
                     if batch.max_timestamp >= oldest:
                         records += _records(segment, log, batch, limit - len(records), stored, oldest)
@@ -381,7 +389,7 @@ def _locate(
 ) -> tuple[memoryview, Bytes, npt.NDArray[Any]]:
     """Locate the first records, at most `limit`, from the offset and the time on.
 
-    Returns the bytes of the records, twice, and their LOCATION rows there.
+    Returns the records' bytes as a memoryview, the same bytes as an array, and the records' LOCATION rows in them.
     """
     view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size
     if codec := batch.attributes & CODEC_MASK:

@@ -206,8 +206,8 @@ class Scan:
         too.
 
         Args:
-            schema: A generated class, its descriptor, or the text of a .proto file. Default: the last message with
-                the highest id in the scan.
+            schema: A generated class, its descriptor, or the text of a .proto file. Default: the message type of the
+                last record among those with the highest schema id in the scan.
             message: The full name of the message in the text; default its first.
             registry: As in `avro`.
             flatten: As in `avro`.
@@ -291,9 +291,8 @@ class Scan:
             2
         """
         most, workers = count_of("limit", limit), self.max_workers
-        sizes = np.array(
-            [count_records(self.reader, [part], self.isolation, workers) for part in self.slices], np.int64
-        )
+        counts = [count_records(self.reader, [part], self.isolation, workers) for part in self.slices]
+        sizes = np.array(counts, np.int64)
         total = int(sizes.sum())
         numbers = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
         slices, rows = _sampled_slices(self.slices, sizes, numbers)
@@ -320,9 +319,8 @@ class Scan:
         columns, times = slice_columns(self.slices), self.times(progress) if exact else None
         records, segments = counted(int(columns.records.sum()), "record"), counted(len(self.slices), "segment")
         size = size_text(int(columns.bytes.sum()))
-        return scan_figure(
-            f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}", columns, times
-        )
+        title = f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}"
+        return scan_figure(title, columns, times)
 
     def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
         """Read the times of all records.
@@ -358,17 +356,16 @@ class Scan:
     def _decoded(
         self,
         decoder_of: Callable[[Iterable[pa.Array]], Decoder],
-        is_newest: bool,
+        uses_newest_schema: bool,
         on_error: OnError,
         flatten: bool,
         progress: bool | None,
     ) -> pa.Table:
-        """Read all values with a decoder, which `decoder_of` returns for the values if it has their newest schema."""
+        """Read all records with decoded values; `decoder_of` is given the values, to find their newest schema."""
         names = list(dict.fromkeys((*self.columns, *DECODING_COLUMNS)))
-        batches: Iterable[pa.RecordBatch] = self._watched(
-            read_slices(self.reader, self.slices, names, self.isolation, self.max_workers), progress
-        )
-        if is_newest:
+        records = read_slices(self.reader, self.slices, names, self.isolation, self.max_workers)
+        batches: Iterable[pa.RecordBatch] = self._watched(records, progress)
+        if uses_newest_schema:
             # all batches first, since the newest schema gives the columns
             batches = list(batches)
         decoder = decoder_of(batch.column("value") for batch in batches)
@@ -415,23 +412,28 @@ POINT_BYTES = 1 << 20
 
 
 def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs) -> tuple[list[SegmentSlice], Longs]:
-    """Return the slices to read for the records `numbers`, and the rows of the records in what the slices have."""
+    """Return the slices to read for some records, and the row of each record in what these slices yield.
+
+    `numbers` counts the records of `slices` from 0; `sizes` has the number of records of each slice.
+    """
     parts: list[SegmentSlice] = []
     rows: list[Longs] = [np.empty(0, np.int64)]
-    begin = 0
+    rows_before = 0
     for part, size, end in zip(slices, sizes.tolist(), np.cumsum(sizes).tolist(), strict=True):
-        inside = numbers[np.searchsorted(numbers, end - size) : np.searchsorted(numbers, end)] - (end - size)
-        if not len(inside):
+        start = end - size
+        in_slice = numbers[np.searchsorted(numbers, start) : np.searchsorted(numbers, end)] - start
+        if not len(in_slice):
             continue
-        is_worth_points = part.segment.log_bytes > max(len(inside) * POINT_BYTES, INDEX_WORTH_BYTES)
+        is_worth_points = part.segment.log_bytes > max(len(in_slice) * POINT_BYTES, INDEX_WORTH_BYTES)
         if is_worth_points and is_every_offset_a_record(part):
-            offsets = (part.span[0] + inside).tolist()
+            offsets = (part.span[0] + in_slice).tolist()
             parts += [part._replace(start_offset=offset, end_offset=offset + 1) for offset in offsets]
-            inside, size = np.arange(len(inside)), len(inside)
+            rows.append(rows_before + np.arange(len(in_slice)))
+            rows_before += len(in_slice)
         else:
             parts.append(part)
-        rows.append(begin + inside)
-        begin += size
+            rows.append(rows_before + in_slice)
+            rows_before += size
     return parts, np.concatenate(rows)
 
 
@@ -565,9 +567,9 @@ def plan_slices(
 ) -> tuple[list[SegmentSlice], Isolation]:
     """Return the slices between `bounds`, and the isolation that filters their batches.
 
-    Reads only metadata, with two exceptions. For a large segment that begins before `times`, it reads the time index,
-    and the batch to which that index points. For read_committed it reads the transaction indexes, and the segments
-    with transactions if the metadata lacks the last stable offset. For `keys` it reads blocks of the key indexes.
+    Reads only metadata, with three exceptions. If a large segment begins before `times`, it reads the time index, and
+    the batch that this points to. For read_committed it reads the transaction indexes, and the segments with
+    transactions if the metadata lacks the last stable offset. For `keys` it reads blocks of the key indexes.
     """
     check_choice("isolation", isolation, IsolationLevel)
     check_choice("out_of_range", out_of_range, OutOfRange)
@@ -578,11 +580,8 @@ def plan_slices(
         start[number] = special[EARLIEST] if low is None else special.get(low, low)
         end[number] = special[LATEST] if high is None else special.get(high, high)
         if end[number] < 0:
-            raise OffsetOutOfRangeError(
-                "an end must be an offset from 0 on, or LATEST; tail(n) reads the last n records",
-                partition=number,
-                end=high,
-            )
+            text = "an end must be an offset from 0 on, or LATEST; tail(n) reads the last n records"
+            raise OffsetOutOfRangeError(text, partition=number, end=high)
         if isolation == "read_uncommitted":
             continue
         end[number] = min(end[number], last_stable_offset(reader, state))

@@ -107,7 +107,7 @@ def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:
 def decode_singly(
     read: Callable[[Any], Any], expected: str, faults: dict[int, str], rows: Longs, payloads: Sequence[Any]
 ) -> dict[int, Any]:
-    """Return the values that `read` returns for payloads, by row; `faults` gets the rows that are not `expected`."""
+    """Return the values that `read` returns for payloads, by row; `faults` gets a text by row for the others."""
     values = {}
     for row, payload in zip(rows.tolist(), payloads, strict=True):
         value, fault = attempt(read, payload)
@@ -200,7 +200,8 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
     """Split payloads of Protobuf into indexes and messages.
 
-    Returns the distinct indexes (None for bad ones), each payload's code, its number among them, and the messages.
+    Returns three things: the distinct indexes (None for bad ones); for each payload a code, the number of its indexes
+    among the distinct ones; and the messages.
     """
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _slices(payloads)
@@ -235,11 +236,11 @@ def _short_indexes(starts: Longs, lengths: Longs, data: Bytes) -> npt.NDArray[np
 
 
 def _read_indexes(payload: bytes) -> tuple[Indexes | None, int]:
-    """Read indexes, a count and numbers as zigzag varints; returns them and their size in bytes."""
+    """Read a count and the indexes, zigzag varints; returns the indexes and the bytes read, or (None, 0)."""
     count, position = _zigzag(payload, 0)
     if not 0 < count <= MAX_DEPTH:
-        # a count of 0 stands for (0,); the position stays 0 if there is no count
-        return ((0,), position) if count == 0 and position else (None, 0)
+        # a count of 0 stands for (0,); without a count, `_zigzag` returns -1
+        return ((0,), position) if count == 0 else (None, 0)
     numbers = []
     for _ in range(count):
         number, next_position = _zigzag(payload, position)
