@@ -83,24 +83,25 @@ class SegmentFiles(NamedTuple):
                 index.file.write(data, int(numbers_before[field]))
 
     def has_entries(self, numbers: Numbers) -> bool:
+        # all deleted ones, before `all` stops at the first bad one: a rebuild would write to a file without a name
         for _, index in self.indexes:
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
-        return all(index.has_entries(*numbers[[field, field + 1]].tolist()) for field, index in self.indexes)
+        return all(index.has_entries(*_size_and_checksum(numbers, field)) for field, index in self.indexes)
 
     def has_index_lengths(self, numbers: Numbers) -> bool:
         """True if each index has at least its length; checks only the entries of transactions."""
         is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
-        return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
+        return is_long and self.transactions.has_entries(*_size_and_checksum(numbers, TXN_INDEX))
 
     def rewrite_entries(self, numbers: Numbers) -> None:
+        # as they are: after a failed sync, Linux keeps them in memory, but writes only changed pages
         for field, index in self.indexes:
             if numbers[field]:
                 index.file.write(index.file.read(0, int(numbers[field])), 0)
 
     def cut(self, numbers: Numbers) -> None:
         """Cut the log and the indexes to their sizes in `numbers`, and preallocate zeros after that."""
-        self.log.cut(int(numbers[POSITION]))
         self.log.cut(int(numbers[POSITION]), self.preallocated_bytes)
         self.clear_after_entries(numbers)
 
@@ -134,6 +135,11 @@ class SegmentFiles(NamedTuple):
         self.log.close()
         for _, index in self.indexes:
             index.file.close()
+
+
+def _size_and_checksum(numbers: Numbers, field: int) -> list[int]:
+    values: list[int] = numbers[[field, field + 1]].tolist()
+    return values
 
 
 class FileCalls(Protocol):
@@ -217,13 +223,11 @@ class ActiveFile:
             raise self._failure("seek in", error) from error
 
     def cut(self, size: int, allocated: int = 0) -> None:
-        """Cut the file to `size` bytes, then zeros up to `allocated`; StorageError if it has fewer."""
+        """Cut the file to `size` bytes, and add zeros up to `allocated`; StorageError if the file is shorter."""
         length = self.size()
         if length < size:
-            raise StorageError(
-                "the file is shorter than its recorded end: run `distlog repair`",
-                **{"file": self.path, "size": length, "recorded_size": size},
-            )
+            details = {"file": self.path, "size": length, "recorded_size": size}
+            raise StorageError("the file is shorter than its recorded end: run `distlog repair`", **details)
         if length == size >= allocated:
             return
         try:
@@ -314,7 +318,6 @@ class ActiveIndex:
         """Fill the file with zeros from `size` to `max_bytes`."""
         if self.max_bytes or size or self.file.size():
             end = min(size, self.file.size())
-            self.file.cut(end)
             self.file.cut(end, self.max_bytes)
 
 
@@ -365,10 +368,10 @@ def _count_in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
 
 
 class TrailingBytes(NamedTuple):
-    """The tail after the last sound batch of a log, from `position` to `end`; only zeros follow.
+    """The bytes after the last batch that a recovery accepts, from `position` to `end`; only zeros follow `end`.
 
-    `sound` is the position and the base offset of the first sound batch in the tail, if there is one. `is_hole`: the
-    device did not write the batch at `position`, which has zeros for its first bytes or for a whole sector.
+    `sound` is the position and base offset of the first sound batch among them, or None. `is_hole`: the device did
+    not write the batch at `position`, which has zeros for its first bytes or for a whole sector.
     """
 
     position: int
@@ -378,7 +381,7 @@ class TrailingBytes(NamedTuple):
 
 
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
-    """Inspect the tail [position, end). Sound batches have at least `base_offset`, the one at `position` any."""
+    """Inspect [position, end); a batch after `position` counts as sound only from offset `base_offset` on."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     if HEADER_SIZE <= (size := size_of_first(head)) <= end - position and _is_sound(file, position, size):
         return TrailingBytes(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
@@ -393,9 +396,8 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
         is_written = data[: stop - start] != 0
         if is_written.any():
             written_end = start + is_written.size - int(is_written[::-1].argmax())
-            for batch_position, offset, size in (
-                _possible_batches(data, start, stop, end, base_offset) if sound is None else ()
-            ):
+            candidates = _possible_batches(data, start, stop, end, base_offset) if sound is None else ()
+            for batch_position, offset, size in candidates:
                 checkable_bytes -= size
                 # if it takes too long to check the tail, this batch counts as sound, so that nothing is cut
                 if checkable_bytes < 0 or _is_sound(file, batch_position, size):
@@ -434,8 +436,11 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
         return True
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
-    # sound batches, too, may begin with zeros (of the offset), and end with one (of a record without headers)
-    first, stop = position + (to_sector if (to_sector := -position % _SECTOR) <= _OFFSET_BYTES else 0), batch_end - 1
+    # a sound batch may begin with zeros (of its offset), and end with one (of a record without headers): a sector
+    # that has only those bytes of the batch does not count
+    to_sector = -position % _SECTOR
+    first = position + to_sector if to_sector <= _OFFSET_BYTES else position
+    stop = batch_end - 1
     for step in range(first - first % _SECTOR, stop, WALK_BYTES):
         start = max(step, first)
         data = np.frombuffer(file.read(start, min(step + WALK_BYTES, stop)), np.uint8)

@@ -151,7 +151,7 @@ def job_bytes_of(memory: int, workers: int) -> int:
 
 
 class _Replacement:
-    """Replaces group i of finished `jobs`, `_counts[i]` segments, by `merged.counts[i]` ones; 0 if it failed."""
+    """Replaces the groups of finished `jobs`: `_counts[i]` segments by `merged.counts[i]`, 0 if the group failed."""
 
     def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
         self._jobs, self._merged = jobs, merged
@@ -159,13 +159,14 @@ class _Replacement:
         # only the needed columns: there may be hundreds of thousands of segments
         self._inputs = join([job.inputs.columns().select(REMOVED_SCHEMA.names) for job in jobs])
         self._partitions = np.concatenate([job.inputs.array("partition")[job.firsts] for job in jobs])
-        self._ends = np.concatenate([job.inputs.next_offsets[job.firsts + job.counts - 1] for job in jobs])
+        self._next_offsets = np.concatenate([job.inputs.next_offsets[job.firsts + job.counts - 1] for job in jobs])
 
     def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
         """Return the groups that are replaced at `head`, and the actions that replace them."""
         table, firsts = head.partitions, np.cumsum(self._counts) - self._counts
         is_replaced = np.logical_and.reduceat(table.has_segments(self._inputs), firsts) & (self._merged.counts > 0)
-        is_replaced &= self._ends > table.log_start_offsets[self._partitions]
+        # a group below the log start is left to retention
+        is_replaced &= self._next_offsets > table.log_start_offsets[self._partitions]
         groups = chain.from_iterable(job.groups for job in self._jobs)
         removed = self._inputs.filter(booleans(np.repeat(is_replaced, self._counts)))
         added = self._merged.segments.columns().filter(booleans(np.repeat(is_replaced, self._merged.counts)))
@@ -178,8 +179,8 @@ MAX_TAIL_SEGMENT_BYTES = 128 << 20
 #: A merge after an append takes groups, smallest first, until it has this many bytes or segments, or the multiples
 #: below of what was appended, if that is more.
 TAIL_MERGE_BYTES, TAIL_MERGE_SEGMENTS = MAX_TAIL_SEGMENT_BYTES, 512
-#: A record is copied about four times until its segment grows from 50 kB to MAX_TAIL_SEGMENT_BYTES; its first file is
-#: read once.
+#: A record is copied about four times until its segment grows from 50 kB to MAX_TAIL_SEGMENT_BYTES (LARGE_GROWTH). A
+#: merge makes one segment of two or more, so merges read at most 1 + 1/2 + 1/4 + ... = 2 segments per appended one.
 MERGED_PER_APPENDED_BYTE, MERGED_PER_APPENDED_SEGMENT = 4, 2
 #: How long a merge after an append retries its commit after conflicts, in seconds.
 COMMIT_TIMEOUT_S = 5.0
@@ -242,12 +243,13 @@ def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
 
 def groups_of(table: SegmentTable, owners: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
     """(first row, end row) of each group of `table` worth merging; `owners` has the partition of each row."""
-    sizes, bases, ends, starts, newest, created, records = map(table.array, _COLUMNS)
+    sizes, base_offsets, next_offsets, first_times, newest, created, records = map(table.array, _COLUMNS)
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
-    oldest = np.where(starts >= 0, starts, newest)
+    oldest = np.where(first_times >= 0, first_times, newest)
+    offsets, times = (base_offsets, next_offsets), (oldest, newest)
     untried, ranges = np.empty((2, len(owners) + 1, 2), np.int64)
-    count = find_groups(owners, sizes, bases, ends, oldest, newest, records, log_starts, limits, untried, ranges)
+    count = find_groups(owners, sizes, *offsets, *times, records, log_starts, limits, untried, ranges)
     # segments without bytes have nothing to write
     return [(first, end) for first, end in ranges[:count].tolist() if sizes[first:end].any()]
 
