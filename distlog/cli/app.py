@@ -79,7 +79,7 @@ PANELS = {
 }
 COMMANDS = {name: help_ for panel in PANELS.values() for name, help_ in panel.items()}
 
-#: For each command too: click fixes the help option's names when a command is first asked for its options.
+#: For each command, too: click fixes the names of the help option when a command's options are first listed.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _HELP = "Kafka topics without a broker: partitioned logs in Apache Kafka's file formats, in a folder or a bucket."
 #: typer's type of an argument, after the argument's name.
@@ -111,7 +111,7 @@ class _Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, arguments = super().resolve_command(ctx, args)
-        return name, placeholder and command(str(name)), arguments
+        return name, command(str(name)) if placeholder else None, arguments
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for panel, commands in PANELS.items():

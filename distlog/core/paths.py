@@ -41,7 +41,7 @@ TOPIC_INDEX = f"{GROUPS_DIR}/00000000-0000-0000-0000-000000000000/topics.json"
 BUNDLES_DIR = "_bundles"
 PENDING_DIR = "_pending"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
-#: An empty file, which is locked; it is deleted only with the commits.
+#: An empty file, which vacuum and restore lock; it is deleted only with the commits.
 REMOVED_FILES_LOCK = f"{COMMITS_DIR}/.removed-files"
 NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
@@ -75,7 +75,7 @@ _PARTITION_DIR = rf"(?P<topic>.+)-{_PARTITION}"
 #: The states of producers at an offset; unlike other files named by 20 digits, it is not a segment's.
 _PRODUCER_SNAPSHOT = re.compile(rf"{_PARTITION_DIR}/(?P<offset>[0-9]{{20}}){re.escape(SNAPSHOT_SUFFIX)}")
 _LEADER_EPOCHS = re.compile(rf"{_PARTITION_DIR}/{LEADER_EPOCHS}")
-#: The part after the topic's name and a dash: a search for the last dash would take longer.
+#: The part of a name after the topic's name and a dash: a search for the last dash would take longer.
 _SEGMENT_FILE = re.compile(
     rf"{_PARTITION}/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
@@ -101,9 +101,8 @@ def may_be_topic_folder(name: str) -> bool:
 
 def check_topic_name(name: str) -> str:
     if not is_topic_name(name):
-        raise InvalidTopicError(
-            "a topic name must have 1 to 249 of the characters a-z A-Z 0-9 . _ -", topic=repr(name)
-        )
+        text = "a topic name must have 1 to 249 of the characters a-z A-Z 0-9 . _ -"
+        raise InvalidTopicError(text, topic=repr(name))
     return name
 
 
@@ -147,8 +146,8 @@ def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
 
 def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:
     match = _SEGMENT_FILE.fullmatch(name, len(topic) + 1) if name.startswith(f"{topic}-") else None
-    is_other = name.endswith(SNAPSHOT_SUFFIX) and _PRODUCER_SNAPSHOT.fullmatch(name)
-    return (int(match["partition"]), match["stem"]) if match and not is_other else None
+    is_of_producers = name.endswith(SNAPSHOT_SUFFIX) and _PRODUCER_SNAPSHOT.fullmatch(name)
+    return (int(match["partition"]), match["stem"]) if match and not is_of_producers else None
 
 
 def parse_producer_snapshot(name: str, topic: str) -> tuple[int, int] | None:

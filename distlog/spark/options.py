@@ -210,16 +210,14 @@ class ByPartition:
         if self.topic != topic:
             raise InvalidConfigError(f"option {option} is about another topic", topic=self.topic, expected=topic)
         if set(self.numbers) != set(partitions):
-            raise InvalidConfigError(
-                f"option {option} must give a number for every partition; as an offset, -1 is latest, -2 is earliest",
-                given=sorted(self.numbers),
-                partitions=sorted(partitions),
-            )
+            text = f"option {option} must give a number for every partition; of offsets, -1 is latest, -2 earliest"
+            raise InvalidConfigError(text, given=sorted(self.numbers), partitions=sorted(partitions))
 
 
 def parse_offsets(text: str, option: str) -> ByPartition:
     """Parse JSON like {"topic": {"0": 23, "1": -2}}. Raises InvalidConfigError for other text."""
-    topic, numbers = _one_topic(text, option, f"earliest, latest, or JSON like {_EXAMPLE}")
+    special = "" if option.endswith("ByTimestamp") else "earliest, latest, or "
+    topic, numbers = _one_topic(text, option, f"{special}JSON like {_EXAMPLE}")
     if not isinstance(numbers, dict) or not all(is_entry(*entry) for entry in numbers.items()):
         raise InvalidConfigError(f"option {option} must be JSON like {_EXAMPLE}", value=text)
     return ByPartition(topic, {int(partition): number for partition, number in numbers.items()})
@@ -229,7 +227,7 @@ def parse_assign(text: str) -> ByPartition:
     """Parse partitions, JSON like {"topic": [0, 1]}; each gets the number 0."""
     topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
     is_list = isinstance(partitions, list) and len(partitions) > 0
-    if not is_list or not all(is_entry(str(number), 0) for number in partitions):
+    if not is_list or not all(type(number) is int and number >= 0 for number in partitions):
         raise InvalidConfigError('option assign must be JSON like {"topic": [0, 1]}', value=text)
     return ByPartition(topic, dict.fromkeys(partitions, 0))
 
@@ -253,7 +251,7 @@ def _one_topic(text: str, option: str, expected: str) -> tuple[str, Any]:
 
 
 def is_entry(partition: str, number: object) -> bool:
-    """Return whether an entry of a JSON object is a partition and a number."""
+    """Return whether the name in a JSON object is a partition, and its value an integer."""
     return partition.isascii() and partition.isdecimal() and type(number) is int
 
 
@@ -347,19 +345,15 @@ def selected_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     """Return the selected partitions, ascending. Raises InvalidConfigError if the topic lacks one."""
     name = options.storage.name
     if options.subscribed not in (None, name):
-        raise InvalidConfigError(
-            "option subscribe must name the topic of the path", subscribe=options.subscribed, topic=name
-        )
+        text = "option subscribe must name the topic of the path"
+        raise InvalidConfigError(text, subscribe=options.subscribed, topic=name)
     numbers = range(len(snapshot.partitions))
     if options.assigned is None:
         return list(numbers)
     assigned = set(options.assigned.numbers)
     if options.assigned.topic != name or not assigned <= set(numbers):
-        raise InvalidConfigError(
-            "option assign must name the topic of the path, and only partitions that it has",
-            topic=name,
-            partitions=len(numbers),
-        )
+        text = "option assign must name the topic of the path, and only partitions that it has"
+        raise InvalidConfigError(text, topic=name, partitions=len(numbers))
     return sorted(assigned)
 
 

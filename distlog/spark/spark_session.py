@@ -22,7 +22,7 @@ from distlog.spark.versions import check_pyspark
 DEFAULTS: Mapping[str, str] = {
     # rows pass between the JVM and Python twice as fast as over TCP
     "spark.python.unix.domain.socket.enabled": "true",
-    # batches sent to a Python writer have this many bytes; the limit of rows is high, so as not to make them smaller
+    # batches sent to a Python writer have this many bytes; the limit of rows is too high to make them smaller
     "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     # running a second attempt next to the first is correct, but writes everything twice
@@ -86,7 +86,7 @@ def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = No
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
-        # PySpark 4.0 replaces no format that it found by itself
+        # PySpark 4.0 cannot replace a format that it found by itself
         feature, instead = "register with storage options", ": give them to append, read and stream"
         check_pyspark(not storage_options, feature, "4.1", instead)
     _registered_sessions.add(spark)
@@ -111,6 +111,7 @@ def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) 
 def activate(spark: SparkSession) -> None:
     """Make `spark` this thread's active session, where Spark looks up formats: new threads of Python have none."""
     if SparkSession.getActiveSession() is not spark:
+        # `createDataFrame` makes its session the active one
         spark.createDataFrame([], "nothing int")
 
 

@@ -29,7 +29,7 @@ from distlog.core.schemas.protobuf import Message, ProtobufDecoder
 from distlog.core.schemas.registry import SchemaRegistry, SchemaTopic, registry_of
 from distlog.spark.versions import arrow_schema
 
-#: The part of a column's name that Spark fills with a text that is not JSON.
+#: The name of the field, in the parsed struct, where Spark puts a text that is not JSON.
 _BAD_JSON_FIELD = "__bad_json"
 #: A separate column for the parsed JSON: Spark would parse the text again for each field.
 _PARSED_COLUMN = "__found_json"
@@ -83,9 +83,8 @@ def decode(
     if format not in get_args(ValueFormat):
         raise InvalidConfigError(f"a format must be one of {', '.join(get_args(ValueFormat))}", format=repr(format))
     if "value" not in df.columns or not isinstance(df.schema["value"].dataType, BinaryType):
-        raise InvalidConfigError(
-            "the frame needs a binary column `value`, as `read` returns it: select it, or cast it to binary"
-        )
+        text = "the frame needs a binary column `value`, as `read` returns it: select it, or cast it to binary"
+        raise InvalidConfigError(text)
     if format == "json":
         return _decode_json(df, schema, framed, flatten, on_error)
     source = registry_of(registry)
@@ -155,22 +154,24 @@ def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_err
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")
     whole_text = F.when(is_escaped, F.regexp_replace(text, _LONE_SURROGATE, r"$1\\ufffd")).otherwise(text)
     parsed = F.from_json(whole_text, StructType([*struct, StructField(_BAD_JSON_FIELD, StringType())]), options)
-    parsed_value = F.col(_PARSED_COLUMN)
+    parsed_column = F.col(_PARSED_COLUMN)
     header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
     # Spark ignores text after an object, but not within an array
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     is_whole = F.coalesce(alone, F.lit(False)) & F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
     good = F.col("value").isNull() | (
-        header & is_whole & parsed_value.isNotNull() & parsed_value[_BAD_JSON_FIELD].isNull()
+        header & is_whole & parsed_column.isNotNull() & parsed_column[_BAD_JSON_FIELD].isNull()
     )
-    value = F.when(good, parsed_value)
+    checked = F.when(good, parsed_column)
     if on_error == "fail":
         names = [name for name in ("partition", "offset") if name in other_columns]
         reason = F.lit("the value is not JSON; on_error='null' leaves the fields of bad records null:")
         positions = (F.concat(F.lit(f" {name}="), F.col(name)) for name in names)
-        value = value.otherwise(F.raise_error(F.concat(reason, *positions)))
-    with_parsed = df.select("*", parsed.alias(_PARSED_COLUMN)).withColumn(_PARSED_COLUMN, value)
-    fields = [parsed_value.getField(name).alias(name) for name in struct.names]
-    values = fields if flatten else [F.when(parsed_value.isNotNull(), F.struct(*fields)).alias("value")]
+        checked = checked.otherwise(F.raise_error(F.concat(reason, *positions)))
+    # first a column with the parsed JSON, which the check then reads and replaces
+    with_parsed = df.select("*", parsed.alias(_PARSED_COLUMN))
+    with_checked = with_parsed.withColumn(_PARSED_COLUMN, checked)
+    fields = [parsed_column.getField(name).alias(name) for name in struct.names]
+    values = fields if flatten else [F.when(parsed_column.isNotNull(), F.struct(*fields)).alias("value")]
     columns, value_index = [F.col(quoted(name)) for name in df.columns], df.columns.index("value")
-    return with_parsed.select(*columns[:value_index], *values, *columns[value_index + 1 :])
+    return with_checked.select(*columns[:value_index], *values, *columns[value_index + 1 :])

@@ -36,7 +36,7 @@ FORMAT_ENDINGS: Mapping[str, str] = {
 }
 #: The endings of compressed and rotated files. They only help to find the ending before them: the content decides.
 _OUTER_ENDINGS = re.compile(r"(?:\.(?:gz|gzip|bz2|zst|zstd|lz4|[0-9]{1,8}))+$")
-#: First bytes, and the codec.
+#: Codecs by the first bytes of a file.
 COMPRESSIONS: Mapping[bytes, str] = {
     b"\x1f\x8b\x08": "gzip",
     b"BZh": "bz2",
@@ -158,7 +158,9 @@ def read_range(storage: InputStorage, file: InputFile, start: int, end: int) -> 
 def _files_of(storage: InputStorage, address: str) -> list[_SizedFile]:
     with suppress(FileNotFoundError):
         return [(address, storage.size(address))]
-    entries, (folder, _, name) = storage.entries(address), address.rpartition("/")
+    entries = storage.entries(address)
+    folder, _, name = address.rpartition("/")
+    # a local folder without entries is in its own folder's listing
     if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
         files = sorted(_files_in_folder(storage, address, entries))
     elif _WILDCARDS.search(address):
@@ -185,16 +187,16 @@ def _files_in_folder(storage: InputStorage, folder: str, entries: Sequence[FileI
 def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
     """Yield the files that a pattern without braces matches, and the files in folders that the pattern matches."""
     names = pattern.split("/")
-    first = next(number for number, name in enumerate([*names, "*"]) if _WILDCARDS.search(name))
-    if first == len(names):
+    first_wildcard = next(number for number, name in enumerate([*names, "*"]) if _WILDCARDS.search(name))
+    if first_wildcard == len(names):
         # the pattern had only braces
         try:
             yield pattern, storage.size(pattern)
         except FileNotFoundError:
             yield from _files_in_folder(storage, pattern, storage.entries(pattern))
         return
-    folders = ["/".join(names[:first])]
-    for number, name_pattern in enumerate(names[first:], first):
+    folders = ["/".join(names[:first_wildcard])]
+    for number, name_pattern in enumerate(names[first_wildcard:], first_wildcard):
         is_last = number == len(names) - 1
         if name_pattern == "**":
             folders = [path for folder in folders for path in _folders_in_folder(storage, folder)]
@@ -206,6 +208,7 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
         for folder, entries in zip(folders, listings, strict=True):
             for entry in entries:
                 name = entry.name if isinstance(entry, FileInfo) else entry
+                # a hidden name needs a pattern that begins with the same character
                 if not matcher.fullmatch(name) or (name.startswith(_HIDDEN) and name_pattern[0] != name[0]):
                     continue
                 if isinstance(entry, str):
@@ -229,11 +232,8 @@ def _brace_alternatives(pattern: str) -> list[str]:
     if braces is None:
         return [pattern]
     prefix, suffix = pattern[: braces.start()], pattern[braces.end() :]
-    return [
-        alternative
-        for choice in braces[1].split(",")
-        for alternative in _brace_alternatives(prefix + choice + suffix)
-    ]
+    patterns = [prefix + choice + suffix for choice in braces[1].split(",")]
+    return [alternative for pattern in patterns for alternative in _brace_alternatives(pattern)]
 
 
 def _matcher(name_pattern: str) -> re.Pattern[str]:
@@ -344,10 +344,10 @@ def _format_by_name(name: str, requested_format: str | None) -> str:
 class ReadOptions:
     """The options of a read; None leaves the choice to the content, or to the topic.
 
-    `format` is one of FORMATS. `key`, `value` and `timestamp` name fields or columns; numbers for times count
-    `timestamp_unit`, and texts are ISO 8601 or as `time_format` has it (Python's strptime). `pattern` is a Python
-    regular expression for lines of text. Each record gets `headers` after its own, and `partition` if given. A bad
-    line raises an error, or with `bad_lines` "skip" is left out and counted. `now_ms` is the time when the read was
+    `format` is one of FORMATS. `key`, `value` and `timestamp` name fields or columns. A time is a number in the unit
+    `timestamp_unit`, or a text in ISO 8601 or in `time_format` (Python's strptime). `pattern` is a Python regular
+    expression for lines of text. Each record gets `headers` after its own, and `partition` if that is not None. A bad
+    line raises an error; with `bad_lines` "skip", it is left out and counted. `now_ms` is the time when the read was
     planned: times without a year get its year.
     """
 

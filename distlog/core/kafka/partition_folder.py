@@ -78,7 +78,7 @@ class PartitionFolder:
         """Walk over the batches in [start, end) of a log, up to damage; an `offset_index` locates some headers."""
         log = self.log(name) if checked or offset_index is None else self.headers(name, offset_index)
         step = _WINDOW_BYTES if self._storage.is_local and not checked else _READ_BYTES
-        # min: the log may have become shorter
+        # `min`, since the log may have become shorter
         return BatchWalk(log.read, start, min(log.size, end), step, "stop", self.path(name), checked=checked)
 
     def log(self, name: str) -> SourceLog:
@@ -92,6 +92,7 @@ class PartitionFolder:
         """Return a log for reading headers: if that is faster, only their pages are fetched."""
         size = self.size(name)
         positions = batch_positions(offset_index, size) if self._storage.is_local else _NO_POSITIONS
+        # an offset index has an entry for each batch only if batches are larger than index.interval.bytes
         if len(positions) * _MIN_BATCH_BYTES > size or not len(positions):
             return self.log(name)
         with failing_as("open the log", self.path(name)):
@@ -106,7 +107,7 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """Return the time of the last write to a file in ms; 0 before 1970, as for the empty logs of an export."""
+        """Return the time of the last write to a file in ms; 0 if before 1970, as of empty logs of an export."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not report write times, which retention may need: copy the files to a disk"
@@ -234,6 +235,7 @@ def joined_epochs(segments: Iterable[Iterable[tuple[int, int]]], log_start_offse
     for epoch, start in itertools.chain.from_iterable(segments):
         if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, start))
+    # the last epoch that began before the log start offset begins there
     earlier = [epoch for epoch, start in epochs if start < log_start_offset]
     later = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
     if earlier and (not later or later[0][1] > log_start_offset):
@@ -269,7 +271,8 @@ def _text(lines: Iterable[str]) -> bytes:
 
 def _entries(data: bytes, tokens: int, file: str) -> list[list[str]]:
     lines = data.decode("utf-8", "replace").splitlines()
-    if len(lines) < 2 and lines[:1] in ([], [_VERSION]):
+    # as in Kafka, a file that is empty or has only the version has no entries
+    if lines in ([], [_VERSION]):
         return []
     entries = [line.split() for line in lines[2:]]
     is_complete = lines[0] == _VERSION and _number(lines[1], MAX_INT, file) == len(entries)
@@ -290,7 +293,7 @@ def _malformed(file: str) -> CorruptMetadataError:
 
 @contextmanager
 def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[None]:
-    """Lock brokers and exports, with `is_exclusive` also imports, out of the log directory, or raise StorageError."""
+    """Lock the log directory against brokers and exports, with `is_exclusive` also imports. Raises StorageError."""
     if not log_dir.is_local:
         yield
         return
@@ -410,7 +413,7 @@ def batch_positions(offset_index: bytes, size: int) -> Positions:
 
 
 def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> bool:
-    """Return whether most sampled positions have a batch that ends at the next position."""
+    """Return whether the index seems to have every batch: most sampled batches end where the next entry begins."""
     log.announce(sample.tolist(), HEADER_SIZE)
     ends = np.append(positions[1:], len(log.data))[np.searchsorted(positions, sample)]
     sizes = [size_of_first(log.data[position : position + HEADER_SIZE]) for position in sample]
