@@ -353,7 +353,8 @@ def address_of(process: int, address: Address) -> Address:
 def _check_ports(processes: int, *addresses: Address) -> None:
     for address in addresses:
         if address and address[1] + processes - 1 > 65535:
-            raise typer.BadParameter(f"not enough ports after {address[1]}", param_hint="--processes")
+            text = f"{processes} processes need the ports from {address[1]} on, and 65535 is the last"
+            raise typer.BadParameter(f"{text}: use a lower port, or fewer processes", param_hint="--processes")
 
 
 def _check_root(root: Folder, *, is_first: bool) -> None:

@@ -280,7 +280,8 @@ Changes = Mapping[str, float | None]
 def check_quotas(entity: Entity, changes: Changes) -> None:
     types = [kind for kind, _ in entity.parts]
     if "ip" in types:
-        raise InvalidConfigError("addresses have no quotas: bound their connections by max.connections.per.ip")
+        text = "quotas for IP addresses are not supported: set max.connections.per.ip to limit their connections"
+        raise InvalidConfigError(text)
     if not types or not {USER, CLIENT_ID}.issuperset(types):
         raise InvalidConfigError("a quota must be for users or client ids", types=", ".join(types))
     for _, name in entity.parts:

@@ -359,7 +359,8 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._topic is None:
-            raise RuntimeError("this process commits micro-batches, so it has no topic to write to")
+            text = "cannot write rows in the process that only commits the micro-batch"
+            raise RuntimeError(f"{text}: please report this bug of distlog or Spark")
         return write_rows(self._options, self._topic, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's

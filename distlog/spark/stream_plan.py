@@ -119,7 +119,8 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> StreamPlan:
         if self._plan is None:
-            raise RuntimeError("this copy of the stream was sent to a task: only the driver's object plans batches")
+            text = "this copy of the stream's reader is in a task, and only the driver plans a stream"
+            raise RuntimeError(f"{text}: start the query in the driver")
         return self._plan
 
 

@@ -168,7 +168,7 @@ def failed(root: object, *options: object) -> tuple[int, str]:
     [
         (("--listen", "127.0.0.1:0", "--config", "max.connections=-5"), "max.connections must be between 0"),
         (("--listen", "127.0.0.1:0", "--ssl-certfile", "none"), "TLS needs --ssl-certfile and --ssl-keyfile"),
-        (("--listen", "127.0.0.1:65535"), "not enough ports after 65535"),
+        (("--listen", "127.0.0.1:65535"), "need the ports from 65535 on, and 65535 is the last"),
     ],
 )
 def test_a_wrong_option_fails_before_the_processes_start(

@@ -176,7 +176,7 @@ def test_a_changed_byte_is_noticed(many: tuple[Index, dict[int, list[int]]], pos
     number = sorted(expected)[3]
     damaged = bytearray(index.data)
     damaged[position] ^= 1
-    with pytest.raises(CorruptIndexError, match="checksum of a block"):
+    with pytest.raises(CorruptIndexError, match="block of the key index fails its checksum"):
         searched(index._replace(data=bytes(damaged)), np.array([number]))
 
 
@@ -188,5 +188,5 @@ def test_more_entries_than_the_file_has_are_noticed(many: tuple[Index, dict[int,
 
 def test_the_index_of_another_log_is_noticed(many: tuple[Index, dict[int, list[int]]]) -> None:
     index, expected = many
-    with pytest.raises(CorruptIndexError, match="of another log"):
+    with pytest.raises(CorruptIndexError, match="belongs to another log"):
         searched(index._replace(log_crc=index.log_crc ^ 1), np.array([sorted(expected)[3]]))

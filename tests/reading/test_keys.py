@@ -229,7 +229,7 @@ def test_the_index_of_another_log_is_not_used(tmp_path: Path, caplog: pytest.Log
     first.write_bytes(second.read_bytes())
     topic = topic_on(Storage(str(tmp_path / "t")))
     check_keys(topic, [b"007", b"405", b"999"])
-    assert "or it is of another log: rebuild the index: scanning the log instead" in caplog.text
+    assert "or the index belongs to another log: rebuild the index (file=" in caplog.text
     assert {anomaly.word for anomaly in topic.verify().anomalies} == {"index_mismatch"}
 
 

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 _NO_TIMES = range(0)
 _MAX_HINT_BYTES = 200
+_UNUSABLE_TEXT = "cannot use the checkpoint %s, reading an older one or all commits instead, which takes longer: %s"
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 #: The number of commits that are read at once: first after a checkpoint, since often none follow it, and at most.
 _FIRST_GROUP, _MAX_GROUP = 4, 64
@@ -105,11 +106,12 @@ class SnapshotLoader:
             if self.horizon_above(error) is None:
                 raise
             return self.load_at(timestamp_ms)
-        if later == 0 and head.log_floor:
-            bounds = {"first_ms": self._timestamp(head.log_floor), "last_ms": head.timestamp_ms}
-            raise deleted_error(head.log_floor, head.version, timestamp_ms=timestamp_ms, **bounds)
         if later == 0:
-            raise OffsetOutOfRangeError("the topic did not exist at that time", timestamp_ms=timestamp_ms)
+            bounds = {"first_ms": self._timestamp(head.log_floor), "last_ms": head.timestamp_ms}
+            if head.log_floor:
+                raise deleted_error(head.log_floor, head.version, timestamp_ms=timestamp_ms, **bounds)
+            text = "the topic did not exist at that time: ask for the time of its first commit, or a later one"
+            raise OffsetOutOfRangeError(text, timestamp_ms=timestamp_ms, **bounds)
         return self.load(versions[later - 1])
 
     def follow(
@@ -204,7 +206,7 @@ class SnapshotLoader:
             assert snapshot is not None
             return self._if_newest(base, snapshot, files.store_ms if snapshot.version + 1 < end else 0)
         except (CorruptMetadataError, FileNotFoundError) as error:
-            _log.warning("the checkpoint %s is ignored: %s", name, error)
+            _log.warning(_UNUSABLE_TEXT, name, error)
         except BelowHorizonError:
             pass
         return None
@@ -312,7 +314,7 @@ class SnapshotLoader:
             base = self._read(name, end)
             snapshot = self._fold_from(base, read_end, max(newest, base.version))
         except (CorruptMetadataError, FileNotFoundError) as error:
-            _log.warning("the checkpoint %s is ignored: %s", name, error)
+            _log.warning(_UNUSABLE_TEXT, name, error)
             return None
         return self._if_fresh(snapshot, base, end, listed_ms)
 

@@ -238,7 +238,7 @@ def _checked(data: Any, log_crc: int) -> npt.NDArray[np.uint8]:
     bad = first_bad_block(blocks, log_crc)
     if bad >= 0:
         raise CorruptIndexError(
-            "the checksum of a block of the index is wrong, or it is of another log: rebuild the index"
+            "a block of the key index fails its checksum, or the index belongs to another log: rebuild the index"
         )
     return blocks
 

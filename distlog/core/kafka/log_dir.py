@@ -374,7 +374,8 @@ def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int)
     has_version = pc.equal(pc.binary_slice(values, 0, 1), bytes([_FRAME]))
     is_framed = pc.and_(has_version, pc.greater(pc.binary_length(values), 2))
     if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
-        raise CorruptRecordError(f"a record of {CLUSTER_METADATA} is damaged, or of a newer Kafka", file=file)
+        text = f"a record of {CLUSTER_METADATA} does not begin with the frame version {_FRAME}: the file is damaged"
+        raise CorruptRecordError(f"{text}, or a newer Kafka wrote it; copy it again, or upgrade distlog", file=file)
     relevant = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_RELEVANT_PREFIXES)))
     if (pc.max(pc.binary_length(relevant)).as_py() or 0) > _MAX_RECORD_BYTES:
         raise CorruptRecordError("a record of metadata is too large", file=file, most=_MAX_RECORD_BYTES)

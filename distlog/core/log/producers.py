@@ -453,8 +453,8 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
 
 def _raise_refusals(checked: CheckedRecords, verdicts: Bytes) -> None:
     if checked.status != OK:
-        text = "a record does not decode, or its offset is not the next one"
-        raise InvalidRecordError(text, record=int(checked.number))
+        text = "a record of the batch does not decode, or has a wrong offset: the client made a malformed batch"
+        raise InvalidRecordError(f"{text}, so check or update the client", record=int(checked.number))
     if not checked.refused:
         return
     errors = RecordErrors(

@@ -179,4 +179,6 @@ def _index_of(reader: SegmentReader, segment: SegmentInfo) -> Part:
 
 def _warn_of_index(reader: SegmentReader, segment: SegmentInfo, error: Exception) -> None:
     name = _index_of(reader, segment).name
-    _log.warning("%s: scanning the log instead; rebuild the indexes (file=%s)", error, name)
+    # an index's own error has the advice
+    advice = "" if isinstance(error, CorruptIndexError) else ": rebuild the index"
+    _log.warning("scanning the log instead, since %s%s (file=%s)", error, advice, name)

@@ -105,7 +105,8 @@ class SegmentWriter:
     def close(self) -> list[SegmentInfo]:
         """Make all files durable; returns the segments, each from offset 0 on. The commit sets append times."""
         if self._is_aborted:
-            raise StorageError("cannot close: the segment was aborted", partition=self._partition)
+            text = "cannot close the segment, since an earlier failure aborted it"
+            raise StorageError(f"{text}: append the records again with a new writer", partition=self._partition)
         with self._rows_of_partition():
             self._write(self._encoder.finish())
         self._seal()
