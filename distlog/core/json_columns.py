@@ -42,7 +42,7 @@ _REPAIRED = (
 
 
 def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) -> Any:
-    """Return DuckDB's types of the fields by name, for `json_transform`; without a schema from the sample."""
+    """Return DuckDB's types of the fields by name, for `json_transform`; without a schema, the sample's types."""
     if schema is None:
         texts = _with_texts(connection.from_arrow(sample))
         ((structure,),) = texts.aggregate("json_group_structure(text::JSON)").fetchall()

@@ -14,7 +14,7 @@ from distlog.core.errors import InvalidConfigError
 #: A record without a time (Kafka's RecordBatch.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
 
-#: The units in which numbers may count time: the divisor and the factor that make them milliseconds.
+#: The units in which numbers may count time: the divisor and the factor that make them milliseconds, and the names.
 _UNITS = {"s": (1, 1000, "seconds"), "ms": (1, 1, "milliseconds"), "us": (1000, 1, "microseconds")}
 _UNITS["ns"] = (1_000_000, 1, "nanoseconds")
 TIME_UNITS = tuple(_UNITS)

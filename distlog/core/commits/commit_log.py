@@ -166,7 +166,7 @@ class CommitLog:
             return self.confirm_put(head, attempt, put_time) is None
         waited_ms = (put_time.time_ms or self.storage.replied_ms()) - self.loader.listed_ms
         if self.loader.listed_ms and waited_ms < LEAST_COMMIT_RETENTION_MS // 2:
-            return True
+            return True  # so soon after a listing without commits, vacuum cannot have deleted the first ones
         # another writer may have created the topic since, and vacuum may have deleted its first commits
         files = self.storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
         return all(not paths.parse_commit_file(file.name) for file in files)

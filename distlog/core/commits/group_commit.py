@@ -321,6 +321,7 @@ class AppendTicket:
             self._committed_stems |= stems
             if self._stem in stems:
                 self.group_commit = commit
+            # a named turn lasts until its append is committed, or a commit names the next one
             if commit.next_append or self._turn_stem is None or self._turn_stem in stems:
                 self._turn_stem, self._turn_at_s = commit.next_append, None
             earlier = (stem for stem in stems if stem < self._stem)

@@ -115,8 +115,7 @@ class Snapshot:
         """True if vacuum cannot have deleted the next commit by `time_ms` of the store's clock.
 
         If the next version has no commit then, it was never written. Vacuum keeps a commit for `commit.retention.ms`,
-        and the next one can only be from after `seen_ms`. Half of `commit.retention.ms` is left for clocks and slow
-        requests.
+        and the next one can only be from after `seen_ms`. Half of the retention is left for clocks and slow requests.
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
@@ -286,6 +285,7 @@ class _Draft:
         head = self._follow(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
         starts = self._starts_after_tables(commit.actions) if tables else None
+        # if possible, tables are applied in columns: after the actions that change no partition, and before `starts`
         row_by_row = bool(tables) and starts is None
         for action in each_action(commit.actions) if row_by_row else commit.actions:
             if head.dropped and not isinstance(action, SetVacuumHorizon | SetLogHorizon):
@@ -421,9 +421,8 @@ class _Draft:
                 return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
             case SetLogHorizon(version):
                 if version > head.gc_floor:
-                    raise ValueError(
-                        f"the log retention horizon {version} is above the vacuum horizon {head.gc_floor}"
-                    )
+                    text = f"the log retention horizon {version} is above the vacuum horizon {head.gc_floor}"
+                    raise ValueError(text)
                 if version > head.former_retention_version:
                     head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
                 return dataclasses.replace(head, log_floor=max(head.log_floor, version))

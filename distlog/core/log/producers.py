@@ -75,8 +75,7 @@ if TYPE_CHECKING:
 # <stem>.snapshot          the states at the start of this segment
 # <offset:020d>.snapshot   the states at this offset: where the log begins, or where a broker's log ended
 
-#: The bytes of sealed segments that are read for the last batches of producers. A dozen producers may have five
-#: batches of 1 MiB each.
+#: The bytes of sealed segments that are read for producers' last batches, as five of 1 MiB for each of 12 producers.
 RECALLED_BYTES = 64 << 20
 
 

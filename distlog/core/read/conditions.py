@@ -252,6 +252,6 @@ def _fields(encoded: bytes) -> Iterator[tuple[int, int | bytes]]:
         if tag & 7 == 0:
             yield tag >> 3, varint()
             continue
-        size = {1: 8, 5: 4}.get(tag & 7) or varint()
+        size = {1: 8, 5: 4}.get(tag & 7) or varint()  # fixed by the wire type, or a length
         yield tag >> 3, encoded[position : position + size]
         position += size

@@ -56,7 +56,7 @@ WINDOW_BYTES = 64 << 20
 Start = Time | Mapping[int, Time]
 """Where to begin, for all partitions or by partition: an offset, a time, or EARLIEST, LATEST or MAX_TIMESTAMP."""
 #: Records, and the next offset after them in each of their partitions.
-Delivery = tuple[pa.RecordBatch, Mapping[int, int]]
+RecordsAndEnds = tuple[pa.RecordBatch, Mapping[int, int]]
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class Consumer:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        delivery: Delivery | None = None
+        delivery: RecordsAndEnds | None = None
         former: dict[int, int] = {}
         try:
             with self._exclusively():
@@ -166,7 +166,7 @@ class Consumer:
                 self._assignment.position.update(former)
             raise
 
-    def _wait_for_records(self) -> Delivery | None:
+    def _wait_for_records(self) -> RecordsAndEnds | None:
         """Return the next records; None after the timeout, or when the consumer was closed."""
         idle_since, pause_s, failures = self._clock(), self._first_pause_s, 0
         while not self._is_closed:
@@ -193,7 +193,7 @@ class Consumer:
             self._assignment.leave()
         return None
 
-    def _next_delivery(self) -> Delivery | None:
+    def _next_delivery(self) -> RecordsAndEnds | None:
         try:
             if self._assignment.renew():
                 self._window = None
@@ -209,7 +209,7 @@ class Consumer:
         self._window = None
         return None
 
-    def _read_next(self) -> Delivery | None:
+    def _read_next(self) -> RecordsAndEnds | None:
         while True:
             if self._window is None:
                 self._bound_positions()
@@ -459,7 +459,7 @@ def start_offsets(
 class Window(NamedTuple):
     """The records of a range of offsets in each partition, and the ends of the ranges, which may lie after them."""
 
-    deliveries: Iterator[Delivery]
+    deliveries: Iterator[RecordsAndEnds]
     ends: Mapping[int, int]
 
 

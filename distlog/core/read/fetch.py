@@ -301,6 +301,7 @@ def has_late_transaction(reader: SegmentReader, state: PartitionState, partition
     """Return whether the oldest open transaction is older than any coordinator allows, by its segment's time."""
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
+    # below the first dirty offset no transaction is open, as in `last_stable_offset`
     if not max(state.first_dirty_offset, 0) <= first < state.log_end_offset:
         return False
     start = max(first, state.log_start_offset)

@@ -48,7 +48,7 @@ TIMEOUT_S = 60.0
 _PAUSE_S, _LONGEST_PAUSE_S, _FEW_MEMBERS = 0.05, 1.0, 8
 #: The largest file of a state that is read, in bytes: the offsets of 100,000 partitions take 3 MB.
 _MAX_BYTES = 64 << 20
-#: A member's file of heartbeats has these many sizes in turn: a change of its size is a heartbeat.
+#: A member's file of heartbeats has this many sizes, one after the other: a change of its size is a heartbeat.
 _SIZES = 64
 
 #: A member's file of heartbeats in a listing: its size, and when it was written. A change of either is a heartbeat.
@@ -179,7 +179,7 @@ def _partitions(value: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A consumer in a group; dead when for `lease_ms` its file of heartbeats and its `beat` have not changed."""
+    """A consumer in a group; dead if its file of heartbeats and its `beat` have not changed for `lease_ms`."""
 
     id: str = stored(_MEMBER_ID)
     #: The name that listings show.

@@ -67,7 +67,9 @@ def _default_partitions(keys: pa.Array, count: int) -> Longs:
     data, no_sizes = keys.buffers()[2], np.zeros(len(keys) + 1, np.int64)
     partitions = np.empty(len(keys), np.int64)
     key_bytes = byte_array(data) if data else np.empty(0, np.uint8)
-    fill_partitions(offsets, key_bytes, np.empty(0, np.uint8), 0, no_sizes, count, 0, 0, 1, partitions)
+    no_validity = np.empty(0, np.uint8)
+    # the last numbers are for runs of records without a key
+    fill_partitions(offsets, key_bytes, no_validity, 0, no_sizes, count, 0, 0, 1, partitions)
     return partitions
 
 

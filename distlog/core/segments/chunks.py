@@ -433,7 +433,7 @@ class Chunk:
         return Chunk(ranges, self.data[start:stop], batches, self.owner[rows] - first)
 
     def timed(self) -> Chunk:
-        """Write LogAppendTime into the chunk's bytes, with new checksums: check the old ones before."""
+        """Return the chunk with LogAppendTime in its bytes, and new checksums: check the old ones before."""
         ranges_with_time = np.array([log_range.slice.segment.append_time_ms >= 0 for log_range in self.ranges])
         has_append_time = ranges_with_time[self.owner]
         if not has_append_time.any():

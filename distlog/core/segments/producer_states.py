@@ -218,6 +218,7 @@ def batches_of(entry: Any) -> Iterator[ProducerBatch]:
     """Yield made-up batches that give the state of a snapshot's entry."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
+    # the first offset of the last batch; without a batch, the offset of the end marker
     begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))

@@ -338,6 +338,7 @@ class SegmentReader:
 
     @contextmanager
     def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
+        """Replace the error of a failed read if the log of one of the segments is missing or too short."""
         try:
             yield
         except (FileNotFoundError, StorageError):

@@ -157,9 +157,8 @@ class LocalFiles:
                 os.link(temporary, path)
             except OSError as error:
                 if error.errno in _NO_HARD_LINKS_ERRNOS:
-                    raise StorageError(
-                        "commits need hard links, which this file system lacks: use another one"
-                    ) from error
+                    text = "commits need hard links, which this file system lacks: use another one"
+                    raise StorageError(text) from error
                 # over NFS the response can be lost; the number of links shows whether the link was created
                 if os.stat(temporary).st_nlink != 2:
                     raise
@@ -378,7 +377,7 @@ class LocalWriter(ObjectWriter):
                     os.close(duplicate)
 
         self._writing = begin(write_and_close)
-        self._start, self._filled = _GATHER_BYTES - self._start, 0
+        self._start, self._filled = _GATHER_BYTES - self._start, 0  # the other half
         self._is_broken = False
 
     def _wait(self) -> None:

@@ -247,9 +247,8 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
         raise StorageError(f"no client for {protocol}:// is installed: {hint}") from None
     except (TypeError, ValueError, LookupError) as error:
         if protocol not in fsspec.available_protocols():
-            raise StorageError(
-                f"unknown storage {protocol}://: use a path, s3://bucket/folder, gs://, abfs:// or memory://"
-            ) from None
+            text = f"unknown storage {protocol}://: use a path, s3://bucket/folder, gs://, abfs:// or memory://"
+            raise StorageError(text) from None
         raise StorageError(f"cannot open {protocol}://: {options.masked(str(error))}") from None
     except OSError as error:
         if not str(error).startswith("Unable to load lib"):
@@ -301,9 +300,8 @@ def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> N
     for name in [setting for setting in settings if setting not in inherited]:
         # 0.66: a name of three letters with two letters swapped is close
         if close := difflib.get_close_matches(name.lower(), suggestions, 1, 0.66):
-            raise InvalidConfigError(
-                f"{protocol}:// has no storage option {name!r}: did you mean {suggestions[close[0]]}?"
-            )
+            text = f"{protocol}:// has no storage option {name!r}: did you mean {suggestions[close[0]]}?"
+            raise InvalidConfigError(text)
         if protocol == "s3" and name not in _S3_OTHER_OPTIONS:
             raise InvalidConfigError(f"s3:// has no storage option {name!r}: it has {', '.join(names)}")
 

@@ -552,9 +552,8 @@ def check_store(
         "clock": partial(_check_clock, folder, clock),
         "a race for one name": partial(_check_races, folder),
     }
-    # after an error the remaining checks are skipped
     has_failed = False
-    # a store that refused the first put has no files to delete
+    # True if the store refused the first put, so that it has no files to delete
     is_clean = False
     try:
         for name, check in checks.items():
@@ -566,7 +565,7 @@ def check_store(
             except _WrongAnswerError as error:
                 results.append(StoreCheck(name, False, str(error)))
             except (DistlogError, OSError) as error:
-                has_failed = True
+                has_failed = True  # the remaining checks are skipped
                 is_refused = isinstance(error, StorageRefusedError) and not storage.counters.bytes_written
                 is_clean = is_refused and not storage.is_local
                 results.append(StoreCheck(name, False, str(error)))

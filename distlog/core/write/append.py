@@ -102,8 +102,7 @@ class Appender:
 
     `read_version` is the version that the caller read before the first write. Records without a key start at
     `first_partition`. Up to `workers` threads, including the caller, write partitions in parallel, and each calls
-    `clock` and `new_id`. `held_bytes` limits the small segments that are written as one bundle, by default to
-    LARGEST_BUNDLE.
+    `clock` and `new_id`. `held_bytes` limits the small segments that one bundle gets; default LARGEST_BUNDLE.
     """
 
     def __init__(
@@ -544,9 +543,8 @@ def _column(segments: Sequence[SegmentInfo], name: str) -> Longs:
 def check_not_newly_compacted(config: TopicConfig, checked_config: TopicConfig) -> None:
     """Raise CommitConflictError if the topic has become compacted, since the records were not checked for keys."""
     if "compact" in config.cleanup_policy and "compact" not in checked_config.cleanup_policy:
-        raise CommitConflictError(
-            "nothing was committed: the topic has become compacted, so each record needs a key; write again"
-        )
+        text = "nothing was committed: the topic has become compacted, so each record needs a key; write again"
+        raise CommitConflictError(text)
 
 
 def earlier_result(

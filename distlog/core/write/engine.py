@@ -263,7 +263,7 @@ class DirectEngine(Engine):
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
-                self._sync_one(partition, stem, 0)
+                self._sync_one(partition, stem, 0)  # if the lock is held, a later sync tries again
 
     @property
     def is_flushed(self) -> bool:  # type: ignore[override]

@@ -101,9 +101,8 @@ def _parsed_times(texts: pa.Array) -> pa.Array:
     try:
         return texts.cast(pa.timestamp("ns"))
     except pa.ArrowException as error:
-        raise InvalidRecordError(
-            f"column timestamp must be ISO 8601 if it is text, with a zone in all rows or in none: {error}"
-        ) from None
+        text = f"column timestamp must be ISO 8601 if it is text, with a zone in all rows or in none: {error}"
+        raise InvalidRecordError(text) from None
 
 
 def _timestamp_fault(timestamp: int) -> str:
