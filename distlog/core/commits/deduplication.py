@@ -149,7 +149,7 @@ class TransactionTable:
         return recent or next((info for part in parts if (info := _find(part, app_id, batch_id))), None)
 
     def newest(self, app_id: str) -> int | None:
-        """The larger of two numbers, if any: of batches in order the highest, of other numbered batches the last."""
+        """The larger of the highest number committed in order and the last number committed otherwise; or None."""
         ordered = self._ordered.newest(app_id)
         last = next((number for number in self._unordered_ids(app_id) if isinstance(number, int)), None)
         return max((number for number in (ordered, last) if number is not None), default=None)
@@ -259,7 +259,7 @@ class TransactionTable:
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """The commit of a batch of an application (not of Kafka's transaction), and its [start, end) by partition."""
+    """The commit of an application's batch (not a Kafka transaction), and its offsets [start, end) by partition."""
 
     version: int
     timestamp_ms: int
@@ -388,7 +388,7 @@ def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> 
 
 
 def _newest_of_silent(old: pa.RecordBatch, recent_ids: pa.Array, active: Container[str]) -> pa.RecordBatch:
-    """Return the last `old` row of each application; without those in `recent_ids` or `active`."""
+    """Return the last `old` row of each application, unless it is in `recent_ids` or `active`."""
     last = {app_id: row for row, app_id in enumerate(old["app_id"].to_pylist()) if app_id not in active}
     if len(last) > _FEW_APPLICATIONS:
         later = set(pc.unique(recent_ids).to_pylist())

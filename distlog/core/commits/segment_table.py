@@ -134,8 +134,8 @@ class SegmentInfo:
             self,
             base_offset=base_offset,
             next_offset=self.next_offset + moved,
-            offset_of_max_timestamp=newest + moved if newest >= 0 else newest,
-            first_unstable_offset=unstable + moved if unstable >= 0 else unstable,
+            offset_of_max_timestamp=(newest + moved) if newest >= 0 else newest,
+            first_unstable_offset=(unstable + moved) if unstable >= 0 else unstable,
         )
 
     def appended_at(self, time_ms: int) -> SegmentInfo:
@@ -267,7 +267,8 @@ class SegmentTable(Sequence[SegmentInfo]):
         return self._with(tail, first, min(end, split) - first)
 
     def _with(self, tail: tuple[SegmentInfo, ...], first: int = 0, count: int | None = None) -> SegmentTable:
-        return SegmentTable(self._rows, tail, (self._first + first, self._count - first if count is None else count))
+        new_count = (self._count - first) if count is None else count
+        return SegmentTable(self._rows, tail, (self._first + first, new_count))
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
         """Return this table with `segments` after it; raises ValueError for a segment that it has already."""

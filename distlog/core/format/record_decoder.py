@@ -127,7 +127,9 @@ _shared = lru_cache(_SHARED_VALUES)(_filled)
 def _allocate(size: int, copied_bytes: int) -> Slices:
     offsets = new_array(size + 1, np.int32)
     offsets[0] = 0
-    copies, positions = new_array(copied_bytes, np.uint8), new_array(0 if copied_bytes else size, np.int64)
+    # strings are copied, or only located
+    copies = new_array(copied_bytes, np.uint8)
+    positions = new_array(0 if copied_bytes else size, np.int64)
     return Slices(offsets, new_array(size, np.bool_), copies, positions)
 
 
@@ -231,7 +233,7 @@ def _stored_sections(selection: BatchSelection) -> np.ndarray:
     sections["base_offset"] = batches["base_offset"] + selection.shift if is_current else selection.shift
     sections["last_offset_delta"] = batches["last_offset_delta"]
     sections["base_timestamp"] = batches["base_timestamp"]
-    has_append_time = batches["attributes"] & APPEND_TIME != 0
+    has_append_time = (batches["attributes"] & APPEND_TIME) != 0
     sections["append_time"] = np.where(has_append_time, batches["max_timestamp"], NOT_APPEND_TIME)
     sections["crc"] = batches["crc"]
     sections["crc"][~(selection.unchecked & is_checked_by_scan(batches))] = CHECKED
@@ -348,7 +350,7 @@ def _selected_rows(selection: BatchSelection) -> np.ndarray:
     if is_out_of_range.any():
         raise selection.corrupt("the shifted offsets of a batch are out of range", int(np.argmax(is_out_of_range)))
     overlaps = (last >= selection.start_offset) & (first < selection.end_offset)
-    has_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
+    has_data = (batches["record_count"] > 0) & ((batches["attributes"] & CONTROL) == 0)
     return np.flatnonzero(overlaps & has_data & _may_be_in_time(selection))
 
 
@@ -358,7 +360,8 @@ def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
         return True
     # a batch with a later largest time may have earlier records, unless all its records have one time
     largest = selection.batches["max_timestamp"]
-    has_one_time = (selection.batches["attributes"] & APPEND_TIME != 0) | (selection.batches["record_count"] == 1)
+    is_append_time = (selection.batches["attributes"] & APPEND_TIME) != 0
+    has_one_time = is_append_time | (selection.batches["record_count"] == 1)
     may_be: np.ndarray = (largest >= selection.oldest) & ((largest <= selection.newest) | ~has_one_time)
     return may_be
 

@@ -53,7 +53,7 @@ class FieldReader:
         return text
 
     def nullable_text(self) -> str | None:
-        size = self.varint() - 1 if self.is_flexible else self.number(">h")
+        size = (self.varint() - 1) if self.is_flexible else self.number(">h")
         if size < 0:
             return None
         try:
@@ -63,7 +63,7 @@ class FieldReader:
 
     def count(self) -> int:
         """Read the number of elements of an array; -1 for None."""
-        return self.varint() - 1 if self.is_flexible else self.number(">i")
+        return (self.varint() - 1) if self.is_flexible else self.number(">i")
 
     def skip_tags(self) -> None:
         for _ in range(self.varint() if self.is_flexible else 0):
@@ -217,7 +217,7 @@ class WaitingChanges(Generic[Key, Value]):
             if not is_committed:
                 del waiting[producer_id]
             else:
-                # the change replaces all that precede it in the log, even of open transactions: drop these
+                # the change replaces all that precede it in the log, even of open transactions: keep only this one
                 while producer_id in waiting:
                     changes[key] = waiting.pop(next(iter(waiting)))
             if not waiting:

@@ -316,7 +316,8 @@ class Scan:
         Examples:
             >>> figure = topic.scan().plot(exact=True)
         """
-        columns, times = slice_columns(self.slices), self.times(progress) if exact else None
+        columns = slice_columns(self.slices)
+        times = self.times(progress) if exact else None
         records, segments = counted(int(columns.records.sum()), "record"), counted(len(self.slices), "segment")
         size = size_text(int(columns.bytes.sum()))
         title = f"Scan of {self.reader.topic}: at most {records}, about {size} in {segments}"

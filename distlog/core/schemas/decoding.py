@@ -255,7 +255,7 @@ def _zigzag(payload: bytes, position: int) -> tuple[int, int]:
     """Return the number at a position and the next position, or -1 and the same position if there is no number."""
     number = 0
     for shift, byte in enumerate(payload[position : position + 5]):
-        number |= (byte & 0x7F) << 7 * shift
+        number |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), position + shift + 1
     return -1, position

@@ -169,7 +169,7 @@ class SegmentState:
     @property
     def codec_names(self) -> set[str]:
         """The codecs of the batches that have records; UNKNOWN_CODEC for those that Kafka does not have."""
-        names = {name for codec, name in enumerate(CODEC_NAMES) if self.codecs >> codec & 1}
+        names = {name for codec, name in enumerate(CODEC_NAMES) if (self.codecs >> codec) & 1}
         return names | {UNKNOWN_CODEC} if self.codecs >> len(CODEC_NAMES) else names
 
     def segment_info(self, partition: int) -> SegmentInfo:
@@ -371,7 +371,7 @@ def fold_all(
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segment_count, np.int64)}
     codec_sets, set_of_segment = np.unique(fields["codecs"], return_inverse=True)
     names = [
-        ",".join(sorted(name for bit, name in enumerate(CODEC_NAMES) if codecs >> bit & 1))
+        ",".join(sorted(name for bit, name in enumerate(CODEC_NAMES) if (codecs >> bit) & 1))
         for codecs in codec_sets.tolist()
     ]
     compression = texts([name or CODEC_NAMES[0] for name in names]).take(integers(set_of_segment))

@@ -316,7 +316,7 @@ class TransactionServices:
         return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
     def check_is_hanging(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise CoordinatorError unless the transaction hangs (KIP-664): a coordinator that knows it will end it."""
+        """Raise CoordinatorError unless the transaction hangs (KIP-664): a coordinator ends those that it knows."""
         for state in self._log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)

@@ -82,7 +82,7 @@ def _move_to_buckets(
     new_hashes: np.ndarray,
     new_positions: np.ndarray,
 ) -> None:
-    """Copy pairs [start, end) to the next row of their bucket, which the last bits of hash >> shift number."""
+    """Copy pairs [start, end) to the next row of their bucket, whose number is the last bits of hash >> shift."""
     bucket_mask = targets.size - 1
     for row in range(start, end):
         bucket = (item_at(hashes, row) >> shift) & bucket_mask
