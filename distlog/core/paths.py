@@ -221,9 +221,7 @@ def group_folder(topic_id: str, group: str) -> str:
         text = "a group's name must be valid Unicode: it has half of a surrogate pair"
         raise InvalidConfigError(text, group=repr(group)) from None
     if not 0 < len(escaped) <= MAX_TOPIC_NAME_LENGTH:
-        text = (
-            f"a group's name must have 1 to {MAX_TOPIC_NAME_LENGTH} bytes; only letters, digits and . _ - count once"
-        )
+        text = f"a group's name must have 1 to {MAX_TOPIC_NAME_LENGTH} bytes; any but a-z A-Z 0-9 . _ - counts as 3"
         raise InvalidConfigError(text, group=repr(group))
     return f"{GROUPS_DIR}/{topic_id}/{escaped}"
 

@@ -333,8 +333,8 @@ def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions)
     partitions = selected_partitions(snapshot, options)
     for bound in (options.start, options.end):
         bound.check(options.storage.name, partitions)
-    starts = first_records(reader, snapshot, partitions, options.start)
-    ends = first_records(reader, snapshot, partitions, options.end)
+    starts = first_by_time(reader, snapshot, partitions, options.start)
+    ends = first_by_time(reader, snapshot, partitions, options.end)
     return {
         number: _range(snapshot.partitions[number], number, options, starts.get(number), ends.get(number))
         for number in partitions
@@ -357,7 +357,7 @@ def selected_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     return sorted(assigned)
 
 
-def first_records(
+def first_by_time(
     reader: SegmentReader, snapshot: Snapshot, partitions: Collection[int], bound: Bound
 ) -> Mapping[int, OffsetAndTime | None]:
     """Return the first record at or after the bound's time, by partition; {} for a bound of offsets."""

@@ -45,7 +45,7 @@ from distlog.spark.options import (
     STREAM_NAMES,
     Options,
     ReadOptions,
-    first_records,
+    first_by_time,
     is_entry,
     offset_in_log,
     offsets_json,
@@ -274,7 +274,7 @@ class StreamPlan:
         if self._start_offset is None or self._start_offset.topic_id != snapshot.topic_id:
             partitions = selected_partitions(snapshot, self._options)
             self._options.start.check(self._name, partitions)
-            records = first_records(self._topic.reader, snapshot, partitions, self._options.start)
+            records = first_by_time(self._topic.reader, snapshot, partitions, self._options.start)
             states = snapshot.partitions
             starts = {n: self._partition_start(states[n], n, records.get(n)) for n in partitions}
             self._start_offset = StreamOffset(self._name, snapshot.topic_id, starts)
