@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# before `_import_pandas` imports it during a fork: then Python would release its lock, but would not have acquired it
+# It acquires a lock before each fork and releases it afterwards. If `_import_pandas` imported it during a fork, the
+# lock would be released without being acquired.
 import concurrent.futures.thread  # noqa: F401
 import os
 import re

@@ -53,7 +53,7 @@ def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
 class TopicConfig(DisplayableSettings):
     """The settings of one topic; a field's name is Kafka's with `_` for `.`.
 
-    Raises InvalidConfigError for a value that is out of range, also in earlier versions.
+    Raises InvalidConfigError for a value that no version of distlog allowed; `parse` checks the ranges of today.
     """
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")

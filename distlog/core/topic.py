@@ -689,8 +689,8 @@ class Topic:
         """Open a writer that retries for two minutes without duplicates (Kafka's idempotent producer, KIP-98).
 
         Args:
-            transactional_id: Gives the producer transactions (`Producer.begin`), and fences all earlier ones with
-                this id, in all processes: their open transactions are aborted, and later appends raise
+            transactional_id: Gives the producer transactions (`Producer.begin`), and fences all earlier producers
+                with this id, in all processes: their open transactions are aborted, and later appends raise
                 ProducerFencedError.
             linger_ms: As in `writer`.
             compression: As in `append`.
@@ -828,8 +828,8 @@ class Topic:
         """
         self._check_writable()
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())
-        # before the commit, so that members find their offsets, and after it, since vacuum may have deleted copies
-        # under an id that no topic had
+        # copied twice: before the commit, so that members find their offsets at once, and after it, since vacuum may
+        # have deleted the first copies while no topic had the new id
         carry_over_groups(self.storage, snapshot.topic_id, topic_id)
         seal_all(self.handle, snapshot, "new-id", [SetTopicId(topic_id)])
         carry_over_groups(self.storage, snapshot.topic_id, topic_id)
@@ -861,8 +861,8 @@ class Topic:
         Args:
             group: The name of the group.
             to: The offsets, as `start` of `consume`; other partitions keep theirs.
-            kafka: Instead of `to`, a group of Kafka clients without members, whose offsets, committed through a
-                gateway, are copied.
+            kafka: Instead of `to`, a group of Kafka clients: the offsets that it committed through a gateway are
+                copied. `group` must have no members.
 
         Returns:
             All committed offsets, by partition.
@@ -871,7 +871,7 @@ class Topic:
             InvalidConfigError: Both or neither of `to` and `kafka`.
             OffsetOutOfRangeError: An offset is outside of the log.
             GroupNotFoundError: The group `kafka` has no committed offset in the topic.
-            CommitConflictError: With `kafka`, the group has members.
+            CommitConflictError: With `kafka`, `group` has members.
 
         Examples:
             >>> topic.reset_group("billing", distlog.EARLIEST)

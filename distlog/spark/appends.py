@@ -69,11 +69,11 @@ FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
 _POSITION_COLUMN = "distlog position"
 #: The row that a task returns: its number, and its pickled WrittenSegments, or None after a large row.
 _SCHEMA = "task int, report binary"
-#: The largest mean record of topics that are appended without the limit of bytes, whose cost is small for large rows.
+#: A topic with a larger mean record is appended with the limit of bytes, which costs little for large rows.
 MAX_MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
 _large_row_topics = set[str]()
-#: A batch has at most BATCH_ROWS rows of ROW_BYTES, which is half of Spark's own limit.
+#: A batch has at most BATCH_ROWS rows of up to ROW_BYTES: 32 MiB, half of Spark's default maxBytesPerBatch.
 BATCH_ROWS, ROW_BYTES = 4096, 8 << 10
 _ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),

@@ -489,7 +489,7 @@ class Commit:
     actions: tuple[Action, ...] = stored(read_actions)
     # The features that readers and writers must support from this version on.
     requires: Requires = stored(Requires.of, default=NO_FEATURES)
-    # For how many ms its writer tried while other commits came first: newer writers let this one go first.
+    # How long its writer had lost races, in ms: later writers estimate by it how long other writers wait.
     waited_ms: int = stored(LONG, default=0)
     # An id by which the writer finds its own commit in the log, after an error hid the outcome; None if not needed.
     write_id: str | None = stored(optional(NAME), default=None)

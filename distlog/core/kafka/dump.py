@@ -170,8 +170,8 @@ class DumpedFile:
         if status == OK:
             return rows, None
         length = int.from_bytes(array[stop + 8 : stop + LOG_OVERHEAD].tobytes(), "big", signed=True)
-        least = f"at least {SMALLEST_LENGTH}" if status == BAD_LENGTH else "the bytes of its header"
-        text = f"a batch claims {length} bytes, not {least}: nothing after it can be read"
+        least = f"the smallest batch, of {SMALLEST_LENGTH}" if status == BAD_LENGTH else "its header"
+        text = f"a batch claims {length} bytes, fewer than {least}: nothing after it can be read"
         return rows, CorruptRecordError(text, file=self.path, position=position + stop)
 
 
@@ -400,7 +400,10 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
-    """Return the last offset of the batch of each of `offsets`, and where both are equal the batch's newest time."""
+    """Return the last offset of the batch of each offset, and the batch's newest time if both offsets are equal.
+
+    The log is read once, in the order of the offsets.
+    """
     last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_SUCH_BATCH)
     order, begin = np.argsort(offsets, kind="stable"), 0
     try:

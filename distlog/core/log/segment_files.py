@@ -83,7 +83,7 @@ class SegmentFiles(NamedTuple):
                 index.file.write(data, int(numbers_before[field]))
 
     def has_entries(self, numbers: Numbers) -> bool:
-        # all deleted ones, before `all` stops at the first bad one: a rebuild would write to a file without a name
+        # close each index whose file was deleted, before `all` stops at a bad one: a rebuild would write to that file
         for _, index in self.indexes:
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
@@ -444,6 +444,7 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
     for step in range(first - first % _SECTOR, stop, WALK_BYTES):
         start = max(step, first)
         data = np.frombuffer(file.read(start, min(step + WALK_BYTES, stop)), np.uint8)
+        # where sectors start in `data`; the first one may start before it, and counts from 0
         sectors = np.maximum(np.arange(step - start, data.size, _SECTOR), 0)
         if not np.maximum.reduceat(data, sectors).all():
             return True

@@ -218,7 +218,7 @@ def batches_of(entry: Any) -> Iterator[ProducerBatch]:
     """Yield made-up batches that give the state of a snapshot's entry."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
-    # the first offset of the last batch; without a batch, the offset of the end marker
+    # the first offset of the last batch; without a batch, of a made-up marker that gives the coordinator's epoch
     begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
@@ -343,7 +343,8 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """The first offset of the earliest open transaction, or the log end offset; reads logs if metadata lacks it."""
     first = state.first_unstable_offset
-    # below the first dirty offset no transaction is open: compaction dropped its end marker after its data
+    # below the first dirty offset the metadata may name a transaction that has ended: compaction drops first its
+    # data, and then its end marker
     if first == UNDETERMINED_OFFSET or 0 <= first < state.first_dirty_offset:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)

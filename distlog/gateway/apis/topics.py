@@ -262,6 +262,7 @@ _SETTING_FIELDS = ("name", "value", "read_only", "config_source", "is_sensitive"
 
 def create_topics(request: Request, broker: Broker) -> Fields:
     create = partial(_create, request, broker, validate_only=request.get("validate_only", False))
+    # a topic that appears twice gets an error: the key is its name
     return {"topics": fields_or_errors_of_items(create, request.body.topics, _NAME, _name_field)}
 
 

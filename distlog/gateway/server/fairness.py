@@ -32,7 +32,7 @@ CountKey = TypeVar("CountKey", bound=Hashable)
 
 @dataclass(slots=True, eq=False)
 class CpuUse:
-    """The use of an owner (a user or an address), or of one of its client ids, which also counts for the owner."""
+    """The CPU time of an owner (a user or an address), or of one of its client ids, which counts for both."""
 
     name: Hashable
     parent: CpuUse | None
@@ -85,7 +85,10 @@ def change_count(counts: Counter[CountKey], key: CountKey, amount: int) -> None:
 
 
 class CpuUses:
-    """The shares of all clients, for many threads with its `lock`. `clock_s` is monotonic."""
+    """The shares of all clients. `clock_s` is monotonic.
+
+    The caller holds `lock`, except for `leaves_room`, which takes it, and `share`, which needs none.
+    """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.clock_s, self.lock = clock_s, threading.Lock()
@@ -133,11 +136,11 @@ class CpuUses:
 
 # The user or address with the least use is next, then its client id with the least use, then the oldest request.
 # Threads share one interpreter, so a client that computes all the time slows down the other clients. While several
-# clients are active, heavy clients, which use more than their fraction of the time, have one handler each.
+# clients are active, a client near its allowance has one handler, and heavy clients together get a part of the time.
 
 #: The fraction of the time that all heavy clients have together.
 _HEAVY_FRACTION = 0.4
-#: A client is heavy if it uses more than this part of an equal share of the time.
+#: A client's allowance, as a part of an equal share of the time. A client above it with waiting requests is heavy.
 _ALLOWED_FRACTION = 0.8
 #: A client with at most this many waiting requests limits itself: it sends the next one after a response.
 _FEW_WAITING = 4
@@ -350,7 +353,7 @@ class RequestMemory:
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
         """True if there is room, or no other share will release memory: then a wait would never end."""
-        # the share may be counted as one that will release memory, but it releases nothing while it waits
+        # only other shares can end its wait: this one, if it is counted as one that will release memory, waits itself
         own_count = int(share.will_release and not share.releasable)
         if self._used_by[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
             return False
