@@ -696,9 +696,11 @@ class Oracle:
     def check_horizon(self, version: int, passed_s: float) -> None:
         """Check that vacuum raised the log retention horizon to the versions of `passed_s` ago, up to `version`."""
         state = self.states[self.head]
-        kept_ms = state.number("commit.retention.ms", WEEK_MS)
+        # a lowered setting applies after the horizon has passed the version that lowered it
+        versions = range(state.log_floor, self.head + 1)
+        kept_ms = [self.states[number].number("commit.retention.ms", WEEK_MS) for number in versions]
         # it is raised to the versions of the checkpoints that are kept for time travel
-        if 0 <= kept_ms < passed_s * 1000 and state.log_floor < version - 2 * vacuum.KEPT_EVERY:
+        if min(kept_ms) >= 0 and max(kept_ms) < passed_s * 1000 and state.log_floor < version - 2 * vacuum.KEPT_EVERY:
             self.says(f"after vacuum the log retention horizon is {state.log_floor}, and {version} is old")
 
     def check_oldest(self, topic: distlog.Topic) -> None:
