@@ -278,8 +278,10 @@ def _wrong_delivery(
 
 def _wrong_plans(oracle: Oracle, topic: distlog.Topic) -> Iterator[str]:
     """Yield what dry runs would do against the rules, and what they have done."""
+    head = oracle.head
     vacuum = topic.vacuum(dry_run=True)
-    for file in vacuum.files:
+    # unlike vacuum, a dry run does not keep a writer from committing old files
+    for file in vacuum.files if oracle.head == head else ():
         for text in oracle.wrong_deletion(file.name):
             yield f"a dry run of vacuum: {text}"
     if vacuum.bytes != sum(file.size for file in vacuum.files) or not f"{vacuum}".startswith("would delete"):
