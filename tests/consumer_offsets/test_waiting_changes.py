@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.read.consumer_offsets import WaitingChanges
+from distlog.core.read.kafka_offsets import WaitingChanges
 
 #: Events of producers 1 to 3: a change in a transaction, its commit, its abort, and a change without one.
 EVENTS = st.lists(st.tuples(st.sampled_from("wcap"), st.integers(1, 3), st.sampled_from("xy")), max_size=30)

@@ -19,7 +19,7 @@ from distlog.core.errors import (
     InvalidConfigError,
     OffsetOutOfRangeError,
 )
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, kafka_positions, offsets_partition
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, kafka_positions, offsets_partition
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -16,7 +16,7 @@ from gateway_pairs import until_soon as until_soon
 from gateways import METADATA, Wire, removed, until
 from kio.schema.errors import ErrorCode
 
-from distlog.core.read.consumer_offsets import offsets_partition
+from distlog.core.read.kafka_offsets import offsets_partition
 from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer

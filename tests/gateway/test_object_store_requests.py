@@ -14,7 +14,7 @@ import distlog
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.format.record_batch import TRANSACTIONAL
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, encode_position
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, OffsetKey, Position, encode_position
 from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig

@@ -18,7 +18,7 @@ from users_files import users_file
 from distlog.cli import app
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.producers import _MAX_EXPANSION, _MIN_EXPANSION_LIMIT
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC
 from distlog.core.write.engine import PRODUCER_SEARCH_AGE_MS
 from distlog.gateway.apis import APIS
 from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError
 from distlog.core.format.record_encoder import encode
 from distlog.core.kafka.transactions import ProducerId
-from distlog.core.read.consumer_offsets import Position
+from distlog.core.read.kafka_offsets import Position
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.apis.produce import produce

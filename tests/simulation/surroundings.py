@@ -29,7 +29,7 @@ from numba.core.dispatcher import _DispatcherBase
 from distlog.core.format import indexes
 from distlog.core.log import partition_log
 from distlog.core.read.dataset import TopicDataset
-from distlog.core.storage import backend, parallel
+from distlog.core.storage import parallel, retries
 from distlog.core.write import writer
 from simulation.rebound_names import ReboundNames
 from simulation.threads import (
@@ -148,7 +148,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (importlib._bootstrap, "_find_and_load", _outside(importlib._bootstrap._find_and_load)),
     # Arrow asks for batches in a thread of its own
     (TopicDataset, "_batches", _choose(TopicDataset._batches, _at_once(TopicDataset._batches))),
-    (backend, "jitter", _choose_bare(backend.jitter, lambda fiber: fiber.process.random.random())),
+    (retries, "jitter", _choose_bare(retries.jitter, lambda fiber: fiber.process.random.random())),
     (
         random,
         "SystemRandom",

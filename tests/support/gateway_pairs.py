@@ -13,7 +13,7 @@ from addresses import Address
 from gateways import Wire, until
 
 import distlog
-from distlog.core.read.consumer_offsets import offsets_partition
+from distlog.core.read.kafka_offsets import offsets_partition
 from distlog.core.times import elapsed_s
 from distlog.gateway import gateway_server
 from distlog.gateway.cluster import GatewayLease

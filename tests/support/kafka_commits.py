@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import distlog
-from distlog.core.read.consumer_offsets import (
+from distlog.core.read.kafka_offsets import (
     OFFSETS_TOPIC,
     OffsetKey,
     Position,

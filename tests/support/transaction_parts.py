@@ -16,7 +16,7 @@ import distlog
 from distlog.core.errors import StorageError
 from distlog.core.format.record_batch import TRANSACTIONAL
 from distlog.core.kafka.transactions import ProducerId
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, encode_position
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write import engine

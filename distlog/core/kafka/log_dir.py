@@ -55,7 +55,7 @@ from distlog.core.kafka.partition_folder import (
 )
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionState, apply_records
 from distlog.core.paths import LEADER_EPOCHS
-from distlog.core.read.consumer_offsets import FieldReader
+from distlog.core.read.kafka_offsets import FieldReader
 from distlog.core.segments.producer_states import control_type
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage

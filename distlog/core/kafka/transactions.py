@@ -23,8 +23,8 @@ from distlog.core.format.record_batch import ABORT, COMMIT
 from distlog.core.format.record_encoder import ValidBatch, encode
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.log.partition_log import BatchRun, PartitionLog
-from distlog.core.read.consumer_offsets import FieldReader, newest_topic, text_field
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, OpenTransaction, open_transactions
+from distlog.core.read.kafka_offsets import FieldReader, newest_topic, text_field
 from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import TopicHandle, whole_logs
 from distlog.core.times import iso

@@ -37,9 +37,9 @@ from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.segment_writer import with_key_index
-from distlog.core.storage.backend import Deadline
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import Task, in_parallel
+from distlog.core.storage.retries import Deadline
 
 # The commit log lists the segments. The page in the lock's file has the end of the active one, and is written after
 # the bytes that it counts. A process may die between any two steps:

@@ -1,4 +1,7 @@
-"""Which records survive a compaction, the last one of each key, and which batches must go or stay (`Verdicts`)."""
+"""Which records survive a compaction, the last one of each key, and which batches must go or stay (`Verdicts`).
+
+Kernels of `format.kernels.compaction` choose the records of a batch.
+"""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ from distlog.core.maintain.verify_segment import (
     is_contiguous,
     verify_segment,
 )
-from distlog.core.read.consumer_offsets import all_kafka_positions
 from distlog.core.read.group_log import group_states
+from distlog.core.read.kafka_offsets import all_kafka_positions
 from distlog.core.segments.producer_states import SegmentTransactions, transactions_of
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size, part_of
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_log

@@ -31,10 +31,7 @@ from distlog.core.errors import (
 from distlog.core.storage.backend import (
     LOCAL_RACERS,
     MAX_CONDITIONAL_BYTES,
-    Deadline,
     Entries,
-    ErrorClassifier,
-    ErrorKind,
     FileInfo,
     ObjectWriter,
     PutTime,
@@ -43,9 +40,9 @@ from distlog.core.storage.backend import (
     byte_view,
     check_one_wins,
     check_process,
-    resolve_put,
 )
 from distlog.core.storage.parallel import Task, begin
+from distlog.core.storage.retries import Deadline, ErrorClassifier, ErrorKind, resolve_put
 from distlog.core.times import now_ms
 
 if TYPE_CHECKING:

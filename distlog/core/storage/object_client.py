@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from distlog.core import extra
 from distlog.core.errors import DistlogError, InvalidConfigError, StorageDeniedError, StorageError
-from distlog.core.storage.backend import ErrorClassifier, ErrorKind
 from distlog.core.storage.parallel import PARALLEL_READS, process_lock
+from distlog.core.storage.retries import ErrorClassifier, ErrorKind
 
 #: The secrets within a connection string of Azure.
 _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
@@ -149,7 +149,7 @@ def _s3_date(reply: Any) -> str | None:
 # sockets and the descriptors of the event loop.
 MAX_CLIENTS = 16
 
-# Clients don't retry, since `storage.backend` does: retries in several layers would take minutes.
+# Clients don't retry, since `storage.retries` does: retries in several layers would take minutes.
 _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 20,

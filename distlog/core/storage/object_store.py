@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distlog.core import paths, times
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.integers import MAX_LONG
-from distlog.core.storage import backend
+from distlog.core.storage import retries
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
-    Deadline,
     Entries,
-    ErrorKind,
     FileInfo,
     ObjectWriter,
     PutTime,
@@ -30,8 +28,6 @@ from distlog.core.storage.backend import (
     check_one_wins,
     check_process,
     merge_ranges,
-    resolve_put,
-    retried,
 )
 from distlog.core.storage.object_client import (
     REPLY_TIMES,
@@ -42,6 +38,7 @@ from distlog.core.storage.object_client import (
     replied_ms,
 )
 from distlog.core.storage.parallel import PARALLEL_READS, Task, WorkerThreads, in_parallel, process_lock
+from distlog.core.storage.retries import Deadline, ErrorKind, resolve_put, retried
 from distlog.core.times import to_ms
 
 if TYPE_CHECKING:
@@ -75,9 +72,9 @@ class ObjectStore:
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """Return `call()`, retried after temporary errors, for a shorter time if the server has never answered."""
-        timeout_s, min_pauses = backend.RETRY_TIMEOUT_S, 1
+        timeout_s, min_pauses = retries.RETRY_TIMEOUT_S, 1
         if not self._client.has_answered:
-            timeout_s, min_pauses = min(timeout_s, backend.FIRST_TIMEOUT_S), 0
+            timeout_s, min_pauses = min(timeout_s, retries.FIRST_TIMEOUT_S), 0
             call = partial(self._noting_answer, call)
         return retried(call, action, path, self._errors, Deadline(timeout_s, min_pauses=min_pauses))
 

@@ -66,8 +66,8 @@ from distlog.core.segments.producer_states import (
 from distlog.core.segments.segment_reader import TopicHandle, whole_log
 from distlog.core.segments.segment_state import RollTime
 from distlog.core.segments.segment_writer import Parts, WrittenSegment, effect, write_batches
-from distlog.core.storage.backend import Deadline
 from distlog.core.storage.parallel import cores, in_order, in_parallel
+from distlog.core.storage.retries import Deadline
 from distlog.core.write.append import (
     AppendResult,
     check_not_newly_compacted,

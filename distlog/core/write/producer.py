@@ -29,7 +29,7 @@ from distlog.core.format.record_encoder import BatchFormat
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import wait_for_appends
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.storage.backend import Deadline
+from distlog.core.storage.retries import Deadline
 from distlog.core.write.append import Appender, AppendResult, commit_append, open_appender
 from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Appends, Engine, PartitionBatches
 from distlog.core.write.writer import RecordSender, Writer, deliver, successful_deliveries

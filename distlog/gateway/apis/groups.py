@@ -12,7 +12,7 @@ from uuid import UUID
 
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.kafka.transactions import TopicPartition
-from distlog.core.read.consumer_offsets import Position
+from distlog.core.read.kafka_offsets import Position
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupPhase, Join, JoinReply, SyncReply, SyncRequest
 from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply, matches

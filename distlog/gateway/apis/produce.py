@@ -1,4 +1,4 @@
-"""The API that appends records: Produce. `_error_code` chooses the code of a partition's response."""
+"""The API that appends records: Produce. Its error codes are in `protocol.error_codes`."""
 
 from __future__ import annotations
 

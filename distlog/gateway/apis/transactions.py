@@ -10,7 +10,7 @@ from typing import Any
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.kafka.transactions import ProducerId, TransactionState, TransactionStatus, marker
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, encode_position
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.groups import RequestedOffsets, partition_code
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.committed_offsets import GroupChanges

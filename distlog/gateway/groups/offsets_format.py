@@ -4,7 +4,7 @@ Source: Kafka's messages GroupMetadataKey and GroupMetadataValue (version 3 is w
 versions 0 to 3 are read). For groups of the newer protocol (KIP-848), in version 0: ConsumerGroupMetadata,
 ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and
 ConsumerGroupCurrentMemberAssignment. Records of other kinds are left as they are.
-`core.read.consumer_offsets` has the committed offsets.
+`core.read.kafka_offsets` has the committed offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from distlog.core.errors import CorruptRecordError
-from distlog.core.read.consumer_offsets import (
+from distlog.core.read.kafka_offsets import (
     OFFSETS_TOPIC,
     FieldReader,
     OffsetKey,

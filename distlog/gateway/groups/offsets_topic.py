@@ -24,7 +24,8 @@ from distlog.core.errors import (
 from distlog.core.format.record_batch import COMMIT, CONTROL
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.opening import make_topic, open
-from distlog.core.read.consumer_offsets import (
+from distlog.core.read.fetch import FetchedBatches
+from distlog.core.read.kafka_offsets import (
     OFFSETS_TOPIC,
     OffsetKey,
     Position,
@@ -33,7 +34,6 @@ from distlog.core.read.consumer_offsets import (
     offsets_partition,
     offsets_records,
 )
-from distlog.core.read.fetch import FetchedBatches
 from distlog.core.segments.producer_states import control_type
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage

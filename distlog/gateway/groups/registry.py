@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, FieldReader, OffsetKey, Position, WaitingChanges
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, FieldReader, OffsetKey, Position, WaitingChanges
 from distlog.gateway.config import GroupConfigs, GroupSettings
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, OnStored
 from distlog.gateway.groups.consumer_group import ConsumerGroup

@@ -30,7 +30,7 @@ from distlog.core.format.record_batch import BatchFields
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.partition_log import SHORT_WAIT_S, Appended, AppendInfo, BatchRun, OpenLogs
 from distlog.core.opening import copy_text
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.parallel import Task, in_parallel

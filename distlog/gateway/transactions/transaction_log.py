@@ -28,7 +28,7 @@ from distlog.core.kafka.transactions import (
     encode_state,
 )
 from distlog.core.log.partition_log import AppendInfo, BatchRun
-from distlog.core.read.consumer_offsets import offsets_partition
+from distlog.core.read.kafka_offsets import offsets_partition
 from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import whole_logs
 from distlog.core.storage.parallel import in_parallel

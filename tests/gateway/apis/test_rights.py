@@ -21,7 +21,7 @@ import distlog
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC
 from distlog.gateway.apis import APIS
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.root_records import RootAcls, encode_acl

@@ -14,7 +14,7 @@ from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, InvalidConfigError
-from distlog.core.read.consumer_offsets import OffsetKey, Position, kafka_positions
+from distlog.core.read.kafka_offsets import OffsetKey, Position, kafka_positions
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.gateway.cluster import GatewayLease

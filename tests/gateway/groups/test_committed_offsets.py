@@ -7,7 +7,7 @@ from consumer_groups import GROUP, RETENTION_MS, Gateway, MemoryStore, stable
 from kio.schema.errors import ErrorCode
 
 from distlog.core.kafka.transactions import TopicPartition
-from distlog.core.read.consumer_offsets import OffsetKey, Position
+from distlog.core.read.kafka_offsets import OffsetKey, Position
 from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.protocol.error_codes import CoordinatorError
 

@@ -10,7 +10,7 @@ from consumer_groups import GROUP, RETENTION_MS
 from consumer_members import CLICKS, SESSION_MS, Consumer, ConsumerGateway, partition_set, with_partitions
 from kio.schema.errors import ErrorCode
 
-from distlog.core.read.consumer_offsets import Position
+from distlog.core.read.kafka_offsets import Position
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.groups.offsets_format import MemberState

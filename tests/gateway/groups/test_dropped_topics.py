@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageError, TopicNotFoundError
-from distlog.core.read.consumer_offsets import Position
+from distlog.core.read.kafka_offsets import Position
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.coordinator import DroppedTopics
 from distlog.gateway.groups.registry import GroupOffsets

@@ -16,7 +16,7 @@ from raw_batches import batch, record
 from transactional_clients import position
 
 import distlog
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC
 from distlog.core.times import now_ms
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.committed_offsets import commit_positions

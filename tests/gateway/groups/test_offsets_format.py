@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptRecordError
-from distlog.core.read.consumer_offsets import (
+from distlog.core.read.kafka_offsets import (
     OffsetKey,
     Position,
     decode_position,

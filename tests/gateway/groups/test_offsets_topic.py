@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from open_files import open_below
 
 import distlog
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, decode_position, offsets_partition
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, OffsetKey, Position, decode_position, offsets_partition
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
 from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, decode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic

@@ -12,7 +12,7 @@ from memory_files import refuse_writes
 from test_offsets_topic import key, leading, loaded, stored
 
 import distlog
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position, offsets_partition
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, Position, offsets_partition
 from distlog.core.storage.storage import Storage
 from distlog.gateway import cluster, gateway_server
 from distlog.gateway.config import GatewayConfig

@@ -12,7 +12,7 @@ from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC
 from distlog.core.topic import Topic
 from distlog.gateway.gateway_server import GatewayServer
 

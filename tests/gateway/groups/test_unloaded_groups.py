@@ -12,7 +12,7 @@ from consumer_members import ConsumerGateway
 from kio.schema.errors import ErrorCode
 from waiting import until
 
-from distlog.core.read.consumer_offsets import Position
+from distlog.core.read.kafka_offsets import Position
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.error_codes import CoordinatorError

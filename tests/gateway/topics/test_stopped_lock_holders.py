@@ -40,7 +40,7 @@ from transactional_clients import RawProducer, position
 import distlog
 from distlog.core.log import partition_log
 from distlog.core.log.partition_log import OpenLogs, PartitionLog
-from distlog.core.read.consumer_offsets import offsets_partition
+from distlog.core.read.kafka_offsets import offsets_partition
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import PARTITIONS
 

@@ -12,7 +12,7 @@ from transaction_parts import GROUP, ID, Parts
 
 import distlog
 from distlog.core.kafka.transactions import ProducerId
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, Position
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.topics.metadata_cache import HostedTopic

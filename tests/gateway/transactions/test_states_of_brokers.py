@@ -12,7 +12,7 @@ from transactional_clients import RawProducer
 
 import distlog
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionStatus
-from distlog.core.read.consumer_offsets import offsets_partition
+from distlog.core.read.kafka_offsets import offsets_partition
 from distlog.core.times import now_ms
 
 STATES, ID = 7, "payments"

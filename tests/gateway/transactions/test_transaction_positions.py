@@ -17,7 +17,7 @@ from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.errors import StorageError
-from distlog.core.read.consumer_offsets import OFFSETS_TOPIC, Position
+from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, Position
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.protocol.error_codes import CoordinatorError
