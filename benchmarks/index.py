@@ -34,8 +34,8 @@ def run(entries: int = ENTRIES, lookups: int = 20_000) -> list[dict[str, Any]]:
         stored = np.empty(entries, OFFSET_ENTRY)
         stored["relative_offset"], stored["position"] = offsets, positions
         stored.tofile(path)
-        with OffsetIndex(path, 0) as index:
-            return [*_lookups(index, offsets, positions, lookups), *_files(index, positions)]
+        index = OffsetIndex(path, 0)
+        return [*_lookups(index, offsets, positions, lookups), *_files(index, positions)]
 
 
 def _lookups(
@@ -70,8 +70,7 @@ class _Calls:
 
 def _files(index: OffsetIndex, positions: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
     def open_and_look() -> None:
-        with OffsetIndex(index.path, 0) as index_:
-            index_.lookup(12_345_678)
+        OffsetIndex(index.path, 0).lookup(12_345_678)
 
     def load_and_look() -> None:
         loaded = np.fromfile(index.path, ">i4").reshape(-1, 2).astype(np.int64)

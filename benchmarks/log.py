@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import distlog
-from benchmarks.log_processes import CHUNK, begin, made_batches, next_line, one_record, open_log, say_go
+from benchmarks.log_processes import CHUNK, append, begin, made_batches, next_line, one_record, open_log, say_go
 from benchmarks.log_recovery import opening_times
 
 APPENDS = 256
@@ -60,7 +60,7 @@ def _throughput(count: int, fsync: bool, appends: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         url = f"{folder}/log"
         distlog.create(url, config=_NO_POLICY)
-        open_log(url).append(*made_batches(CHUNK))
+        append(open_log(url), *made_batches(CHUNK))
         share = appends // count
         sides = [
             [begin("append", url, share, int(fsync), ROUNDS) for _ in range(count)],
@@ -74,7 +74,7 @@ def _throughput(count: int, fsync: bool, appends: int) -> list[dict[str, Any]]:
         if distlog.open(url).end_offsets()[0] != ROUNDS * records + int(batches["record_count"].sum()):
             raise AssertionError("distlog lost records")
     ours, theirs = (statistics.median(round_[side] for round_ in rounds) for side in range(2))
-    case = f"append batches, {count} process{'es' * (count > 1)}{', fsync round_' * fsync}"
+    case = f"append batches, {count} process{'es' * (count > 1)}{', fsync each' * fsync}"
     name, size = "a plain write" + " by one process" * (count > 1), data.nbytes * share * count
     return [
         row_of(case, "MB/s", size / ours / 1e6, size / theirs / 1e6, name),
@@ -104,7 +104,7 @@ def _latency(policy: str, count: int) -> list[dict[str, Any]]:
         file, due = os.open(f"{folder}/plain", os.O_WRONLY | os.O_CREAT), _due(POLICIES[policy])
 
         def ours() -> None:
-            appended = log.append(data, batches)
+            appended = append(log, data, batches)
             if appended.flush_due:
                 log.flush(appended)
 
@@ -151,9 +151,9 @@ def _visibility(count: int) -> list[dict[str, Any]]:
         url = f"{folder}/log"
         distlog.create(url, config=_NO_POLICY)
         log, plain = open_log(url), os.open(f"{url}/plain", os.O_WRONLY | os.O_CREAT)
-        log.append(*one_record(0))
+        append(log, *one_record(0))
         rows = [
-            _seen_by("follow", url, [partial(log.append, *one_record(number)) for number in range(1, count + 1)]),
+            _seen_by("follow", url, [partial(append, log, *one_record(number)) for number in range(1, count + 1)]),
             _seen_by("poll", url, [partial(os.write, plain, b"%020d" % number) for number in range(1, count + 1)]),
         ]
         os.close(plain)
@@ -165,9 +165,9 @@ def _seen_by(role: str, url: str, appends: list[Callable[[], object]]) -> list[f
     process = begin(role, url, len(appends))
     next_line(process)
     times = []
-    for number, append in enumerate(appends, 1):
+    for number, append_next in enumerate(appends, 1):
         began = time.perf_counter_ns()
-        append()
+        append_next()
         seen_offset, found_offset = map(int, next_line(process).split())
         if found_offset != number:
             raise AssertionError(f"saw {found_offset} instead of {number}")

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import distlog
 from distlog.core.format.record_encoder import encode
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import Appended, BatchRun, PartitionLog
 
 VALUE = b"v" * 100
 CHUNK = 1 << 20
@@ -23,6 +23,11 @@ def open_log(url: str) -> PartitionLog:
     """The log of partition 0, as this process opens it."""
     topic = distlog.open(url)
     return PartitionLog(topic.handle, 0, topic.current)
+
+
+def append(log: PartitionLog, data: Any, batches: Any) -> Appended:
+    (appended,) = log.append_runs([BatchRun(data, batches)])
+    return appended
 
 
 def made_batches(size: int) -> tuple[Any, Any]:
@@ -49,7 +54,7 @@ def _append(url: str, appends: str, fsync: str, rounds: str) -> None:
     for _ in range(int(rounds)):
         _wait()
         for _ in range(int(appends)):
-            log.append(data, batches)
+            append(log, data, batches)
             if int(fsync):
                 log.flush()
         print("done", flush=True)

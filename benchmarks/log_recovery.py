@@ -15,7 +15,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 import distlog
-from benchmarks.log_processes import CHUNK, made_batches, open_log
+from benchmarks.log_processes import CHUNK, append, made_batches, open_log
 
 
 class OpeningTimes(NamedTuple):
@@ -34,11 +34,11 @@ def opening_times(megabytes: int, config: Mapping[str, object], rounds: int) -> 
         distlog.create(url, config=config)
         log, (data, batches) = open_log(url), made_batches(CHUNK)
         lock = f"{url}/log-0/.lock"
-        log.append(data, batches)
+        append(log, data, batches)
         with open(lock, "rb") as file:
             early = file.read()
         for _ in range(megabytes):
-            log.append(data, batches)
+            append(log, data, batches)
         log.flush()
         log.close()
         (path,) = (f"{url}/log-0/{name}" for name in os.listdir(f"{url}/log-0") if name.endswith(".log"))

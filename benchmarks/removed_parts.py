@@ -103,7 +103,7 @@ def _measure(way: str, folder: str, commits: int) -> dict[str, float]:
     if way == "now":
         result: Any = removals(storage, 0, commits)
     else:
-        groups = CommitFiles(storage).follow(0, end=commits, existing=commits - 1, group=64)
+        groups = CommitFiles(storage).follow(0, end=commits, known_version=commits - 1, first_group=64)
         commits_ = [commit for group in groups for commit in group]
         named = (removal for commit in commits_ for removal in commit.actions if isinstance(removal, Remove))
         result = (
