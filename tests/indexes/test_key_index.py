@@ -9,14 +9,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
-from siphash import reference
+from raw_batches import entry
 
-from distlog.core.errors import CorruptIndexError
+from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.format.kernels.key_entries import BUCKET_SHIFT, BUCKETS
-from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder, hashes_of, search, sorted_pairs
+from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder, hashes_of, index_file, search
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.record_encoder import encode
 
@@ -24,7 +25,7 @@ BLOCK = 4096
 
 
 def key_hash(key: bytes) -> int:
-    return int.from_bytes(bytes.fromhex(reference(key, bytes(16)))[:8], "little") & 2**63 - 1
+    return xxhash.xxh64_intdigest(key) & 2**63 - 1
 
 
 def log_of(batches: Sequence[Sequence[bytes | None]], codec: int = 0) -> tuple[bytes, list[int]]:
@@ -120,6 +121,12 @@ def test_an_index_has_the_batches_of_each_key(batches: list[list[bytes | None]],
         assert result.rows.tolist() == [0] * len(result.positions)
 
 
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=20))
+@example([bytes(range(size)) for size in range(100)])
+def test_the_hash_of_a_key_is_its_xxh64(keys: list[bytes]) -> None:
+    assert hashes_of(pa.array(keys, pa.binary())).tolist() == [key_hash(key) for key in keys]
+
+
 @pytest.fixture(scope="module")
 def many() -> tuple[Index, dict[int, list[int]]]:
     """An index of 20,000 keys of one batch, and of 300 of 40 batches each."""
@@ -153,21 +160,23 @@ def test_a_search_of_one_key_reads_a_small_part(many: tuple[Index, dict[int, lis
         assert size <= 8 * BLOCK < len(index.data) / 5
 
 
-@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (0, 1), (3, 5), (50_000, 20), (20_000, 1000), (100_000, 100_000)])
-def test_pairs_are_sorted_by_hash_and_then_by_position(counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize("counts", [(1, 0), (0, 1), (3, 5), (50_000, 20), (20_000, 1000), (100_000, 100_000)])
+def test_an_index_has_all_pairs_even_of_similar_hashes(counts: tuple[int, int]) -> None:
     # somebody has searched for keys with similar hashes
     random, (uniform, similar) = np.random.default_rng(7), counts
     hashes = np.append(random.integers(0, 2**63 - 1, uniform), 2**62 + np.arange(similar)[::-1])
     hashes[: uniform // 10] = hashes[uniform // 2] if uniform > 1 else hashes[:0]
     random.shuffle(hashes)
-    positions = random.integers(0, 2**31 - 1, len(hashes)).astype(np.int32)
-    order = np.lexsort((positions, hashes))
-    expected = hashes[order], positions[order]
+    positions = np.sort(random.integers(0, 2**31 - 1, len(hashes)).astype(np.int32))
     middle = len(hashes) // 2
     pairs = ([column[:middle], column[middle:]] for column in (hashes, positions))
-    bucket_sizes = np.bincount(hashes >> BUCKET_SHIFT, minlength=BUCKETS)
-    for result, column in zip(sorted_pairs(*pairs, bucket_sizes), expected, strict=True):
-        assert (result == column).all()
+    file, count = index_file(*pairs, np.bincount(hashes >> BUCKET_SHIFT, minlength=BUCKETS), 77)
+    expected = dict[int, list[int]]()
+    for key_hash, position in zip(hashes.tolist(), positions.tolist(), strict=True):
+        expected.setdefault(key_hash, []).append(position)
+    assert decoded(Index(bytes(file), count, 77)) == {
+        key_hash: sorted(set(of_hash)) for key_hash, of_hash in expected.items()
+    }
 
 
 @pytest.mark.parametrize("position", [0, 5, 4090, 4095])
@@ -190,3 +199,25 @@ def test_the_index_of_another_log_is_noticed(many: tuple[Index, dict[int, list[i
     index, expected = many
     with pytest.raises(CorruptIndexError, match="belongs to another log"):
         searched(index._replace(log_crc=index.log_crc ^ 1), np.array([sorted(expected)[3]]))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_index_has_the_keys_of_old_formats(magic: int) -> None:
+    entries = [entry(magic, offset, key) for offset, key in enumerate([b"a", None, b"", b"a" * 40])]
+    positions = np.cumsum([0, *map(len, entries)]).tolist()
+    log = b"".join(entries)
+    builder = KeyIndexBuilder()
+    builder.add(log, read_headers(memoryview(log)), 0)
+    positions_of_keys = {
+        key: builder.find(hashes_of(pa.array([key]))).positions.tolist() for key in (b"a", b"", b"a" * 40, b"b")
+    }
+    assert positions_of_keys == {b"a": positions[:1], b"": positions[2:3], b"a" * 40: positions[3:4], b"b": []}
+
+
+def test_a_malformed_record_is_an_error_with_its_position() -> None:
+    log, _ = log_of([[b"key", b"other"]])
+    # the length of the second record's key
+    damaged = log.replace(b"\nother", b"\x7eother")
+    assert damaged != log
+    with pytest.raises(CorruptRecordError, match="key"):
+        index_of(damaged)

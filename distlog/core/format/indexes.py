@@ -31,6 +31,9 @@ from distlog.core.times import NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+#: An index file in memory.
+IndexBytes = bytes | memoryview
+
 
 class Column(NamedTuple):
     """The position of a field in the entries, in bytes: the last arguments of the search kernels."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from distlog.core.arrays import byte_array
 from distlog.core.errors import CorruptIndexError
+from distlog.core.format.indexes import IndexBytes
 from distlog.core.format.kernels.key_entries import (
     ABSENT,
     BLOCK_BYTES,
@@ -25,18 +26,20 @@ from distlog.core.format.kernels.key_entries import (
     IN_EARLIER_BLOCK,
     IN_LATER_BLOCK,
     POSTING_BYTES,
+    CollectedPairs,
     collect_pairs,
+    collect_pairs_of_entries,
     find_entries,
     find_in_each,
     first_bad_block,
     hash_keys,
     move_to_buckets,
     read_postings,
-    sort_buckets,
     write_items,
 )
-from distlog.core.format.record_decoder import scan_keys
+from distlog.core.format.record_decoder import RecordFields, opened_sections, scan_sections
 
+Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Ranges = list[tuple[int, int]]
 Ints = npt.NDArray[np.int32]
@@ -44,8 +47,7 @@ Ints = npt.NDArray[np.int32]
 # An index has two tables. The first has an entry for each distinct hash, in ascending order:
 #
 #     position | type | field
-#     0        | i64  | hash of the key: the first 8 bytes, little-endian, of its SipHash-2-4 of 128 bits under zeros,
-#              |      | without the highest bit
+#     0        | i64  | hash of the key: its XXH64 with seed 0, as Parquet's bloom filters, without the highest bit
 #     8        | i32  | position in the log of the only batch with the key; or the complement (~) of the number of the
 #              |      | first of its postings
 #
@@ -250,36 +252,33 @@ class KeyIndexBuilder:
         self._hashes: list[Longs] = []
         self._positions: list[Ints] = []
         self._room = np.empty(0, np.int64), np.empty(0, np.int32)
-        self._recent = np.full((_RECENT, 2), -1, np.int64)
+        self._recent = np.full(2 * _RECENT, -1, np.int64)
         self._bucket_sizes = np.zeros(BUCKETS, np.int64)
-        self._log_crc: int | None = None
+        self._log_crc = -1
 
     def add(self, data: Any, batches: npt.NDArray[Any], position: int) -> None:
         """Add `batches` (BATCH rows, positions in `data`), whose checksums are right; `data` begins at `position`.
 
         Raises CorruptRecordError.
         """
-        if self._log_crc is None:
+        if self._log_crc < 0:
             self._log_crc = int(batches["crc"][0])
-        for scanned in scan_keys(byte_array(data), batches):
-            key, count = scanned.key, int(scanned.counts.sum())
-            if len(self._room[0]) < count:
-                size = max(count, min(self.pairs, _MOST_ROOM))
+        for part, records, sections in opened_sections(byte_array(data), batches):
+            record_count = int(sections["record_count"].sum())
+            if len(self._room[0]) < record_count:
+                size = max(record_count, min(self.pairs, _MOST_ROOM))
                 self._room = np.empty(size, np.int64), np.empty(size, np.int32)
             hashes, positions = self._room
-            batch_positions = scanned.batches["position"] + position
-            written = collect_pairs(
-                scanned.data,
-                key.positions,
-                key.offsets,
-                key.valid,
-                scanned.counts,
-                batch_positions,
-                self._recent,
-                self._bucket_sizes,
-                hashes,
-                positions,
-            )
+            pairs = CollectedPairs(hashes, positions, self._recent, self._bucket_sizes)
+            batch_positions = part.batches["position"] + position
+            written = -1
+            if part.batches["magic"][0] == 2:
+                written = collect_pairs(records, sections, batch_positions, pairs)
+            if written < 0:
+                # of an older format, or with a malformed record, of which this scan raises the error
+                fields = RecordFields.allocate(record_count, ("key",))
+                scan_sections(part, records, sections, fields)
+                written = collect_pairs_of_entries(records, fields.key, sections, batch_positions, pairs)
             self._hashes.append(hashes[:written])
             self._positions.append(positions[:written])
             self._room = hashes[written:], positions[written:]
@@ -299,43 +298,39 @@ class KeyIndexBuilder:
         is_found = hashes[rows] == self._hashes[0]
         return KeyBatches.of([self._positions[0][is_found].astype(np.int64)], [rows[is_found]])
 
-    def finish(self) -> tuple[bytes, int]:
+    def finish(self) -> tuple[IndexBytes, int]:
         """The bytes of the index, and its number of entries."""
-        if not self.pairs or self._log_crc is None:
+        if not self.pairs:
             return NO_ENTRIES, 0
-        hashes, positions = sorted_pairs(self._hashes, self._positions, self._bucket_sizes)
+        result = index_file(self._hashes, self._positions, self._bucket_sizes, self._log_crc)
         self._hashes, self._positions = [], []
-        first_posting = _Table(0, len(hashes), ENTRY_BYTES).end
-        file = np.empty(_Table(first_posting, len(hashes), POSTING_BYTES).end, np.uint8)
-        postings = file[first_posting:]
-        count, posting_count = write_items(hashes, positions, self._log_crc, file[:first_posting], postings)
-        entry_table = _Table(0, count, ENTRY_BYTES)
-        posting_bytes = _Table(0, posting_count, POSTING_BYTES).end
-        end = entry_table.end + posting_bytes
-        file[entry_table.end : end] = postings[:posting_bytes]
-        return file[:end].tobytes(), count
+        return result
 
 
-def sorted_pairs(hashes: Sequence[Longs], positions: Sequence[Ints], bucket_sizes: Longs) -> tuple[Longs, Ints]:
-    """The pairs by hash, and then by position."""
-    count, largest = int(bucket_sizes.sum()), int(bucket_sizes.max())
-    sorted_hashes, sorted_positions = np.empty(count, np.int64), np.empty(count, np.int32)
-    targets = np.cumsum(bucket_sizes) - bucket_sizes
-    for part, of_positions in zip(hashes, positions, strict=True):
-        move_to_buckets(part, of_positions, targets, sorted_hashes, sorted_positions)
+def index_file(
+    hashes: Sequence[Longs], positions: Sequence[Ints], bucket_sizes: Longs, log_crc: int
+) -> tuple[IndexBytes, int]:
+    """The index of pairs in the order of their positions, and its number of entries."""
+    count = int(bucket_sizes.sum())
+    room = _Table(0, count, ENTRY_BYTES).end
+    # the pairs are moved to the end of the file's memory, and replaced by the entries from its beginning on
+    file, postings = np.empty(room, np.uint8), np.empty(_Table(0, count, POSTING_BYTES).end, np.uint8)
+    pairs = file[room - count * ENTRY_BYTES :]
     # uniform hashes leave about one pair for each value of the bits
-    bits = max((count // BUCKETS).bit_length() - 1, 0)
-    if not sort_buckets(
-        sorted_hashes,
-        sorted_positions,
-        targets,
-        bits,
-        _MOST_MOVES * count,
-        np.empty(1 << bits, np.int64),
-        np.empty(largest, np.int64),
-        np.empty(largest, np.int32),
-    ):
-        # somebody has searched for keys with the same first bits
-        order = np.lexsort((sorted_positions, sorted_hashes))
-        return sorted_hashes[order], sorted_positions[order]
-    return sorted_hashes, sorted_positions
+    next_rows = np.empty(1 << max((count // BUCKETS).bit_length() - 1, 0), np.int64)
+    scratch = np.empty(bucket_sizes.max(), np.int64), np.empty(bucket_sizes.max(), np.int32)
+
+    def write(hashes: Sequence[Longs], positions: Sequence[Ints]) -> tuple[int, int]:
+        ends = np.cumsum(bucket_sizes) - bucket_sizes
+        for part, positions_of_part in zip(hashes, positions, strict=True):
+            move_to_buckets(part, positions_of_part, ends, pairs)
+        return write_items(pairs, ends, _MOST_MOVES * count, next_rows, *scratch, log_crc, file, postings)
+
+    entries, posting_count = write(hashes, positions)
+    if entries < 0:
+        all_hashes, all_positions = np.concatenate(hashes), np.concatenate(positions)
+        order = np.argsort(all_hashes, kind="stable")
+        entries, posting_count = write([all_hashes[order]], [all_positions[order]])
+    entry_end, posting_bytes = _Table(0, entries, ENTRY_BYTES).end, _Table(0, posting_count, POSTING_BYTES).end
+    file[entry_end : entry_end + posting_bytes] = postings[:posting_bytes]
+    return file[: entry_end + posting_bytes].data, entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -424,27 +424,16 @@ def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndar
     return int(number)
 
 
-class ScannedKeys(NamedTuple):
-    """The keys, in `data`, of the records of some `batches`; batch i has the next counts[i] records."""
-
-    data: np.ndarray
-    batches: np.ndarray
-    counts: np.ndarray
-    key: Slices
-
-
 #: Compressed batches are opened until they have expanded to this many bytes.
 OPENED_BYTES = 16 << 20
 
 
-def scan_keys(data: np.ndarray, batches: np.ndarray) -> Iterator[ScannedKeys]:
-    """Scan the keys of `batches`, rows of `read_headers` on `data`, without control records."""
+def opened_sections(data: np.ndarray, batches: np.ndarray) -> Iterator[tuple[BatchSelection, np.ndarray, np.ndarray]]:
+    """Parts of `batches`, rows of `read_headers` on `data`, without control batches; each with its open sections."""
     for run in _runs_of_one_format(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
         while run.batches.size:
             records, sections = open_sections(run, OPENED_BYTES)
-            fields = RecordFields.allocate(int(sections["record_count"].sum()), ("key",))
-            scan_sections(run, records, sections, fields)
-            yield ScannedKeys(records, run.batches[: sections.size], sections["emitted"].copy(), fields.key)
+            yield run.of_rows(np.arange(sections.size)), records, sections
             run = run.of_rows(np.arange(sections.size, run.batches.size))
 
 

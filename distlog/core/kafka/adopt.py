@@ -281,7 +281,7 @@ def _write_segment(
 ) -> None:
     for suffix, source in segment.files.items():
         target = paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
-        if isinstance(source, bytes):
+        if not isinstance(source, str):
             topic.put(target, source)
         elif linked and (suffix != ".log" or folder.size(source) == segment.info.log_bytes):
             _link(folder, source, topic.local_path(target))

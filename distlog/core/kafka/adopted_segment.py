@@ -18,7 +18,7 @@ from distlog.core.commits.deduplication import NONE, ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
-from distlog.core.format.indexes import AbortedTransaction
+from distlog.core.format.indexes import AbortedTransaction, IndexBytes
 from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
 from distlog.core.integers import MAX_INT, MAX_LONG
@@ -50,7 +50,7 @@ class AdoptedSegment(NamedTuple):
 
     info: SegmentInfo
     #: By suffix, the name of a broker's valid file, or the content of a rebuilt file.
-    files: Mapping[str, str | bytes]
+    files: Mapping[str, str | IndexBytes]
     position: int
     #: The error at which the segment ends early, if any.
     damage: CorruptRecordError | None
@@ -189,11 +189,11 @@ class _SegmentInspection:
         files = {".log": self.names[".log"], **files}
         return AdoptedSegment(info, files, position, walk.damage, rebuilt, gap, is_sparse)
 
-    def _files(self, built_indexes: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
+    def _files(self, built_indexes: Mapping[str, IndexBytes]) -> tuple[dict[str, str | IndexBytes], tuple[str, ...]]:
         """Return the index files with entries, and the suffixes of rebuilt indexes."""
         valid = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
         transactions = complete_index(self.indexes[".txnindex"] if ".txnindex" in valid else b"", self.aborted)
-        files, rebuilt = dict[str, str | bytes](), []
+        files, rebuilt = dict[str, str | IndexBytes](), []
         for suffix, built in {**built_indexes, ".txnindex": transactions}.items():
             existing, must_be_equal = self.indexes[suffix], suffix == ".txnindex"
             is_complete = existing == built if must_be_equal else bool(existing) or not built

@@ -31,7 +31,7 @@ from distlog.core.errors import (
     StorageError,
     TopicExistsError,
 )
-from distlog.core.format.indexes import TRANSACTION_ENTRY
+from distlog.core.format.indexes import TRANSACTION_ENTRY, IndexBytes
 from distlog.core.format.record_batch import header_offsets, write_base_offsets
 from distlog.core.integers import MAX_INT
 from distlog.core.kafka.log_dir import check_is_no_topic
@@ -354,7 +354,7 @@ def _with_shifted_offsets(chunk: Chunk, shift: int, position: int) -> tuple[memo
     return data.data, rows
 
 
-def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: dict[str, bytes]) -> dict[str, bytes]:
+def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: Mapping[str, IndexBytes]) -> dict[str, IndexBytes]:
     """Return the index files of the segment if they are valid, else the indexes `rebuilt` from its log."""
     files = dict(rebuilt)
     # LogAppendTime is in the batches of exported logs, but not of stored logs and their time indexes

@@ -37,7 +37,7 @@ from distlog.core.errors import (
     DistlogError,
     SnapshotTooOldError,
 )
-from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, IndexBytes, encode_transactions
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.log.live_snapshot import damage_of_tail, has_known_end, with_tails, without_tails
 from distlog.core.maintain.executor import Executor, LocalExecutor
@@ -613,7 +613,7 @@ def rebuild_segment(
     return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, index_fields)
 
 
-def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
+def _must_be_written(segment: SegmentInfo, index: IndexFile, data: IndexBytes) -> bool:
     """True if the file differs from `data`, its right content, or from its segment's size or checksum."""
     recorded = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
     return index.data != data or recorded not in ((len(data), crc32c(data)), (len(data), UNKNOWN))

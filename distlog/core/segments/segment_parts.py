@@ -27,6 +27,7 @@ from distlog.core.format.indexes import (
     AbortedTransaction,
     GrowingOffsetIndex,
     GrowingTimeIndex,
+    IndexBytes,
     IndexCache,
     OffsetIndex,
     ReadBytes,
@@ -79,7 +80,7 @@ INDEX_FIELDS = {
 _CACHED = (".index", ".timeindex", ".txnindex")
 
 
-def index_fields_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+def index_fields_of(files: Mapping[str, IndexBytes]) -> dict[str, Any]:
     """Return the SegmentInfo fields of index files, by suffix; empty bytes mean no file."""
     sizes: dict[str, Any] = {INDEX_FIELDS[suffix].size: len(data) for suffix, data in files.items()}
     return sizes | {INDEX_FIELDS[suffix].checksum: crc32c(data) for suffix, data in files.items()}

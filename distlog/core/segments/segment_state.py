@@ -19,7 +19,7 @@ from distlog.core.arrays import Longs, byte_array, integers, numbers_of, texts
 from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import CODEC_NAMES
-from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction, IndexBytes, encode_transactions
 from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.kernels.batch_scan import crcs_of_slices
 from distlog.core.format.kernels.segments import (
@@ -327,7 +327,7 @@ class FoldedSegments:
 
     fields: Mapping[str, Longs]
     compression: pa.Array
-    indexes: dict[str, bytes]
+    indexes: Mapping[str, bytes]
 
 
 def fold_all(
@@ -351,7 +351,7 @@ def fold_all(
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
     sizes = entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
-    key_files, key_counts = [b""] * segment_count, [0] * segment_count
+    key_files, key_counts = list[IndexBytes]([b""]) * segment_count, [0] * segment_count
     if key_index:
         key_files, key_counts = _key_indexes(data, batches, counts)
     fields["key_count"] = np.array(key_counts)
@@ -378,19 +378,19 @@ def fold_all(
     return FoldedSegments(fields, compression, indexes)
 
 
-def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[bytes], list[int]]:
+def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[IndexBytes], list[int]]:
     """The key index of each segment, or no bytes for a short log; and its number of entries."""
-    files, entry_counts, end = list[bytes](), list[int](), 0
+    files, entry_counts, end = list[IndexBytes](), list[int](), 0
     for count in counts.tolist():
         start, end = end, end + count
         rows, keys = batches[start:end], KeyIndexBuilder()
-        file, entry_count = b"", 0
+        result: tuple[IndexBytes, int] = b"", 0
         if rows["size"].sum() > LEAST_LOG_BYTES:
             # positions in the index are those in the segment's own file
             keys.add(data, rows, -int(rows["position"][0]))
-            file, entry_count = keys.finish()
-        files.append(file)
-        entry_counts.append(entry_count)
+            result = keys.finish()
+        files.append(result[0])
+        entry_counts.append(result[1])
     return files, entry_counts
 
 
@@ -543,15 +543,15 @@ class LogDescription:
         if self._keys is not None:
             self._keys.add(data, batches, position)
 
-    def finish(self) -> dict[str, bytes]:
+    def finish(self) -> dict[str, IndexBytes]:
         """End the log; returns its index files by suffix, with no bytes for an index without entries."""
         self._add_folded(fold_seal(self._numbers))
-        files = {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
+        files: dict[str, IndexBytes] = {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
         if self._keys is not None and self.size > LEAST_LOG_BYTES:
             files[".keyindex"], self.key_count = self._keys.finish()
         return files
 
-    def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, bytes]]:
+    def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, IndexBytes]]:
         """End the log; returns the segment and its index files. CorruptRecordError for an unknown codec."""
         files, numbers = self.finish(), self._numbers.copy()
         numbers[_CREATED_MS] = created_ms

@@ -29,7 +29,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, InvalidRecordError, StorageError
 from distlog.core.format.compression import CODEC_NAMES
-from distlog.core.format.indexes import TIME_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.format.indexes import TIME_ENTRY, AbortedTransaction, IndexBytes, encode_transactions
 from distlog.core.format.kernels.batch_scan import crcs_of_rows
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.key_index import LEAST_LOG_BYTES, KeyIndexBuilder
@@ -230,7 +230,7 @@ class Bundles:
             if self._has_generations and self.is_shared and self._generation_bytes > self._held_bytes:
                 self.generation, self._generation_bytes = self.generation + 1, 0
 
-    def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
+    def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, IndexBytes]) -> str:
         """Add the buffers of a segment's log, and its indexes by suffix, to write later; returns its stem."""
         parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
         with self._lock:
@@ -330,7 +330,7 @@ def write_files(
     partition: int,
     stem: str,
     log: Bytes,
-    indexes: Mapping[str, bytes],
+    indexes: Mapping[str, IndexBytes],
     part_bytes: int | None = None,
 ) -> None:
     """Write a durable segment as files of its own: its log, and its indexes by suffix."""

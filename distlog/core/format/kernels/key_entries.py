@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from distlog.core.format.kernels.batch_scan import EMPTY_CRC, crc32c_of
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, item_at, put_at, put_int_at
-from distlog.core.format.kernels.siphash import siphash
+from distlog.core.format.kernels.record_scan import OK, SLACK, Slices, read_record
+from distlog.core.format.kernels.xxh64 import xxh64
 from distlog.core.integers import MAX_LONG
 
 #: A block ends with the CRC-32C of its items XOR `log_crc`, the checksum of the log's first batch: a block from
@@ -23,8 +26,7 @@ ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = (result + (1 << 40) for re
 
 @inlined
 def _hash(data: np.ndarray, position: int, size: int) -> int:
-    first, _ = siphash(data, position, size, 0, 0)
-    return first & MAX_LONG
+    return xxh64(data, position, size) & MAX_LONG
 
 
 @fill_kernel
@@ -34,128 +36,87 @@ def hash_keys(data: np.ndarray, offsets: np.ndarray, hashes: np.ndarray) -> None
         hashes[row] = _hash(data, item_at(offsets, row), item_at(offsets, row + 1) - item_at(offsets, row))
 
 
-@fill_kernel
-def collect_pairs(
-    data: np.ndarray,
-    key_positions: np.ndarray,
-    key_offsets: np.ndarray,
-    valid: np.ndarray,
-    counts: np.ndarray,
-    batch_positions: np.ndarray,
-    recent: np.ndarray,
-    bucket_sizes: np.ndarray,
-    hashes: np.ndarray,
-    positions: np.ndarray,
-) -> int:
-    """Write a pair of each key, its hash and the position of its batch; returns the number of pairs.
+class CollectedPairs(NamedTuple):
+    """Memory for pairs: of a key's hash, and the position of a batch with the key.
 
-    `counts` has the number of records of each batch. `recent` has recent pairs by the last bits of their hash, so
-    that few pairs are written twice. `bucket_sizes` counts the pairs of each bucket.
+    `recent` has recent pairs by the last bits of their hash, so that few pairs are written twice. `bucket_sizes`
+    counts the pairs of each bucket.
     """
-    written = record = 0
-    for batch in range(counts.size):
-        position = item_at(batch_positions, batch)
-        for _ in range(item_at(counts, batch)):
-            if item_at(valid, record):
-                size = item_at(key_offsets, record + 1) - item_at(key_offsets, record)
-                key_hash = _hash(data, item_at(key_positions, record), size)
-                slot = key_hash & (recent.shape[0] - 1)
-                if recent[slot, 0] != key_hash or recent[slot, 1] != position:
-                    recent[slot, 0], recent[slot, 1] = key_hash, position
-                    put_at(hashes, written, key_hash)
-                    put_at(positions, written, position)
-                    bucket = key_hash >> BUCKET_SHIFT
-                    put_at(bucket_sizes, bucket, item_at(bucket_sizes, bucket) + 1)
-                    written += 1
-            record += 1
-    return written
+
+    hashes: np.ndarray
+    positions: np.ndarray
+    recent: np.ndarray
+    bucket_sizes: np.ndarray
 
 
 @inlined
-def _move_to_buckets(
-    hashes: np.ndarray,
-    positions: np.ndarray,
-    start: int,
-    end: int,
-    shift: int,
-    targets: np.ndarray,
-    new_hashes: np.ndarray,
-    new_positions: np.ndarray,
-) -> None:
-    """Copy pairs [start, end) to the next row of their bucket, whose number is the last bits of hash >> shift."""
-    bucket_mask = targets.size - 1
-    for row in range(start, end):
-        bucket = (item_at(hashes, row) >> shift) & bucket_mask
-        target = item_at(targets, bucket)
-        put_at(targets, bucket, target + 1)
-        put_at(new_hashes, target, item_at(hashes, row))
-        put_at(new_positions, target, item_at(positions, row))
+def _collect(pairs: CollectedPairs, row: int, key_hash: int, position: int) -> int:
+    """Write a pair to `row`, unless it was collected recently; returns the next row."""
+    slot = 2 * (key_hash & (pairs.recent.size // 2 - 1))
+    if item_at(pairs.recent, slot) == key_hash and item_at(pairs.recent, slot + 1) == position:
+        return row
+    put_at(pairs.recent, slot, key_hash)
+    put_at(pairs.recent, slot + 1, position)
+    put_at(pairs.hashes, row, key_hash)
+    put_at(pairs.positions, row, position)
+    bucket = key_hash >> BUCKET_SHIFT
+    put_at(pairs.bucket_sizes, bucket, item_at(pairs.bucket_sizes, bucket) + 1)
+    return row + 1
 
 
 @fill_kernel
-def move_to_buckets(
-    hashes: np.ndarray, positions: np.ndarray, targets: np.ndarray, new_hashes: np.ndarray, new_positions: np.ndarray
-) -> None:
-    """Copy pairs to the buckets of their hashes' first bits; `targets`, the next row of each bucket, advances."""
-    _move_to_buckets(hashes, positions, 0, hashes.size, BUCKET_SHIFT, targets, new_hashes, new_positions)
+def collect_pairs(data: np.ndarray, sections: np.ndarray, batch_positions: np.ndarray, pairs: CollectedPairs) -> int:
+    """Collect the keys of `sections` (SECTION rows) of format 2, the records of the batches at `batch_positions`.
 
-
-@fill_kernel
-def sort_buckets(
-    hashes: np.ndarray,
-    positions: np.ndarray,
-    ends: np.ndarray,
-    bits: int,
-    most_moves: int,
-    targets: np.ndarray,
-    scratch_hashes: np.ndarray,
-    scratch_positions: np.ndarray,
-) -> bool:
-    """Sort the pairs of each bucket by hash, then by position; returns whether they are sorted.
-
-    Gives up after `most_moves` moves and returns False: the arrays then still have every pair, in some other order.
-    The pairs of a bucket are moved to sub-buckets by the next `bits` bits of their hashes, and then sorted by
-    insertion, a bucket at a time so that it stays in the processor's cache. `targets` has room for 2^bits numbers,
-    the scratch arrays for the largest bucket.
+    Returns the number of pairs, or -1 if a record is malformed.
     """
-    shift = BUCKET_SHIFT - bits
-    bucket_mask = targets.size - 1
-    start = moves = 0
-    for bucket in range(ends.size):
-        end = item_at(ends, bucket)
-        # `targets` has the counts of the sub-buckets first, then their next rows
-        for sub_bucket in range(targets.size):
-            put_at(targets, sub_bucket, 0)
-        for row in range(start, end):
-            sub_bucket = (item_at(hashes, row) >> shift) & bucket_mask
-            put_at(targets, sub_bucket, item_at(targets, sub_bucket) + 1)
-        next_target = 0
-        for sub_bucket in range(targets.size):
-            count = item_at(targets, sub_bucket)
-            put_at(targets, sub_bucket, next_target)
-            next_target += count
-        _move_to_buckets(hashes, positions, start, end, shift, targets, scratch_hashes, scratch_positions)
-        for row in range(start, end):
-            key_hash, position = item_at(scratch_hashes, row - start), item_at(scratch_positions, row - start)
-            hole = row
-            while (
-                hole > start
-                and moves <= most_moves
-                and (
-                    item_at(hashes, hole - 1) > key_hash
-                    or (item_at(hashes, hole - 1) == key_hash and item_at(positions, hole - 1) > position)
-                )
-            ):
-                put_at(hashes, hole, item_at(hashes, hole - 1))
-                put_at(positions, hole, item_at(positions, hole - 1))
-                hole -= 1
-                moves += 1
-            put_at(hashes, hole, key_hash)
-            put_at(positions, hole, position)
-        if moves > most_moves:
-            return False
-        start = end
-    return True
+    row = 0
+    for index in range(sections.size):
+        start, end = int(sections[index]["start"]), int(sections[index]["end"])
+        position = item_at(batch_positions, index)
+        for _ in range(sections[index]["record_count"]):
+            # without SLACK bytes after the section, it is only read carefully
+            status, record = read_record(data, start, end, end + SLACK > data.size)
+            if status != OK:
+                status, record = read_record(data, start, end, True)
+                if status != OK:
+                    return -1
+            start = record.end
+            if record.key_size >= 0:
+                row = _collect(pairs, row, _hash(data, record.key_at, record.key_size), position)
+    return row
+
+
+@fill_kernel
+def collect_pairs_of_entries(
+    data: np.ndarray, key: Slices, sections: np.ndarray, batch_positions: np.ndarray, pairs: CollectedPairs
+) -> int:
+    """Collect the scanned keys of messages in older formats, as `collect_pairs`."""
+    row = number = 0
+    for index in range(sections.size):
+        for _ in range(sections[index]["emitted"]):
+            if item_at(key.valid, number):
+                size = item_at(key.offsets, number + 1) - item_at(key.offsets, number)
+                key_hash = _hash(data, item_at(key.positions, number), size)
+                row = _collect(pairs, row, key_hash, item_at(batch_positions, index))
+            number += 1
+    return row
+
+
+@inlined
+def _put_entry(table: np.ndarray, start: int, key_hash: int, value: int) -> None:
+    put_int_at(table, start, 8, key_hash)
+    put_int_at(table, start + 8, 4, value)
+
+
+@fill_kernel
+def move_to_buckets(hashes: np.ndarray, positions: np.ndarray, next_rows: np.ndarray, pairs: np.ndarray) -> None:
+    """Write each pair as an entry to the next row of its hash's bucket; `next_rows`, one of each bucket, advance."""
+    for source in range(hashes.size):
+        key_hash = item_at(hashes, source)
+        row = item_at(next_rows, key_hash >> BUCKET_SHIFT)
+        put_at(next_rows, key_hash >> BUCKET_SHIFT, row + 1)
+        _put_entry(pairs, row * ENTRY_BYTES, key_hash, item_at(positions, source))
 
 
 @inlined
@@ -168,34 +129,103 @@ def _posting_at(posting: int) -> int:
     return posting // BLOCK_POSTINGS * BLOCK_BYTES + posting % BLOCK_POSTINGS * POSTING_BYTES
 
 
+@inlined
+def _sort_bucket(
+    pairs: np.ndarray,
+    start: int,
+    end: int,
+    most_moves: int,
+    next_rows: np.ndarray,
+    hashes: np.ndarray,
+    positions: np.ndarray,
+) -> int:
+    """Write pairs [start, end), all of one bucket, sorted by hash; returns the moves of the insertion sort.
+
+    Pairs with one hash keep their order. The pairs are moved to as many sub-buckets as `next_rows` has numbers, by
+    the next bits of their hashes, and then sorted by insertion, which gives up after `most_moves` moves.
+    """
+    mask, shift = next_rows.size - 1, BUCKET_SHIFT
+    while mask >> (BUCKET_SHIFT - shift):
+        shift -= 1
+    for sub_bucket in range(next_rows.size):
+        put_at(next_rows, sub_bucket, 0)
+    for pair in range(start, end):
+        sub_bucket = (int_at(pairs, pair * ENTRY_BYTES, 8) >> shift) & mask
+        put_at(next_rows, sub_bucket, item_at(next_rows, sub_bucket) + 1)
+    next_row = 0
+    for sub_bucket in range(next_rows.size):
+        count = item_at(next_rows, sub_bucket)
+        put_at(next_rows, sub_bucket, next_row)
+        next_row += count
+    for pair in range(start, end):
+        key_hash = int_at(pairs, pair * ENTRY_BYTES, 8)
+        sub_bucket = (key_hash >> shift) & mask
+        row = item_at(next_rows, sub_bucket)
+        put_at(next_rows, sub_bucket, row + 1)
+        put_at(hashes, row, key_hash)
+        put_at(positions, row, int_at(pairs, pair * ENTRY_BYTES + 8, 4))
+    moves = 0
+    for row in range(1, end - start):
+        key_hash, position, hole = item_at(hashes, row), item_at(positions, row), row
+        while hole > 0 and item_at(hashes, hole - 1) > key_hash:
+            put_at(hashes, hole, item_at(hashes, hole - 1))
+            put_at(positions, hole, item_at(positions, hole - 1))
+            hole -= 1
+        put_at(hashes, hole, key_hash)
+        put_at(positions, hole, position)
+        moves += row - hole
+        if moves > most_moves:
+            break
+    return moves
+
+
 @fill_kernel
 def write_items(
-    hashes: np.ndarray, positions: np.ndarray, log_crc: int, entries: np.ndarray, postings: np.ndarray
+    pairs: np.ndarray,
+    ends: np.ndarray,
+    most_moves: int,
+    next_rows: np.ndarray,
+    hashes: np.ndarray,
+    positions: np.ndarray,
+    log_crc: int,
+    entries: np.ndarray,
+    postings: np.ndarray,
 ) -> tuple[int, int]:
-    """Write the entries and postings of sorted pairs, and their checksums; returns the number of each.
+    """Write the entries and postings of the pairs in buckets, and their checksums; returns the number of each.
 
     An entry is a hash (8 bytes) and a value (4 bytes). If one batch has the hash, the value is the batch's position.
     Otherwise it is ~n (the complement), n being the number of the hash's first posting. A posting is a batch's
-    position; the last posting of a hash is stored as ~position. Both tables have room for an item per pair.
+    position; the last posting of a hash is stored as ~position. `postings` has room for an item per pair.
+
+    `entries` may be memory from before `pairs` on, since a bucket is sorted in `hashes` and `positions` before its
+    entries are written: these have room for the largest bucket, so that they stay in the processor's cache.
+    Returns (-1, 0) after `most_moves` moves of pairs: someone chose keys with similar hashes.
     """
-    entry = posting = start = 0
-    while start < hashes.size:
-        end = start + 1
-        while end < hashes.size and hashes[end] == hashes[start]:
-            end += 1
-        first = posting
-        last = positions[end - 1]
-        if last != positions[start]:
-            for row in range(start, end):
-                if row == start or positions[row] != positions[row - 1]:
-                    is_last = positions[row] == last
-                    put_int_at(postings, _posting_at(posting), 4, ~positions[row] if is_last else positions[row])
+    entry = posting = bucket_start = 0
+    for bucket in range(ends.size):
+        bucket_end = item_at(ends, bucket)
+        most_moves -= _sort_bucket(pairs, bucket_start, bucket_end, most_moves, next_rows, hashes, positions)
+        if most_moves < 0:
+            return -1, 0
+        count, bucket_start = bucket_end - bucket_start, bucket_end
+        start = 0
+        while start < count:
+            key_hash, first = item_at(hashes, start), posting
+            last = item_at(positions, start)
+            end = start + 1
+            while end < count and item_at(hashes, end) == key_hash:
+                position = item_at(positions, end)
+                if position != last:
+                    put_int_at(postings, _posting_at(posting), 4, last)
                     posting += 1
-        target = _entry_at(entry)
-        put_int_at(entries, target, 8, hashes[start])
-        put_int_at(entries, target + 8, 4, ~first if posting > first else last)
-        entry += 1
-        start = end
+                    last = position
+                end += 1
+            if posting > first:
+                put_int_at(postings, _posting_at(posting), 4, ~last)
+                posting += 1
+            _put_entry(entries, _entry_at(entry), key_hash, ~first if posting > first else last)
+            entry += 1
+            start = end
     _write_crcs(entries, _entry_at(entry - 1) + ENTRY_BYTES, log_crc)
     if posting:
         _write_crcs(postings, _posting_at(posting - 1) + POSTING_BYTES, log_crc)

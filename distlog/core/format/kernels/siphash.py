@@ -1,4 +1,4 @@
-"""SipHash-2-4 of 128 bits (Aumasson and Bernstein, 2012): the hash of a key in compaction and in key indexes."""
+"""SipHash-2-4 of 128 bits (Aumasson and Bernstein, 2012): the hash of a key in compaction."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ State = tuple[int, int, int, int]
 
 
 @inlined
-def _rotated(value: int, bits: int) -> int:
-    return wrapped(value << bits) | ((value >> (64 - bits)) & ((1 << bits) - 1))  # type: ignore[no-any-return]
+def shifted_right(value: int, bits: int) -> int:
+    """Return the 64 bits of `value` without the last `bits`, above which come zeros."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+@inlined
+def rotated(value: int, bits: int) -> int:
+    """Return the 64 bits of `value`, of which the first `bits` have become the last."""
+    return wrapped(value << bits) | shifted_right(value, 64 - bits)  # type: ignore[no-any-return]
 
 
 @inlined
@@ -24,13 +31,13 @@ def _round(state: State) -> State:
     v0, v1, v2, v3 = state
     v0 = wrapped(v0 + v1)
     v2 = wrapped(v2 + v3)
-    v1 = _rotated(v1, 13) ^ v0
-    v3 = _rotated(v3, 16) ^ v2
-    v0 = wrapped(_rotated(v0, 32) + v3)
+    v1 = rotated(v1, 13) ^ v0
+    v3 = rotated(v3, 16) ^ v2
+    v0 = wrapped(rotated(v0, 32) + v3)
     v2 = wrapped(v2 + v1)
-    v1 = _rotated(v1, 17) ^ v2
-    v3 = _rotated(v3, 21) ^ v0
-    return v0, v1, _rotated(v2, 32), v3
+    v1 = rotated(v1, 17) ^ v2
+    v3 = rotated(v3, 21) ^ v0
+    return v0, v1, rotated(v2, 32), v3
 
 
 @inlined
@@ -46,7 +53,7 @@ def _finished(state: State) -> State:
 
 
 @inlined
-def _partial_word(data: np.ndarray, position: int, size: int) -> int:
+def partial_word(data: np.ndarray, position: int, size: int) -> int:
     """Return the little-endian word of `size` bytes, 0 to 7."""
     if position + 8 <= data.size:
         word: int = word_at(data, position)
@@ -64,7 +71,7 @@ def siphash(data: np.ndarray, position: int, size: int, first: int, second: int)
     tail = position + (size & -8)
     for index in range(position, tail, 8):
         state = _with_word(state, word_at(data, index))
-    v0, v1, v2, v3 = _with_word(state, wrapped((size & 0xFF) << 56) | _partial_word(data, tail, size & 7))
+    v0, v1, v2, v3 = _with_word(state, wrapped((size & 0xFF) << 56) | partial_word(data, tail, size & 7))
     v0, v1, v2, v3 = _finished((v0, v1, v2 ^ _FIRST_WORD, v3))
     result = v0 ^ v1 ^ v2 ^ v3
     v0, v1, v2, v3 = _finished((v0, v1 ^ _SECOND_WORD, v2, v3))
