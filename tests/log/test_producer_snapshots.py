@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from active_segments import Clock
 from bundled import rows
 from partition_logs import Process, append, new_topic, send
 from raw_batches import batch, record
@@ -15,8 +16,10 @@ from topics import NOW, topic_on
 
 import distlog
 from distlog.core import paths
+from distlog.core.config import DAY_MS
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.maintain.merge import merge
+from distlog.core.segments.producer_states import read_producer_snapshot
 from distlog.core.storage.storage import Storage
 
 
@@ -264,3 +267,24 @@ def test_an_export_of_an_older_version_has_its_producers(tmp_path: Path, restore
     old.export(tmp_path / "kafka")
     adopted = distlog.adopt(tmp_path / "kafka", str(tmp_path / "again")).topics["events"]
     assert send(Process(tmp_path / "again" / "events")[0], 0) == (0, 1), adopted
+
+
+def test_an_export_of_all_segments_again_has_no_expired_producers(tmp_path: Path) -> None:
+    clock, topic = Clock(), new_topic(tmp_path / "events")
+    process = Process(topic, clock=clock)
+    send(process[0], 0, producer=1)
+    process[0].roll()
+    clock.now_ms += 2 * DAY_MS
+    process = Process(topic, clock=clock)
+    # the snapshot at the start of this segment is empty
+    send(process[0], 0, producer=2)
+    folder = tmp_path / "kafka" / "events-0"
+    producers = []
+    for _ in range(2):
+        process.topic().export(tmp_path / "kafka")
+        entries = read_producer_snapshot((folder / f"{2:020d}.snapshot").read_bytes())
+        producers.append(entries["producer_id"].tolist())
+        # without snapshots of the last export, the next one writes all segments again
+        for file in folder.glob("*.snapshot"):
+            file.unlink()
+    assert producers == [[2], [2]]

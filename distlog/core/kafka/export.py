@@ -420,9 +420,12 @@ class _PartitionExport:
             for segment in segments
             if (entry := nonempty.get(segment.base_offset)) is not None and entry.is_complete_copy_of(segment)
         }
-        producers = self._producers(segments, unchanged)
-        if producers is None:  # export all segments again
-            unchanged, producers = {}, self._producers(segments, {}) or ProducerStates()
+        producers = self._exported_producers(segments, unchanged) if unchanged else None
+        if producers is None:
+            # export all segments again
+            unchanged = {}
+            stored = StoredProducers(self._handle.storage, self._handle.name, self._partition)
+            producers = stored.newest(segments, self._state.log_end_offset)
         new_segments = [segment for segment in segments if segment.base_offset not in unchanged]
         if not new_segments and self._holds_all(exported, unchanged):
             self.present = exported
@@ -454,14 +457,13 @@ class _PartitionExport:
         is_complete = all(entry.is_complete for entry in exported)
         return has_start and has_end and is_complete and nonempty == list(unchanged.values())
 
-    def _producers(self, segments: list[SegmentInfo], unchanged: dict[int, ExportedSegment]) -> ProducerStates | None:
-        """Return the producers before the first batch to export; None if no snapshot has them."""
-        end = self._state.log_end_offset
-        if not unchanged:
-            return StoredProducers(self._handle.storage, self._handle.name, self._partition).newest(segments, end)
+    def _exported_producers(
+        self, segments: list[SegmentInfo], unchanged: dict[int, ExportedSegment]
+    ) -> ProducerStates | None:
+        """Return the producers after the `unchanged` segments; None if no snapshot of the last export has them."""
         unchanged_end = max(segment.next_offset for segment in segments if segment.base_offset in unchanged)
         for offset, name in sorted(_snapshot_names_by_offset(self._folder).items(), reverse=True):
-            if unchanged_end <= offset <= end:
+            if unchanged_end <= offset <= self._state.log_end_offset:
                 with suppress(CorruptionError):
                     return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
         return None
