@@ -1,4 +1,8 @@
-"""Reads a partition as the broker loads it: segment by segment, with recovery after a crash."""
+"""Reads a partition of a broker as the broker loads it: segment by segment, with recovery after a crash.
+
+An import may extend a topic of an earlier import. Its log ends at `topic_end` (0 for a new topic), often within a
+segment that the broker has appended to since: this segment is split there, since the topic has its first part.
+"""
 
 from __future__ import annotations
 
@@ -72,23 +76,24 @@ class PartitionReading(NamedTuple):
     folder: PartitionFolder
     #: The topic's `index.interval.bytes`.
     interval_bytes: int
-    #: The segment with this offset is split there.
-    split_at: int
+    topic_end: int
     transactions: OpenTransactions
     producers: ProducerStates
 
 
 def read_segments(
-    reading: PartitionReading, base_offset: int, end: int | None, *, checked: bool
+    reading: PartitionReading, base_offset: int, next_file_base: int | None, *, checked: bool
 ) -> Iterator[AdoptedSegment]:
-    """Describe the segment at `base_offset`; yields several if it spans `split_at`, or if its indexes overflow."""
-    # a broker also splits segments whose indexes overflow (KAFKA-6264; `LocalLog.splitOverflowedSegment`); after a
-    # clean shutdown only headers are read: they have all that a commit needs, also checksums to combine to the file's
+    """Describe the file at `base_offset`; yields several segments if it spans `topic_end`, or its indexes overflow.
+
+    Unless the file is `checked`, only batch headers are read. The file's checksum is combined from theirs.
+    """
+    # a broker also splits segments whose indexes overflow (KAFKA-6264; `LocalLog.splitOverflowedSegment`)
     names: Mapping[str, str] = reading.folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
     while begin is not None:
-        inspection = _SegmentInspection(reading, names, begin, end)
+        inspection = _SegmentInspection(reading, names, begin, next_file_base)
         walk = reading.folder.walk(file, checked=checked, start=position, offset_index=inspection.indexes[".index"])
         for batches in walk:
             inspection.add(walk, batches)
@@ -98,25 +103,26 @@ def read_segments(
 
 
 class _SegmentInspection:
-    """Describes a segment, batch by batch; `end` is the base offset of the next file, None for the last file."""
+    """Describes a segment, batch by batch; `next_file_base` is None for the last file."""
 
     def __init__(
-        self, reading: PartitionReading, names: Mapping[str, str], base_offset: int, end: int | None
+        self, reading: PartitionReading, names: Mapping[str, str], base_offset: int, next_file_base: int | None
     ) -> None:
-        self.reading, self.names, self.base_offset, self.end = reading, names, base_offset, end
+        self.reading, self.names = reading, names
+        self.base_offset, self.next_file_base = base_offset, next_file_base
         folder = self.folder = reading.folder
         self.stem = f"{base_offset:020d}"
         self.log = LogDescription(base_offset, interval_bytes=reading.interval_bytes)
         self.aborted = list[AbortedTransaction]()
-        #: The bytes and the header of the batch with the largest timestamp.
+        #: The header of the batch with the largest timestamp, and the bytes of the batches it was read with.
         self.newest_batch: tuple[memoryview, Any] | None = None
         self.has_old_formats = self.is_sparse = False
-        #: The base offset of the first batch of the next segment in the same log.
+        #: The base offset of the next segment if it is in the same file; None if the next file follows.
         self.next_base_offset: int | None = None
-        description, _ = LogDescription(base_offset).describe(folder.name.partition, self.stem, 0)
-        # the checks of indexes need a segment: an empty one, with the most offsets and bytes that it may have
-        max_end = (base_offset + MAX_INT + 1) if end is None else end
-        bounds = dataclasses.replace(description, next_offset=max_end, log_bytes=folder.size(names[".log"]))
+        # index checks need a segment, but this one ends where its batches do: until then, take the most it may have
+        empty_segment, _ = LogDescription(base_offset).describe(folder.name.partition, self.stem, created_ms=0)
+        max_end = (base_offset + MAX_INT + 1) if next_file_base is None else next_file_base
+        bounds = dataclasses.replace(empty_segment, next_offset=max_end, log_bytes=folder.size(names[".log"]))
         self.indexes, self.checks = dict[str, bytes](), dict[str, IndexCheck]()
         for suffix in _INDEX_NAMES:
             data = self.indexes[suffix] = folder.read(names[suffix]) if suffix in names else b""
@@ -125,20 +131,21 @@ class _SegmentInspection:
                 self.checks[suffix] = CHECKS[suffix](part, bounds, data)
 
     def add(self, walk: BatchWalk, batches: Batches) -> None:
-        """Add the next batches; ends the walk before a batch that cannot follow."""
-        if self.base_offset < self.reading.split_at <= int(batches.rows["base_offset"][-1]):
-            row = int(np.argmax(batches.rows["base_offset"] >= self.reading.split_at))
+        """Add the next batches; ends the walk before a batch of the next segment, or one that cannot follow."""
+        topic_end = self.reading.topic_end
+        if self.base_offset < topic_end <= int(batches.rows["base_offset"][-1]):
+            row = int(np.argmax(batches.rows["base_offset"] >= topic_end))
             self.next_base_offset = int(batches.rows["base_offset"][row])
-            batches = walk.stop(batches, row, None)
+            batches = walk.stop(batches, row)
             if not len(batches.rows):
                 return
-        begin = self.log.next_offset
+        first_offset = self.log.next_offset
         try:
             self.log.add(batches.data, batches.rows)
         except UnfitBatchError as error:
-            self.next_base_offset = self._fitting_base_offset(batches, error.row)
+            self.next_base_offset = self._overflow_base_offset(batches, error.row)
             text = f"a record batch cannot follow the earlier batches: {error}"
-            batches = walk.stop(batches, error.row, text if self.next_base_offset is None else None)
+            batches = walk.stop(batches, error.row, reason=text if self.next_base_offset is None else None)
             if not len(batches.rows):
                 return
             self.log.add(batches.data, batches.rows)
@@ -155,15 +162,17 @@ class _SegmentInspection:
         largest = NO_TIMESTAMP if self.newest_batch is None else self.newest_batch[1]["max_timestamp"][0]
         if batches.rows["max_timestamp"][row] > largest:
             self.newest_batch = batches.data, batches.rows[row : row + 1].copy()
-        self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - begin)
+        self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - first_offset)
         self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
 
-    def _fitting_base_offset(self, batches: Batches, row: int) -> int | None:
-        """Return the base offset of a refused batch that is too far above this segment's; None if it is bad."""
+    def _overflow_base_offset(self, batches: Batches, row: int) -> int | None:
+        """Return the base offset of the refused batch if it only overflows this segment; None if it is bad."""
         base_offset = int(batches.rows["base_offset"][row])
         ends = (batches.rows["base_offset"] + batches.rows["last_offset_delta"] + 1).tolist()
-        is_next = base_offset >= (ends[row - 1] if row else self.log.next_offset)
-        return base_offset if is_next and ends[row] - self.base_offset > MAX_INT + 1 else None
+        is_in_order = base_offset >= (ends[row - 1] if row else self.log.next_offset)
+        # indexes store offsets relative to the segment's base offset as int32
+        is_too_far = ends[row] - self.base_offset > MAX_INT + 1
+        return base_offset if is_in_order and is_too_far else None
 
     def finish(self, walk: BatchWalk, position: int) -> AdoptedSegment:
         """Return the segment, from byte `position` of the file to the end of the walk."""
@@ -181,10 +190,12 @@ class _SegmentInspection:
             **index_fields_of({suffix: contents.get(suffix, b"") for suffix in _INDEX_NAMES}),
             "first_unstable_offset": self.reading.transactions.first_offset,
         }
-        end = self.end if self.next_base_offset is None else self.next_base_offset
-        gap = 0 if walk.damage is not None or end is None else max(0, end - info.next_offset)
+        next_base = self.next_file_base if self.next_base_offset is None else self.next_base_offset
+        gap = 0
+        if walk.damage is None and next_base is not None:
+            gap = max(0, next_base - info.next_offset)
         info = dataclasses.replace(info, next_offset=info.next_offset + gap, **changes)
-        # a gap within a file is not a missing segment
+        # before the next file a segment may be missing, but a gap within a file shows that the log was compacted
         is_sparse = self.is_sparse or (gap > 0 and self.next_base_offset is not None)
         files = {".log": self.names[".log"], **files}
         return AdoptedSegment(info, files, position, walk.damage, rebuilt, gap, is_sparse)
@@ -195,8 +206,12 @@ class _SegmentInspection:
         transactions = complete_index(self.indexes[".txnindex"] if ".txnindex" in valid else b"", self.aborted)
         files, rebuilt = dict[str, str | IndexBytes](), []
         for suffix, built in {**built_indexes, ".txnindex": transactions}.items():
-            existing, must_be_equal = self.indexes[suffix], suffix == ".txnindex"
-            is_complete = existing == built if must_be_equal else bool(existing) or not built
+            existing = self.indexes[suffix]
+            # the entries of offset and time indexes are samples: the broker's need not be those of a rebuild
+            is_complete = bool(existing) or not built
+            if suffix == ".txnindex":
+                # without an entry, readers of committed records would return those of an aborted transaction
+                is_complete = existing == built
             if suffix in valid and is_complete:
                 files |= {suffix: self.names[suffix]} if existing else {}
             else:
@@ -216,12 +231,14 @@ def _offset_of_max_timestamp(data: memoryview, batch: Any) -> int:
 
 
 def _record_fields(folder: PartitionFolder, name: str, start: int, end: int) -> dict[str, Any]:
-    """Return the fields of a segment that the headers of old formats lack, from its records."""
+    """Return the fields of a segment that batch headers of formats 0 and 1 lack, from its records."""
     stats = RecordStats()
     for batches in folder.walk(name, checked=False, start=start, end=end):
-        source = Source(folder.path(name), batches.position)
-        to_decode = BatchSelection(byte_array(batches.data), batches.rows, 0, 0, 0, MAX_LONG, source)
-        for records in decode_parts(to_decode, ("offset", "timestamp"), _PART_BYTES):
+        data, source = byte_array(batches.data), Source(folder.path(name), batches.position)
+        selection = BatchSelection(
+            data, batches.rows, shift=0, partition=0, start_offset=0, end_offset=MAX_LONG, source=source
+        )
+        for records in decode_parts(selection, ("offset", "timestamp"), _PART_BYTES):
             stats.add(records)
     return stats.fields()
 
@@ -252,36 +269,40 @@ class AdoptedPartition:
         return (self.epochs[-1][0] if self.epochs else -1), self.log_end_offset, self.high_watermark
 
     def actions(self) -> Iterator[Action]:
-        begin = self.segments[0].info.base_offset if self.segments else self.log_start_offset
-        if begin:
-            yield SetLogStartOffset(self.name.partition, begin)
+        first_base = self.segments[0].info.base_offset if self.segments else self.log_start_offset
+        if first_base:
+            # the log end of an empty partition moves with its log start: the first segment must begin there
+            yield SetLogStartOffset(self.name.partition, first_base)
         yield from (Add(segment.info) for segment in self.segments)
-        if self.log_start_offset > begin:
+        if self.log_start_offset > first_base:
+            # the log start is within the first segment
             yield SetLogStartOffset(self.name.partition, self.log_start_offset)
         if self.first_dirty_offset > self.log_start_offset:
             yield Cleaned(self.name.partition, self.first_dirty_offset)
 
     def producer_batches(self, known_end: int, max_producers: int) -> tuple[ProducerBatch, ...]:
-        """Return the batches from `known_end` on of up to `max_producers` producers, as a commit has them."""
+        """Return the batches of up to `max_producers` producers; the topic has the batches below `known_end`."""
         entries = read_producer_snapshot(self.producer_snapshot)
-        # if there are too many producers, those with open transactions come first, and then the latest ones
+        # the most important last: the latest producers, and after them all with open transactions
         order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
         batches = (batch for entry in entries[np.sort(order[-max_producers:])] for batch in batches_of(entry))
         return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
 
 
-def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, split_at: int) -> AdoptedPartition:
-    """Describe the partition's files from `split_at`."""
+def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, topic_end: int) -> AdoptedPartition:
+    """Describe the whole partition, with notes on the segments from `topic_end` on."""
     folder, interval_bytes = log_dir.folder(name), config.index_interval_bytes
-    reading = PartitionReading(folder, interval_bytes, split_at, OpenTransactions(), folder.producers())
+    reading = PartitionReading(folder, interval_bytes, topic_end, OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
     segments = list(_segments(log_dir, reading, notes))
-    checkpoint = log_dir.offset(LOG_START_OFFSETS, name)
-    end = segments[-1].info.next_offset if segments else checkpoint
-    if segments and end < checkpoint:
-        notes.append(f"the log ends at {end}, below its log start offset {checkpoint}: it is empty")
-        segments, end = [], checkpoint
-    start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
+    # 0 for a log that starts with its first segment
+    start = log_dir.offset(LOG_START_OFFSETS, name)
+    end = segments[-1].info.next_offset if segments else start
+    if segments and end < start:
+        notes.append(f"the log ends at {end}, below its log start offset {start}: it is empty")
+        segments, end = [], start
+    if segments:
+        start = max(start, segments[0].info.base_offset)
     is_cleaned = "compact" in config.cleanup_policy or name in log_dir.checkpoints[FIRST_DIRTY_OFFSETS]
     if is_cleaned or any(segment.is_sparse for segment in segments):
         segments = [
@@ -293,7 +314,7 @@ def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, sp
         notes += [
             f"no batch holds the offsets from {gap_end - segment.gap} to {gap_end}: {hint}"
             for segment in segments
-            if segment.gap and (gap_end := segment.info.next_offset) > max(start, split_at)
+            if segment.gap and (gap_end := segment.info.next_offset) > max(start, topic_end)
         ]
     high_watermark = log_dir.offset(HIGH_WATERMARKS, name)
     if end < high_watermark:
@@ -316,31 +337,35 @@ def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, sp
 
 
 def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> Iterator[AdoptedSegment]:
-    folder, split_at = reading.folder, reading.split_at
+    folder, topic_end = reading.folder, reading.topic_end
     bases = list(folder.loaded.segments)
     recovery_point = log_dir.offset(RECOVERY_POINTS, folder.name)
-    for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
+    for number, (base, next_base) in enumerate(itertools.zip_longest(bases, bases[1:])):
         # as a broker, check after a crash all bytes that may not have been synced
-        checked = not log_dir.is_clean and (end is None or end > recovery_point)
-        for segment in read_segments(reading, base, end, checked=checked):
-            if segment.damage is not None and not checked and end is not None:
+        checked = not log_dir.is_clean and (next_base is None or next_base > recovery_point)
+        for segment in read_segments(reading, base, next_base, checked=checked):
+            if segment.damage is not None and not checked and next_base is not None:
+                # no torn write, since these bytes were synced: a cut would drop acknowledged records after them
                 raise segment.damage
-            if segment.info.base_offset >= split_at:
-                notes += _notes(folder, segment, bases[number + 1 :], split_at)
-            if end is not None and segment.info.next_offset > end:
-                text = f"the log has batches past offset {end}, where the next segment begins: restore it from a copy"
+            if segment.info.base_offset >= topic_end:
+                notes += _notes(folder, segment, bases[number + 1 :], topic_end)
+            if next_base is not None and segment.info.next_offset > next_base:
+                text = (
+                    f"batches of the log are past {next_base}, where the next segment begins: restore it from a copy"
+                )
                 raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
             yield segment
             if segment.damage is not None:
+                # as a broker, cut the log here
                 return
 
 
 def _producers(
-    folder: PartitionFolder, segments: list[AdoptedSegment], known_states: ProducerStates, end: int
+    folder: PartitionFolder, segments: list[AdoptedSegment], states: ProducerStates, end: int
 ) -> ProducerStates:
-    """Return the producers at the log end: `known_states`, unless their snapshot is past the end of a cut log."""
-    if known_states.offset <= end:
-        return known_states
+    """Return the producers at the log end: `states`, unless they began with a snapshot past the end of a cut log."""
+    if states.offset <= end:
+        return states
     states = folder.producers(end)
     for segment in segments:
         name = str(segment.files[".log"])
@@ -349,15 +374,16 @@ def _producers(
     return states
 
 
-def _notes(folder: PartitionFolder, segment: AdoptedSegment, later_bases: list[int], split_at: int) -> list[str]:
+def _notes(folder: PartitionFolder, segment: AdoptedSegment, later_bases: list[int], topic_end: int) -> list[str]:
     log, notes = str(segment.files[".log"]), []
-    is_split = split_at and segment.info.base_offset == split_at
-    if segment.position and not is_split:
+    # the second part of a file whose first part the topic has: that it is a segment of its own needs no note
+    continues_topic = topic_end and segment.info.base_offset == topic_end
+    if segment.position and not continues_topic:
         text = "it becomes a separate segment: its offsets are too far above the earlier offsets"
         notes.append(f"{log}: from position {segment.position} on, {text}")
     if segment.damage is not None:
         cut_bytes = folder.size(log) - segment.end
         notes.append(f"{log}: cut {cut_bytes} bytes from position {segment.end}: {segment.damage.message}")
         notes += [f"{base:020d}.log: skipped, since it follows the cut" for base in later_bases]
-    rebuilt = [_INDEX_NAMES[suffix] for suffix in segment.rebuilt if not (segment.position and is_split)]
+    rebuilt = [_INDEX_NAMES[suffix] for suffix in segment.rebuilt if not (segment.position and continues_topic)]
     return notes + ([f"{log}: rebuilt the {' and the '.join(rebuilt)}"] if rebuilt else [])
