@@ -68,20 +68,26 @@ from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.storage import FileInfo, Storage
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
 
 def export_topic(
     handle: TopicHandle, snapshot: Snapshot, log_dir: str | os.PathLike[str], partitions: Iterable[int]
 ) -> ExportReport:
     """Write `partitions` of the topic into the local folder `log_dir`, next to other partitions."""
+    # `local_path` refuses an object store
     target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
     if os.path.isdir(target.url):
         check_is_no_topic(target, target.list_folders())
     with locked_log_dir(target, is_exclusive=True):
         folders = {n: target.child(paths.partition_dir(handle.storage.name, n)) for n in sorted(set(partitions))}
+        # the check of an active segment starts from its committed state
         committed = without_tails(snapshot)
         for number, folder in folders.items():
-            # a damaged active segment ends early: an export could delete later records of an earlier export
-            if (damage := damage_of_tail(handle, committed, number)) is not None:
+            damage = damage_of_tail(handle, committed, number)
+            if damage is not None:
+                # a damaged active segment ends early: an export could delete later records of an earlier export
                 raise damage
             _, exported_id = read_export(folder) or ([], snapshot.topic_id)
             if exported_id != snapshot.topic_id:
@@ -219,9 +225,9 @@ def prepare_folder(folder: Storage) -> list[ExportedSegment]:
     unlisted = log_sizes.keys() - {segment.base_offset for segment in segments}
     complete = [segment for segment in segments if segment.is_complete]
     changed = [segment.base_offset for segment in complete if log_sizes.get(segment.base_offset) != segment.log_bytes]
-    for offset in (*sorted(unlisted), *changed):
+    if foreign_offsets := [*sorted(unlisted), *changed]:
         text = "a broker has written to the folder since the last export: export into another log directory"
-        raise StorageError(text, directory=folder.url, base_offset=offset)
+        raise StorageError(text, directory=folder.url, base_offset=foreign_offsets[0])
     return segments
 
 
@@ -237,10 +243,7 @@ def _segment_files(folder: Storage) -> list[tuple[FileInfo, FileName]]:
     return [(file, parsed) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
 
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
-
-#: If a segment lacks one, a broker assumes a loss, and reads the log.
+#: If a segment lacks one of these files, a broker assumes a loss, and reads the log.
 _REQUIRED_SUFFIXES = (".log", ".index", ".timeindex")
 #: The most bytes and files that wait in memory to be written together.
 _BUFFER_BYTES, _BUFFER_FILES = 16 << 20, 64
@@ -308,6 +311,9 @@ def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
 #: Logs up to this size are buffered, and written together with other files.
 _SMALL_BYTES = 4 << 20
 
+# A broker's log has two things in its bytes that a topic's log may only have in its commit: the offsets (a segment's
+# `shift` is added to those in the file) and, with LogAppendTime, the time of the append (`Chunk.timed` writes it).
+
 
 def export_segment(
     reader: SegmentReader, segment: SegmentInfo, files: ExportedFiles, producers: ProducerStates, interval_bytes: int
@@ -321,6 +327,7 @@ def export_segment(
         for chunk in whole_log(reader, segment):
             data, rows = _with_shifted_offsets(chunk.timed(), segment.shift, position)
             position += len(data)
+            # first, since the bytes are then written in the background while they are read here
             yield data
             log.add(data, rows)
             producers.observe(data, rows)
@@ -344,13 +351,16 @@ def export_segment(
 
 
 def _with_shifted_offsets(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
-    """Return the bytes and rows of the chunk with offsets increased by `shift`, for a write at `position`."""
+    """Return the bytes and rows of the chunk with offsets increased by `shift`; `position` is in the new file."""
     if not shift:
         return chunk.data, chunk.batches
-    data, rows = new_pages(len(chunk.data), position), chunk.batches.copy()
+    # in pages that a direct write to `position` need not copy
+    data = new_pages(len(chunk.data), position)
     data[:] = chunk.data
+    rows = chunk.batches.copy()
     rows["base_offset"] += shift
-    write_base_offsets(data, rows["position"], header_offsets(chunk.batches, rows["base_offset"].astype(np.int64)))
+    stored_offsets = header_offsets(chunk.batches, rows["base_offset"].astype(np.int64))
+    write_base_offsets(data, rows["position"], stored_offsets)
     return data.data, rows
 
 
@@ -434,7 +444,8 @@ class _PartitionExport:
         offsets = {self._state.log_start_offset, self._state.log_end_offset}
         planned = {offset: empty_segment(offset, is_complete=False) for offset in offsets}
         planned |= {entry.base_offset: dataclasses.replace(entry, is_complete=False) for entry in exported}
-        planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new_segments} | unchanged
+        planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new_segments}
+        planned |= unchanged
         write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
         with self._files:
             for segment in segments:
@@ -494,8 +505,9 @@ class _PartitionExport:
 
     def _put_empty(self, index: int, offset: int) -> None:
         self._folder.put_many({file_name(offset, suffix): b"" for suffix in _REQUIRED_SUFFIXES})
-        # before 1970: a broker takes the time of an empty log for its largest timestamp, where a search by time ends
-        _set_times(self._folder, offset, -1000)
+        # a broker takes the time of an empty log for its largest timestamp, and a search by time ends at the first
+        # segment with a larger one: a time before 1970 lets each search pass
+        _set_times(self._folder, offset, time_ms=-1000)
         self.present.insert(index, empty_segment(offset, is_complete=True))
 
 
