@@ -24,10 +24,11 @@ import pyarrow as pa
 import distlog
 from distlog import OffsetOutOfRangeError, SnapshotTooOldError, StorageError, TopicExistsError
 from distlog.core.format.record_encoder import encode
-from distlog.core.kafka.dump import NO_SUCH_BATCH, DumpedFile, dump
+from distlog.core.kafka.dump import DumpedFile, dump
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.kafka.partition_folder import PARTITION_METADATA, file_name, write_topic_id
 from distlog.core.paths import LEADER_EPOCHS
+from distlog.core.times import NO_TIMESTAMP
 from simulation.actors import PASSING, Actor, Memory, Stage
 from simulation.gateways import timed
 from simulation.oracle import Batch, Rows, rows_of
@@ -257,7 +258,7 @@ def _dumped_bytes(value: str | Mapping[str, str] | None) -> bytes | None:
 
 def _is_of_empty_batch(entry: Mapping[str, Any]) -> bool:
     """True for a batch from which compaction removed all records; Kafka's DumpLogSegments reports it the same."""
-    return entry["type"] == "timestampMismatch" and entry["logTimestamp"] == NO_SUCH_BATCH
+    return entry["type"] == "timestampMismatch" and entry["logTimestamp"] == NO_TIMESTAMP
 
 
 #: The endings of the files to dump, and the problems that a dump may report.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.arrays import Bytes, Flags, Longs, byte_array
+from distlog.core.arrays import Flags, Longs, byte_array
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptRecordError,
@@ -54,6 +55,7 @@ from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage
+from distlog.core.times import NO_TIMESTAMP
 
 
 def _problem_line(kind: str, **labels: str) -> Line:
@@ -63,12 +65,18 @@ def _problem_line(kind: str, **labels: str) -> Line:
 
 GAP_LINE = _problem_line("nonConsecutive", first="", second=" is followed by ")
 ENTRIES_AT_ONCE = 1 << 16
-#: The bytes of a batch up to the end of its last offset delta.
-_BATCH_PREFIX_BYTES = 27
+#: The first bytes of a batch, with the fields that an offset index is compared with (formats 0 and 1 lack the last).
+_BATCH_PREFIX = np.dtype(
+    {
+        "names": ["base_offset", "length", "magic", "last_offset_delta"],
+        "formats": [">i8", ">i4", "u1", ">i4"],
+        "offsets": [0, 8, 16, 23],
+    }
+)
 OFFSET_ENTRY_LINE = Line("entry", number_fields("offset", "position"))
 MISMATCH_LINE = _problem_line("indexMismatch", indexOffset="Index offset: ", logOffset=", log offset: ")
 NO_BATCH_LINE = _problem_line("indexedPositionNotFound", offset="Index offset: ", position=", position: ")
-#: The last offset and the timestamp for an entry of a time index whose batch is not in the log.
+#: As in Kafka, the last offset that is shown for an entry of a time index whose batch is not in the log.
 NO_SUCH_BATCH = -1
 TIME_ENTRY_LINE = Line("entry", number_fields("timestamp", "offset"))
 WRONG_TIME_LINE = _problem_line(
@@ -92,7 +100,8 @@ PRODUCER_LINE = Line("producer", (*_PRODUCER_FIELDS, *_LAST_BATCH_FIELDS))
 #: A producer without a known batch. Kafka's line ends with a space.
 PRODUCER_WITHOUT_BATCH_LINE = Line("producer", _PRODUCER_FIELDS, end=" \n")
 EPOCH_LINE = Line("leaderEpoch", number_fields("epoch", "startOffset"))
-#: The bytes of a log that are processed together.
+_REBUILD_HINT = "run `distlog rebuild-index` for a topic; a broker rebuilds an index that you delete"
+#: The bytes of a log that are processed together, a window.
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
@@ -145,7 +154,8 @@ class DumpedFile:
     def base_offset(self) -> int:
         """The offset in the name, before the first dot; 0 without an offset, as in distlog's names."""
         stem = self.name.partition(".")[0]
-        return offset if _BASE_OFFSET.fullmatch(stem) and (offset := int(stem)) <= MAX_LONG else 0
+        offset = int(stem) if _BASE_OFFSET.fullmatch(stem) else 0
+        return offset if offset <= MAX_LONG else 0
 
     @property
     def size(self) -> int:
@@ -154,8 +164,8 @@ class DumpedFile:
     def sibling(self, suffix: str) -> DumpedFile:
         return DumpedFile(self.address, self.storage, self.name.partition(".")[0] + suffix)
 
-    def frames(self, end: int) -> Iterator[Batches]:
-        """Yield the complete batches before `end`, some MB at a time, unchecked. Raises CorruptRecordError."""
+    def windows(self, end: int) -> Iterator[Batches]:
+        """Yield the complete batches before `end`, unchecked, WINDOW_BYTES at a time. Raises CorruptRecordError."""
         file = LogFile(self.storage, Part.file(self.name, end), end, mapped=False)
         try:
             yield from BatchWalk(file.read, 0, end, WINDOW_BYTES, "raise", headers=self._headers)
@@ -163,8 +173,8 @@ class DumpedFile:
             file.close()
 
     def _headers(self, data: memoryview, position: int) -> Headers:
-        array = byte_array(data)
-        status, stop, count = count_batches(array, 0, array.size, True)
+        array, allows_any_format = byte_array(data), True
+        status, stop, count = count_batches(array, 0, array.size, allows_any_format)
         rows = np.zeros(count, BATCH)
         read_batches(array, 0, rows)
         if status == OK:
@@ -232,7 +242,7 @@ class _LogDump:
             return prefetched(self._windows.format(window), _BUFFERED_PARTS), window.end
 
         workers = cores()
-        tasks = (partial(format_ahead, window) for window in self._file.frames(end))
+        tasks = (partial(format_ahead, window) for window in self._file.windows(end))
         with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
             yield from windows
 
@@ -265,14 +275,15 @@ class LogWindows:
     def format(self, window: Batches) -> Iterator[BatchLines]:
         valid = np.zeros(len(window.rows), bool)
         find_valid(byte_array(window.data), window.rows, valid)
+        # the lines of a format have their own fields
         changes = np.flatnonzero(np.diff(window.rows["magic"])) + 1
-        for start, end in zip([0, *changes.tolist()], [*changes.tolist(), len(window.rows)], strict=True):
-            batches = window.rows[start:end]
-            for records, error in self._records(window, batches):
-                count = len(records.counts)
-                lines = self.style.lines(batches[:count], window.position, valid[start : start + count], records)
+        for first, end in itertools.pairwise([0, *changes.tolist(), len(window.rows)]):
+            row = first
+            for records, error in self._records(window, window.rows[first:end]):
+                part = slice(row, row + len(records.counts))
+                lines = self.style.lines(window.rows[part], window.position, valid[part], records)
                 yield BatchLines(lines, records.offsets.copy(), error)
-                batches, start = batches[count:], start + count
+                row = part.stop
 
     def _records(
         self, window: Batches, batches: npt.NDArray[Any]
@@ -283,6 +294,7 @@ class LogWindows:
             yield empty_records(batches), None
             return
         if batches["magic"][0] < 0:
+            # as in Kafka, records of formats after 2 are read as format 2
             text = f"batches have the unknown format {batches['magic'][0]}; their records are not shown"
             yield empty_records(batches), source.corrupt(text, 0, batches[0])
             return
@@ -342,36 +354,34 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], output: DumpOutput) -> 
     """Check an index as a broker does at startup (`sanityCheck`), and write that it passed."""
     size = file.size
     if size % entry.itemsize:
-        text = f"the length of the index is not a multiple of {entry.itemsize}: rebuild it"
+        text = f"the length of the index is not a multiple of {entry.itemsize}: {_REBUILD_HINT}"
         raise CorruptIndexError(text, file=file.path, size=size)
     if size:
         position = size - entry.itemsize
         ends = [(file.name, 0, entry.itemsize), (file.name, position, size)]
         first, last = np.frombuffer(file.storage.read_joined(ends), entry)
         if last["relative_offset"] < 0:
-            text, offset = "the last entry is below the base offset: rebuild the index", last["relative_offset"]
-            raise CorruptIndexError(text, file=file.path, position=position, offset=file.base_offset + int(offset))
+            text, offset = "the last entry is below the base offset", file.base_offset + int(last["relative_offset"])
+            raise CorruptIndexError(f"{text}: {_REBUILD_HINT}", file=file.path, position=position, offset=offset)
         if "timestamp" in (entry.names or ()) and last["timestamp"] < first["timestamp"]:
-            text = "the last entry is older than the first: rebuild the index"
+            text = f"the last entry is older than the first: {_REBUILD_HINT}"
             raise CorruptIndexError(text, file=file.path, position=position, timestamp=int(last["timestamp"]))
     output.write_line(f"{file.address} passed sanity check.", "sane")
 
 
 def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[Flags, Longs]:
     """Return which positions have a complete batch, and the last offset of each."""
-    size = log.size
-    has_batch = (positions >= 0) & (positions + _BATCH_PREFIX_BYTES <= size)
-    ranges = [(log.name, position, position + _BATCH_PREFIX_BYTES) for position in positions[has_batch].tolist()]
-    heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _BATCH_PREFIX_BYTES)
-    lengths = _integers(heads, 8, 4)
-    is_complete = (lengths >= SMALLEST_LENGTH) & (positions[has_batch] + LOG_OVERHEAD + lengths <= size)
+    log_size, prefix_bytes = log.size, _BATCH_PREFIX.itemsize
+    has_batch = (positions >= 0) & (positions + prefix_bytes <= log_size)
+    ranges = [(log.name, position, position + prefix_bytes) for position in positions[has_batch].tolist()]
+    prefixes = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), _BATCH_PREFIX)
+    lengths = prefixes["length"].astype(np.int64)
+    is_complete = (lengths >= SMALLEST_LENGTH) & (positions[has_batch] + LOG_OVERHEAD + lengths <= log_size)
     has_batch[has_batch] = is_complete
-    heads = heads[is_complete]
-    return has_batch, _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
-
-
-def _integers(heads: Bytes, start: int, width: int) -> Longs:
-    return np.ascontiguousarray(heads[:, start : start + width]).view(f">i{width}")[:, 0].astype(np.int64)
+    prefixes = prefixes[is_complete]
+    # formats 0 and 1 store the last offset of a batch in place of its base offset
+    last_offset_deltas = np.where(prefixes["magic"] >= 2, prefixes["last_offset_delta"], 0)
+    return has_batch, prefixes["base_offset"].astype(np.int64) + last_offset_deltas
 
 
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
@@ -379,7 +389,7 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, output)
         return
-    previous_time = NO_SUCH_BATCH
+    previous_time = NO_TIMESTAMP
     for entries in read_entries(file, TIME_ENTRY):
         times, offsets = entries["timestamp"], entries["relative_offset"] + file.base_offset
         if not options.verify_index_only:
@@ -400,28 +410,30 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
-    """Return the last offset of the batch of each offset, and the batch's newest time if both offsets are equal.
+    """Return the last offset of the batch with each of `offsets`, and the batch's newest time if it ends there.
 
-    The log is read once, in the order of the offsets.
+    An entry of a time index has the last offset of a batch, so another offset is wrong whatever its time.
     """
-    last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_SUCH_BATCH)
-    order, begin = np.argsort(offsets, kind="stable"), 0
+    last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_TIMESTAMP)
+    # the log is read once, so the entries are sorted by offset; the windows so far had those before `first_entry`
+    order, first_entry = np.argsort(offsets, kind="stable"), 0
     try:
-        for window in log.frames(log.size):
+        for window in log.windows(log.size):
             window_offsets = window.rows["base_offset"] + window.rows["last_offset_delta"]
-            end = int(np.searchsorted(offsets[order], window_offsets.max(), side="right"))
-            entries = order[begin:end]
+            end_entry = int(np.searchsorted(offsets[order], window_offsets.max(), side="right"))
+            entries = order[first_entry:end_entry]
+            # `minimum`, since offsets in a damaged log may decrease
             rows = np.minimum(np.searchsorted(window_offsets, offsets[entries]), len(window_offsets) - 1)
             last_offsets[entries] = window_offsets[rows]
             for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
                 if window_offsets[row] == offsets[entry]:
                     batch, source = window.rows[row : row + 1], Source(log.path, window.position)
-                    records, error = decode(byte_array(window.data), batch, source, (), 1)
+                    records, error = decode(byte_array(window.data), batch, source, columns=(), part_bytes=1)
                     if error is not None:
                         raise error
-                    timestamps[entry] = int(records.timestamps.max(initial=NO_SUCH_BATCH))
-            begin = max(begin, end)
-            if begin == len(order):
+                    timestamps[entry] = int(records.timestamps.max(initial=NO_TIMESTAMP))
+            first_entry = max(first_entry, end_entry)
+            if first_entry == len(order):
                 break
     except CorruptRecordError as error:
         output.fail(error)
@@ -433,14 +445,15 @@ def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> None:
     data = file.storage.read(file.name)
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
-    # Kafka's reader takes the first byte for the version (`AbortedTxn`)
-    later = np.flatnonzero((entries["version"] >> 8) > TRANSACTION_VERSION)
+    # Kafka writes the version as an int16, but reads only its first byte (`AbortedTxn`)
+    versions = entries["version"].astype(np.int64) >> 8
+    later = np.flatnonzero(versions > TRANSACTION_VERSION)
     readable = entries[: later[0]] if len(later) else entries
     columns = {
         name: readable[field].astype(np.int64)
         for name, field in zip(_ABORTED_FIELDS, TRANSACTION_ENTRY.names or (), strict=True)
     }
-    output.write_lines(ABORTED_LINE, columns | {"version": columns["version"] >> 8})
+    output.write_lines(ABORTED_LINE, columns | {"version": versions[: len(readable)]})
     if len(later):
         text = "an aborted transaction has an unknown version: a newer Kafka may have written it"
         raise UnsupportedVersionError(text, file=file.path, position=int(later[0]) * size)

@@ -158,6 +158,7 @@ class Line:
         if as_json:
             return [f'{{"type":"{self.kind}"', *parts]
         if not self.begin and parts:
+            # the line begins with a label, and labels begin with a space
             parts[0] = str(parts[0]).removeprefix(" ")
         return [self.begin, *parts]
 
@@ -277,7 +278,6 @@ class DumpedRecords:
 
 
 def empty_records(batches: npt.NDArray[Any]) -> DumpedRecords:
-    """Return a placeholder for records that are not selected, or cannot be read."""
     counts = np.zeros(len(batches), np.int64)
     return DumpedRecords(byte_array(b""), batches[:0], counts, RecordFields.allocate(0, ()), int(batches["magic"][0]))
 
@@ -303,7 +303,8 @@ def decode(
     except CorruptRecordError as error:
         fault = error
         # several batches get no records: the caller halves them to find the bad one
-        counts = np.array([error.details["record"] if len(batches) == 1 else 0] * len(batches))
+        sound_count = error.details["record"] if len(batches) == 1 else 0
+        counts = np.array([sound_count] * len(batches))
     return DumpedRecords(buffer, sections, counts, fields, magic, fault is not None), fault
 
 
@@ -348,7 +349,7 @@ def _markers(records: DumpedRecords, is_control: Flags, *, as_json: bool) -> pa.
     keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
     marker_values = np.full((len(MARKER_FIELDS), len(rows)), ABSENT)
     for row, (key, value) in enumerate(zip(keys, values, strict=True)):
-        # both begin with a version of 2 bytes
+        # the key and the value begin with a version of 2 bytes
         kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
         marker_values[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)
         if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
@@ -410,8 +411,8 @@ class LogStyle:
         if not records.size:
             return bytes_of(lines)
         # a batch's line comes before the lines of its records
-        numbers = np.arange(len(batches))
-        order = np.argsort(np.append(numbers, np.repeat(numbers, records.counts)), kind="stable")
+        batch_numbers = np.arange(len(batches))
+        order = np.argsort(np.append(batch_numbers, np.repeat(batch_numbers, records.counts)), kind="stable")
         return bytes_of(pa.concat_arrays([lines, self._records(batches, records)]).take(integers(order)))
 
     def _records(self, batches: npt.NDArray[Any], records: DumpedRecords) -> pa.Array:
@@ -434,6 +435,7 @@ class LogStyle:
         if is_control.any() and self.has_metadata:
             parts.append(or_else(_markers(records, is_control, as_json=self.as_json), ""))
         if self.has_content:
+            # with metadata, RECORD_LINE begins with the bar
             bar = "" if self.has_metadata else "|"
             labels = (',"key":', ',"payload":') if self.as_json else (f"{bar} key: ", " payload: ")
             for label, column in zip(labels, (records.key, records.value), strict=True):

@@ -186,7 +186,9 @@ class ExportedSegment:
 
 def empty_segment(base_offset: int, *, is_complete: bool) -> ExportedSegment:
     """Describe a segment without a batch, which only marks the start or end of the log."""
-    return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, is_complete=is_complete)
+    return ExportedSegment(
+        base_offset, stem="", log_bytes=0, crc32c=0, end_offset=base_offset, is_complete=is_complete
+    )
 
 
 def read_export(folder: Storage) -> tuple[list[ExportedSegment], str] | None:
@@ -422,9 +424,9 @@ class _PartitionExport:
 
     def _write(self) -> list[SegmentInfo]:
         """Write the segments that the folder lacks, and the files next to them; returns the written segments."""
-        exported = prepare_folder(self._folder)
+        last_export = prepare_folder(self._folder)
         segments = [segment for segment in self._state.segments if segment.next_offset > self._state.log_start_offset]
-        nonempty = {entry.base_offset: entry for entry in exported if entry.stem}
+        nonempty = {entry.base_offset: entry for entry in last_export if entry.stem}
         unchanged = {
             segment.base_offset: entry
             for segment in segments
@@ -437,13 +439,13 @@ class _PartitionExport:
             stored = StoredProducers(self._handle.storage, self._handle.name, self._partition)
             producers = stored.newest(segments, self._state.log_end_offset)
         new_segments = [segment for segment in segments if segment.base_offset not in unchanged]
-        if not new_segments and self._holds_all(exported, unchanged):
-            self.present = exported
+        if not new_segments and self._holds_all(last_export, unchanged):
+            self.present = last_export
             return []
         # list the future content of the folder before a change
         offsets = {self._state.log_start_offset, self._state.log_end_offset}
         planned = {offset: empty_segment(offset, is_complete=False) for offset in offsets}
-        planned |= {entry.base_offset: dataclasses.replace(entry, is_complete=False) for entry in exported}
+        planned |= {entry.base_offset: dataclasses.replace(entry, is_complete=False) for entry in last_export}
         planned |= {segment.base_offset: ExportedSegment.of(segment) for segment in new_segments}
         planned |= unchanged
         write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
@@ -455,17 +457,17 @@ class _PartitionExport:
                         self._put_snapshot(segment.base_offset, producers)
                     entry = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
                 self.present.append(entry)
-        self._finish(exported, producers)
+        self._finish(last_export, producers)
         return new_segments
 
-    def _holds_all(self, exported: list[ExportedSegment], unchanged: dict[int, ExportedSegment]) -> bool:
+    def _holds_all(self, last_export: list[ExportedSegment], unchanged: dict[int, ExportedSegment]) -> bool:
         """Return whether the folder has exactly the partition's log, from its start to its end."""
-        if not exported:
+        if not last_export:
             return False
-        nonempty = [entry for entry in exported if entry.stem]
-        has_start = exported[0].base_offset <= self._state.log_start_offset
-        has_end = exported[-1].end_offset == self._state.log_end_offset
-        is_complete = all(entry.is_complete for entry in exported)
+        nonempty = [entry for entry in last_export if entry.stem]
+        has_start = last_export[0].base_offset <= self._state.log_start_offset
+        has_end = last_export[-1].end_offset == self._state.log_end_offset
+        is_complete = all(entry.is_complete for entry in last_export)
         return has_start and has_end and is_complete and nonempty == list(unchanged.values())
 
     def _exported_producers(
@@ -482,7 +484,7 @@ class _PartitionExport:
     def _put_snapshot(self, offset: int, producers: ProducerStates) -> None:
         self._folder.put(file_name(offset, SNAPSHOT_SUFFIX), producers.snapshot())
 
-    def _finish(self, exported: list[ExportedSegment], producers: ProducerStates) -> None:
+    def _finish(self, last_export: list[ExportedSegment], producers: ProducerStates) -> None:
         """Add empty segments at the ends, delete obsolete files, and write the files next to the segments."""
         start, end = self._state.log_start_offset, self._state.log_end_offset
         if not self.present or self.present[0].base_offset > start:
@@ -490,7 +492,7 @@ class _PartitionExport:
         if self.present[-1].end_offset < end:
             self._put_empty(len(self.present), end)
         bases = {entry.base_offset for entry in self.present}
-        for obsolete in {entry.base_offset for entry in exported} - bases:
+        for obsolete in {entry.base_offset for entry in last_export} - bases:
             self._folder.delete([file_name(obsolete, suffix) for suffix in paths.SEGMENT_SUFFIXES])
         self._put_snapshot(end, producers)
         snapshots = _snapshot_names_by_offset(self._folder)
