@@ -67,11 +67,20 @@ from distlog.core.storage.storage import Storage
 
 #: The log directories that have a partition: one per replica.
 Replicas = Mapping[PartitionName, Sequence[LogDir]]
+#: A file up to this size is copied in one request.
+_SINGLE_REQUEST_BYTES = 8 << 20
+_EMPTY_SNAPSHOT_BYTES = 10
+#: The lock of an import, a file in the topic's folder. After a crash it marks the folder's files as not committed.
+_MARK = ".adoption"
+_MARK_TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic, imported to `url`; `existed` if an earlier import created the topic."""
+    """The outcome for a topic, imported to `url`; `existed` if an earlier import created the topic.
+
+    `partitions` has what was added; `states` has the topic's partitions after the import (none after a dry run).
+    """
 
     name: str
     url: str
@@ -99,7 +108,7 @@ def adopt_topic(
     replicas: Replicas,
     topic: Storage,
     config: TopicConfig,
-    states: StoredTransactions,
+    stored_transactions: StoredTransactions,
     *,
     by_links: bool,
     dry_run: bool,
@@ -111,13 +120,14 @@ def adopt_topic(
     """
     log, name = topic_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
     if by_links and parse_partition_folder(name) is not None:
+        # by links, the topic's folder is in the log directory, where a broker would load it as a partition
         text = "a topic of this name cannot be adopted without a copy: its folder would have a partition's name"
         raise InvalidTopicError(text, topic=name)
     existing = _load(log)
     ends = [] if existing is None else [state.log_end_offset for state in existing.partitions]
     read_replicas = _read_replicas(replicas, config, dict(enumerate(ends)))
     topic_id = _topic_id(read_replicas)
-    partitions = [with_end_markers(_most_complete(candidates), states) for candidates in read_replicas]
+    partitions = [with_end_markers(_most_complete(candidates), stored_transactions) for candidates in read_replicas]
     if not topic.is_local:
         partitions = [with_names_of_contents(partition) for partition in partitions]
     is_linked = by_links and topic.is_local
@@ -125,13 +135,15 @@ def adopt_topic(
         if existing.dropped or existing.topic_id != topic_id:
             text = "another topic is or was at this address: adopt to another address"
             if topic_id is None:
-                text = "no partition.metadata shows whether the topic at this address is the same: "
+                text = (
+                    "the address has a topic, and without partition.metadata it is unknown whether it is the same: "
+                )
                 text += "adopt to another address, all directories at once"
             raise TopicExistsError(text, url=topic.url)
         extended = _Extension(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
         if extended is not None:
             return extended
-        return adopt_topic(replicas, topic, config, states, by_links=by_links, dry_run=dry_run)
+        return adopt_topic(replicas, topic, config, stored_transactions, by_links=by_links, dry_run=dry_run)
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
     if dry_run:
         return adopted, log, None
@@ -152,10 +164,11 @@ def adopt_topic(
                 remove_mark(topic)
                 return adopted, log, snapshot
         remove_mark(topic)
-    return adopt_topic(replicas, topic, config, states, by_links=by_links, dry_run=dry_run)
+    # extend the topic that the other import created
+    return adopt_topic(replicas, topic, config, stored_transactions, by_links=by_links, dry_run=dry_run)
 
 
-def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) -> AdoptedPartition:
+def with_end_markers(partition: AdoptedPartition, stored_transactions: StoredTransactions) -> AdoptedPartition:
     """Return the partition with the end markers of decided open transactions, and notes on all open transactions."""
     # a coordinator stores its decision in `__transaction_state` before it has markers written to all partitions; a
     # broker that was killed in between writes the missing ones at startup, and so does an import of its logs
@@ -163,12 +176,13 @@ def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) ->
     open_transactions = producers[producers["transaction_first_offset"] >= 0]
     if not len(open_transactions) or not partition.segments:
         return partition
-    topic_partition, notes = (partition.name.topic, partition.name.partition), list(partition.notes)
-    # with the epochs of their coordinators
+    topic_partition = (partition.name.topic, partition.name.partition)
+    notes = list(partition.notes)
+    #: The decided transactions, with the epochs of their coordinators.
     decided = list[tuple[TransactionState, int]]()
     for entry in np.sort(open_transactions, order="transaction_first_offset"):
         producer, start_offset = int(entry["producer_id"]), int(entry["transaction_first_offset"])
-        state = states.of(producer, int(entry["producer_epoch"]), topic_partition)
+        state = stored_transactions.of(producer, int(entry["producer_epoch"]), topic_partition)
         details = f" ({state.transactional_id!r}, {state.status.kafka_name})" if state is not None else ""
         transaction = f"transaction of producer {producer}{details}"
         if state is not None and state.is_decided:
@@ -178,7 +192,7 @@ def with_end_markers(partition: AdoptedPartition, states: StoredTransactions) ->
         else:
             command = f"distlog transactions URL --abort {topic_partition[1]}:{start_offset}"
             notes.append(f"the {transaction} is open, and committed readers stop there; `{command}` ends it")
-    notes += states.notes
+    notes += stored_transactions.notes
     partition = _with_markers(partition, decided) if decided else partition
     return dataclasses.replace(partition, notes=tuple(notes))
 
@@ -202,11 +216,11 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
     changes: dict[str, Any] = {
         **index_fields_of(indexes),
         "first_unstable_offset": transactions.first_offset,
-        # readers cannot start at a marker
+        # a marker is not a record that a search by time may return
         "offset_of_max_timestamp": -1,
     }
     files = {".log": markers, **{suffix: index for suffix, index in indexes.items() if index}}
-    segment = AdoptedSegment(dataclasses.replace(info, **changes), files, 0, None, ())
+    segment = AdoptedSegment(dataclasses.replace(info, **changes), files, position=0, damage=None, rebuilt=())
     return dataclasses.replace(
         partition,
         segments=(*partition.segments, segment),
@@ -216,7 +230,7 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
 
 
 def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader_epoch: int) -> bytes:
-    """Return the batch at its offset; its checksum does not cover the offset and the leader epoch."""
+    """Return the batch at its offset."""
     batch = marker(
         state.producer.id,
         state.producer.epoch,
@@ -225,14 +239,10 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
         coordinator_epoch=coordinator_epoch,
     )
     data = bytearray(np.ascontiguousarray(batch.data).tobytes())
+    # the base offset and the leader epoch, which the batch's checksum does not cover
     data[:8] = offset.to_bytes(8, "big")
     data[12:16] = leader_epoch.to_bytes(4, "big", signed=True)
     return bytes(data)
-
-
-#: A file up to this size is copied in one request.
-_SINGLE_REQUEST_BYTES = 8 << 20
-_EMPTY_SNAPSHOT_BYTES = 10
 
 
 def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> list[str]:
@@ -248,6 +258,7 @@ def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
     for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
         digest = int.from_bytes(hashlib.sha256(identity.encode()).digest(), "big")
+        # from 10^19 on, since offsets are below 2^63
         info = dataclasses.replace(segment.info, stem=str(10**19 + digest % (9 * 10**19)))
         segments.append(segment._replace(info=info))
     return dataclasses.replace(partition, segments=tuple(segments))
@@ -316,23 +327,20 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, sta
             writer.write_behind(chunk)
 
 
-_MARK = ".adoption"
-_MARK_TEXT = b"an adoption is under way, or has died: adopt again\n"
-
-
 @contextmanager
 def import_lock(topic: Storage) -> Iterator[None]:
     """Lock other imports out of the topic's folder, if it is on a disk. Raises StorageError."""
     if not topic.is_local:
         yield
         return
-    path, mark = topic.local_path(_MARK), None
+    path = topic.local_path(_MARK)
     with failing_as("make the folder of the topic", path):
         make_folders(os.path.dirname(path))
     with ExitStack() as stack:
+        mark = None
         with suppress(LockHeldError):
             mark = stack.enter_context(flocked(path, timeout_s=0))
-        # a mark without a link was deleted by the import that had locked it
+        # without a link, the mark was deleted between its open and its lock, by the import that had locked it
         if mark is None or not os.fstat(mark).st_nlink:
             raise StorageError("another adoption to this address is under way: wait for it", url=topic.url)
         with failing_as("write the mark", path):
@@ -341,7 +349,7 @@ def import_lock(topic: Storage) -> Iterator[None]:
 
 
 def remove_mark(topic: Storage) -> None:
-    """Remove the mark of an import: all files in the topic's folder belong to the topic."""
+    """Remove the mark of an import after its commit: all files in the topic's folder are the topic's."""
     if topic.is_local:
         with suppress(StorageError):
             topic.delete([_MARK])
@@ -396,14 +404,15 @@ def _write_partitions(topic: Storage, name: str, partitions: Sequence[AdoptedPar
 
 
 def _producer_batches(
-    topic: Storage, partitions: Sequence[AdoptedPartition], states: Mapping[int, PartitionState] | None = None
+    topic: Storage, partitions: Sequence[AdoptedPartition], existing: Mapping[int, PartitionState] | None = None
 ) -> list[Action]:
-    """Return the action with the producers; none on a local disk, where snapshots next to the logs have them."""
+    """Return the action with the producers that the `existing` partitions lack."""
+    # on a local disk, writers read the snapshots next to the logs; elsewhere (also on a network disk) the commits
     if topic.is_local_disk:
         return []
-    # a topic without producers gets the producers of the whole log
-    ends = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
-    # a producer becomes up to three batches
+    # a partition without producers gets those of its whole log
+    ends = {number: state.log_end_offset if state.producers else 0 for number, state in (existing or {}).items()}
+    # of a producer, a commit gets up to three batches
     max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(partitions)))
     by_number = {partition.name.partition: partition for partition in partitions}
     batches = {n: by_number[n].producer_batches(ends.get(n, 0), max_producers) for n in sorted(by_number)}
@@ -425,7 +434,8 @@ class _Extension:
 
     def run(self, *, linked: bool, dry_run: bool) -> _Adoption | None:
         """Append the new records in one commit; returns None if the topic has changed since."""
-        log, existing, topic, notes = self._log, self._existing, self._topic, list[str]()
+        log, existing, topic = self._log, self._existing, self._topic
+        notes = list[str]()
         for partition in self._additions:
             start = self._states[partition.name.partition].log_end_offset or partition.log_start_offset
             end = partition.log_end_offset
@@ -435,6 +445,7 @@ class _Extension:
         adopted = AdoptedTopic(existing.name, topic.url, tuple(self._additions), tuple(notes), existed=True)
         if dry_run or not self._additions:
             if not dry_run:
+                # it is from an import that died after its commit
                 remove_mark(topic)
             return adopted, log, existing
         for partition in self._additions:
@@ -480,20 +491,26 @@ class _Extension:
     def _missing_records(self, partition: AdoptedPartition) -> AdoptedPartition | None:
         """Return the partition with the segments that the topic lacks, if any. Raises TopicExistsError."""
         number = partition.name.partition
-        state, topic_end = self._states[number], self._states[number].log_end_offset
+        state = self._states[number]
+        topic_end = state.log_end_offset
         if not topic_end and state.active is None:
+            # the topic has no record of the partition
             return partition if partition.log_end_offset or number >= len(self._existing.partitions) else None
         if not partition.segments or _is_same_end(state, partition.segments[-1].info):
+            # the log has no record after the last import
             return None
         if partition.log_end_offset <= self._adopted_ends.get(number, 0):
+            # the same, although compaction in the topic has replaced the imported segments
             return None
         earlier_segments = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
         new_segments = partition.segments[len(earlier_segments) :]
         is_next = bool(new_segments) and new_segments[0].info.base_offset == topic_end and state.active is None
         is_same_log = not earlier_segments or _is_same_end(state, earlier_segments[-1].info)
-        # if the commits of imports were deleted, it is enough that both logs have the same last batch before the end
+        # if vacuum deleted the commits of imports, it is enough that both logs have the same batch before `topic_end`
         adopted_end = self._adopted_ends.get(number, topic_end if earlier_segments else 0)
-        if not (is_next and is_same_log and adopted_end == topic_end):
+        # otherwise records were appended to the topic after the last import
+        is_unchanged = adopted_end == topic_end
+        if not (is_next and is_same_log and is_unchanged):
             text = (
                 f"partition {number} has other records than the log directory, which ends at "
                 f"{partition.log_end_offset}: the topic was changed since it was adopted; adopt to another address"
