@@ -1,4 +1,12 @@
-"""A topic's commit log: loads the state of the topic, follows it, and commits the next version."""
+"""A topic's commit log: loads the state of the topic, follows it, and commits the next version.
+
+A *stem* is the name of a segment's files without the suffix. A new one begins with the version that its writer had
+read when it started the files. No commit may add files that were started below the *vacuum horizon* (`gc_floor`).
+Commits below the *log retention horizon* (`log_floor`) may be deleted. So after a pause, a missing commit file does
+not prove that its version was never committed: see "Old commits" in docs/design/commit-log.md.
+
+In a *group commit* on an object store, one writer commits the queued appends of several (group_commit.py).
+"""
 
 from __future__ import annotations
 
@@ -90,7 +98,8 @@ MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
 PAUSE_S = 0.05
 #: The longest pause of maintenance, in seconds.
 MAINTENANCE_PAUSE_S = 1.0
-#: A writer's turn comes when it has tried for this share of the winners' usual time. With 1, at times none would try.
+#: A writer's turn comes when it has tried for this share of the time for which recent winners had tried. If all of
+#: them waited for the whole time, no writer would try at times.
 TURN_SHARE = 0.6
 #: The longest wait for a turn, in seconds.
 LONGEST_TURN_WAIT_S = 5.0
@@ -99,11 +108,8 @@ _USELESS_TURN_S = 0.5
 #: Versions to read at once after several lost races: several commits follow the winner's until a writer reads them.
 _PROBE_COUNT = 4
 
-# Vacuum deletes commits older than `commit.retention.ms`. So after a pause, a missing commit file does not prove that
-# its version was never committed: docs/design/commit-log.md ("Old commits") has the rules.
-#
-# A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. A put
-# syncs the folder, with all earlier commits. Without a put, the folder is synced before the caller gets the commit.
+# A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. So this
+# process syncs the folder before its caller relies on a commit of another writer. A put does that, too.
 
 
 class CommitLog:
@@ -164,8 +170,8 @@ class CommitLog:
         """True if the commit that was put is in the log: as the first commit, or as the next one after `head`."""
         if head is not None:
             return self.confirm_put(head, attempt, put_time) is None
-        waited_ms = (put_time.time_ms or self.storage.replied_ms()) - self.loader.listed_ms
-        if self.loader.listed_ms and waited_ms < LEAST_COMMIT_RETENTION_MS // 2:
+        listed_ms, put_ms = self.loader.listed_ms, put_time.time_ms or self.storage.replied_ms()
+        if listed_ms and put_ms - listed_ms < LEAST_COMMIT_RETENTION_MS // 2:
             return True  # so soon after a listing without commits, vacuum cannot have deleted the first ones
         # another writer may have created the topic since, and vacuum may have deleted its first commits
         files = self.storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
@@ -191,13 +197,16 @@ class CommitLog:
         recent_ms: int = 0,
         by_listing: bool = False,
     ) -> Snapshot:
-        """The snapshot at the head, at `version` or at a time; raises TopicNotFoundError."""
+        """The snapshot at the head, at `version` or at a time; raises TopicNotFoundError.
+
+        The head is read from `cached` on if that is still usable. A commit that is at most `recent_ms` old may stand
+        for the head. `by_listing` finds the head of a short log on an object store with one listing.
+        """
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
         elif by_listing and not self.storage.is_local:
             snapshot = self.loader.load_by_listing()
         else:
-            # from a usable `cached` one on, at most up to a commit of the last `recent_ms`
             end_ms = self._clock() + 1
             snapshot = self.loader.load(version, cached, recent_times=range(end_ms - recent_ms, end_ms))
         if snapshot and snapshot.dropped and not include_dropped:
@@ -263,7 +272,10 @@ class CommitLog:
         waited_ms: int = 0,
         next_append: str | None = None,
     ) -> PreparedCommit:
-        """Make the commit of `actions` after `head`; raises CommitConflictError, TransactionTooOldError."""
+        """Make the commit of `actions` after `head`; the keywords are fields of `Commit`.
+
+        Raises CommitConflictError, TransactionTooOldError.
+        """
         last_commit_ms = head.timestamp_ms if head else 0
         timestamp_ms = max(trusted_ms(self._clock(), self.storage, last_commit_ms), last_commit_ms + 1)
         actions = tuple(with_commit_time(action, timestamp_ms) for action in with_tables(actions))
@@ -280,13 +292,12 @@ class CommitLog:
             next_append=next_append,
             actions=actions,
         )
-        # a new stem starts with the version that its writer had read when it started the file
         if head and (stem := first_stem_below(actions, head.gc_floor)):
             check_read_version(head, paths.stem_read_version(stem))
         data = commit.encode()
         if len(data) > MAX_CONDITIONAL_BYTES:
-            text = f"nothing was committed: a commit has at most {MAX_CONDITIONAL_BYTES} bytes; split it into several"
-            raise CommitConflictError(text, size=len(data))
+            text = "nothing was committed: the metadata of this append or change is too large; split it into several"
+            raise CommitConflictError(text, size=len(data), max_size=MAX_CONDITIONAL_BYTES)
         try:
             # as readers will read it
             commit = Commit.decode(data, paths.commit_file(commit.version))
@@ -296,17 +307,20 @@ class CommitLog:
 
     def put_if_next(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
         """Put the attempt's commit; returns None if its version was free, else the bytes of the version's commit."""
-        store_ms = self.storage.replied_ms()
-        file, timeout_s = paths.commit_file(attempt.commit.version), max(timeout_s, 1.0)
+        file, replied_ms = paths.commit_file(attempt.commit.version), self.storage.replied_ms()
+        # the caller's deadline may have passed since it was checked: a put without time could only fail
+        timeout_s = max(timeout_s, 1.0)
         existing = self.storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
-        attempt.after.note_seen(put_time.time_ms or store_ms)
+        # an unknown time of the put is at least that of the reply before it
+        attempt.after.note_seen(put_time.time_ms or replied_ms)
         return None if existing == attempt.data else existing
 
     def confirm_put(self, head: Snapshot, attempt: PreparedCommit, put_time: PutTime) -> Snapshot | None:
-        """None if the commit that was put after `head` is in the log; else the newest head.
+        """Return None if the commit that was put after `head` is in the log; else the newest head.
 
-        If `head` is old, the version may have had another commit, which vacuum deleted: then the commit that was put
-        is not in the log. Raises CommitStateUnknownError if an earlier try of the same commit may be the deleted one.
+        If `head` is old, its next version may have had another commit, which vacuum deleted. Then the name was free,
+        but the commit that was put there is not in the log. Raises CommitStateUnknownError if the deleted file may
+        have been this commit, from an earlier try.
         """
         if head.is_fresh_at(put_time.time_ms or self.storage.replied_ms()):
             return None
@@ -320,6 +334,7 @@ class CommitLog:
             return None
         # a network disk returns its time only on request
         now_ms = self.storage.replied_ms() or self.storage.now_ms(paths.COMMITS_DIR)
+        # vacuum keeps a commit for longer than that: if the put is more recent, the deleted file was another commit
         if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.least_retention_ms // 2:
             raise CommitStateUnknownError(
                 "it is unknown whether the commit was in the log before vacuum deleted its file: this process was "
@@ -327,19 +342,16 @@ class CommitLog:
                 version=version,
                 log_floor=newest.log_floor,
             )
-        # vacuum keeps a commit for longer than that: so it had deleted an earlier commit of this version
         return newest
 
     def write_due_checkpoint(self, former: Snapshot, snapshot: Snapshot) -> None:
         """Write a checkpoint if one is due at `snapshot`, the state after this process's commit on `former`."""
         self._commit_count += 1
-        # by number and by bytes since version 0, so that only one of many writers writes it
-        is_due = (
-            former.commit_bytes // checkpoint.CHECKPOINT_BYTES < snapshot.commit_bytes // checkpoint.CHECKPOINT_BYTES
-        )
-        if is_due or snapshot.version % self._checkpoint_commits == 0:
+        # counted from version 0, not from the last checkpoint, so that only one of many writers writes it
+        former_count, count = (state.commit_bytes // checkpoint.CHECKPOINT_BYTES for state in (former, snapshot))
+        if count > former_count or snapshot.version % self._checkpoint_commits == 0:
             # a process with few commits, like a job, may end before a thread has written the checkpoint
-            self.checkpoints.write(snapshot, may_wait=self._commit_count >= self._checkpoint_commits)
+            self.checkpoints.write(snapshot, may_return_early=self._commit_count >= self._checkpoint_commits)
 
     def existing_head(self, head: Snapshot) -> Snapshot:
         """Return `head`, or the newest one if its commit may be deleted; TopicNotFoundError if none exists."""
@@ -355,8 +367,8 @@ class CommitLog:
         return newest
 
     # A commit in a folder that was deleted, or that has a new topic, would make the folder's topic unreadable. So a
-    # writer checks that the commit before its own exists: on a local disk always, on an object store once in
-    # EXISTENCE_CHECK_S, for the head at the last check: this process may have put later commits into the new topic.
+    # writer checks that the commit before its own exists, always on a local disk. On an object store it checks once in
+    # EXISTENCE_CHECK_S, for the head of the last check: its commits since then may be in the new topic already.
     def _commit_exists(self, head: Snapshot) -> bool:
         """False if the commit of `head`, or of the earlier version that is checked, was deleted or replaced."""
         if self.storage.is_local:
@@ -465,7 +477,7 @@ class CommitRace:
         newer = log.confirm_put(head, attempt, put_time) if winner is None else None
         if winner is None and newer is None:
             self.commit, self.snapshot = attempt.commit, attempt.after
-        # last: after an interrupt before this line, the put is in doubt
+        # not earlier: an interrupt before this line leaves the put in doubt
         self.is_in_doubt = False
         if self.commit is not None:
             log.write_due_checkpoint(head, self.snapshot)
@@ -475,7 +487,7 @@ class CommitRace:
             self.snapshot = newer
 
     def as_committed(self, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
-        """Return the `segments` of the last put with the offsets that the commit gave them."""
+        """Return the `segments` of the last put with their final offsets, which only AppendRace changes."""
         return segments
 
     def __enter__(self) -> Self:
@@ -539,19 +551,19 @@ class RaceBackoff:
     ) -> None:
         self._is_maintenance = operation in MAINTENANCE
         self._clock, self._sleep, self._random = clock, sleep, random
-        self._start = clock()
-        self._end = self._start + timeout_s
+        self._started_s = clock()
+        self._deadline_s = self._started_s + timeout_s
         self._losses, self._winners_tried_s = 0, 0.0
 
     def set_timeout(self, timeout_s: float) -> None:
-        self._end = self._clock() + timeout_s
+        self._deadline_s = self._clock() + timeout_s
 
     def remaining_s(self) -> float:
-        return self._end - self._clock()
+        return self._deadline_s - self._clock()
 
     def waited_ms(self) -> int:
         """The time for which this writer has tried, in ms; 0 until it has lost a race."""
-        return int((self._clock() - self._start) * 1000) if self._losses else 0
+        return int((self._clock() - self._started_s) * 1000) if self._losses else 0
 
     def probe_count(self) -> int:
         return 1 if self._losses < 2 else _PROBE_COUNT
@@ -563,23 +575,23 @@ class RaceBackoff:
         self._winners_tried_s += winner.waited_ms / 1000
 
     def check_deadline(self) -> None:
-        if self._clock() >= self._end:
+        if self._clock() >= self._deadline_s:
             raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
 
     def wait(self) -> None:
         now_s = self._clock()
-        self._sleep(max(0.0, min(self._pause_s(now_s - self._start), self._end - now_s)))
+        self._sleep(max(0.0, min(self._pause_s(now_s - self._started_s), self._deadline_s - now_s)))
 
-    def _pause_s(self, waited_s: float) -> float:
+    def _pause_s(self, tried_s: float) -> float:
         if self._is_maintenance:
             return self._random.uniform(0, MAINTENANCE_PAUSE_S)
         usual_s = self._winners_tried_s / self._losses
         if usual_s <= _USELESS_TURN_S:
             return self._random.uniform(0, PAUSE_S)
         turn_s = min(TURN_SHARE * usual_s, LONGEST_TURN_WAIT_S)
-        if waited_s < turn_s:
-            return self._random.uniform(0.5, 1) * (turn_s - waited_s)
-        return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
+        if tried_s < turn_s:
+            return self._random.uniform(0.5, 1) * (turn_s - tried_s)
+        return 0.0 if tried_s > usual_s else self._random.uniform(0, PAUSE_S)
 
 
 def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:

@@ -342,12 +342,12 @@ class CheckpointWriter:
         self._task: Task[None] | None = None
         self._process = os.getpid()
 
-    def write(self, snapshot: Snapshot, *, may_wait: bool) -> None:
-        """Write a checkpoint of `snapshot`, in the background if it is large and `may_wait`."""
+    def write(self, snapshot: Snapshot, *, may_return_early: bool) -> None:
+        """Write a checkpoint of `snapshot`; a large one in the background if this call `may_return_early`."""
         if self._process != os.getpid():
             # a forked child has none of its parent's threads, and may end without waiting for its own (`os._exit`)
-            self._process, self._task, may_wait = os.getpid(), None, False
-        if checkpoint.row_count(snapshot) < checkpoint.LARGE_ROWS or not may_wait:
+            self._process, self._task, may_return_early = os.getpid(), None, False
+        if checkpoint.row_count(snapshot) < checkpoint.LARGE_ROWS or not may_return_early:
             self._write(snapshot)
         elif self._task is None or self._task.is_done:
             self._task = begin(partial(self._write_if_exists, snapshot))
