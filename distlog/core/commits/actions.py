@@ -298,7 +298,8 @@ def _partition_stems(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[in
                 yield segment.partition, segment.stem
 
 
-#: For each part of a segment that may be in a bundle: the fields with its position and its size.
+#: A bundle is one file with parts of several segments, all with the bundle's stem. By part: the fields with its
+#: position and its size.
 PARTS = (
     ("log_position", "log_bytes"),
     ("offset_index_position", "offset_index_bytes"),
@@ -325,14 +326,14 @@ def check_bundles(segments: pa.RecordBatch) -> None:
         return
     stems = numbers_of(segments["stem"].dictionary_encode().indices)
     columns = [(numbers_of(segments[begin]), numbers_of(segments[size])) for begin, size in PARTS]
-    owners = np.concatenate([stems[begins >= 0] for begins, _ in columns])
+    part_stems = np.concatenate([stems[begins >= 0] for begins, _ in columns])
     begins = np.concatenate([begins[begins >= 0] for begins, _ in columns])
     sizes = np.concatenate([sizes[begins >= 0] for begins, sizes in columns])
     if np.any(begins > MAX_LONG - sizes):
         raise ValueError("a part of a bundle ends after the largest position")
-    order = np.lexsort((begins + sizes, begins, owners))
-    owners, begins, ends = owners[order], begins[order], (begins + sizes)[order]
-    if np.any((owners[1:] == owners[:-1]) & (begins[1:] < ends[:-1])):
+    order = np.lexsort((begins + sizes, begins, part_stems))
+    part_stems, begins, ends = part_stems[order], begins[order], (begins + sizes)[order]
+    if np.any((part_stems[1:] == part_stems[:-1]) & (begins[1:] < ends[:-1])):
         raise ValueError("two parts of a bundle overlap")
 
 

@@ -402,11 +402,11 @@ def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) ->
     if not segments.schema.equals(segment_table.SCHEMA) or any(column.null_count for column in segments.columns):
         raise ValueError("the rows are malformed")
     check_rows(segments)
-    owners, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
-    if not np.array_equal(owners, np.repeat(np.arange(len(counts)), counts)):
+    partitions, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
+    if not np.array_equal(partitions, np.repeat(np.arange(len(counts)), counts)):
         raise ValueError("the segments are not in the order of their partitions")
-    max_ends = log_ends[owners]
-    max_ends[:-1] = np.where(owners[:-1] == owners[1:], bases[1:], max_ends[:-1])
+    max_ends = log_ends[partitions]
+    max_ends[:-1] = np.where(partitions[:-1] == partitions[1:], bases[1:], max_ends[:-1])
     if np.any(ends > max_ends):
         raise ValueError("the segments overlap, or end past their log")
     check_bundles(segments)

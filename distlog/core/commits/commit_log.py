@@ -367,7 +367,7 @@ class CommitLog:
         return newest
 
     # A commit in a folder that was deleted, or that has a new topic, would make the folder's topic unreadable. So a
-    # writer checks that the commit before its own exists, always on a local disk. On an object store it checks once in
+    # writer checks that the commit before its own exists, always on a local disk. On an object store it checks every
     # EXISTENCE_CHECK_S, for the head of the last check: its commits since then may be in the new topic already.
     def _commit_exists(self, head: Snapshot) -> bool:
         """False if the commit of `head`, or of the earlier version that is checked, was deleted or replaced."""

@@ -1,13 +1,14 @@
 """How a topic recognizes repeated appends: by applications' batches, and by idempotent producers (KIP-98).
 
-Batches are kept for thirty days, and the newest of each application forever. If an application commits its batches
-in order, only the last few are kept: the newest number shows which batches were committed. An application that
-commits every ten seconds, and not in order, leaves 260,000 batches, so they are columns, in the order of their
-commits: forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
+Batches are kept for thirty days, and the newest of each application forever. If an application declares that it
+commits numbered batches in order, only the last few are kept: the newest number shows which batches were committed.
+An application that commits every ten seconds, and not in order, leaves 260,000 batches, so they are columns, in the
+order of their commits: forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
 
 A producer is forgotten when no commit had its batches for EXPIRATION_MS, unless its transaction is open. Batches
-and producers expire by the times of commits, so that all readers agree. Only a limited part of each pause between two
-commits counts, so that one commit with a time far in the future makes nothing expire.
+and producers expire by the times of commits, so that all readers agree. An age is a sum of pauses: of a batch those
+between the later batches, of a producer those between the later commits. Only a limited part of each pause counts, so
+that one commit with a time far in the future makes nothing expire.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from distlog.core.format.record_batch import increment_sequence
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
-#: How long batches of applications are kept, in ms; the most that a pause between two batches adds to their age.
+#: How long batches of applications are kept, in ms, and the most that a pause between two batches adds to an age.
 KEPT_MS, MAX_PAUSE_MS = 30 * DAY_MS, DAY_MS
-#: More batches than this become columns; until then each is an object.
+#: The newest batches are objects, the tail; more than this many of them become columns.
 TAIL_LIMIT = 256
 #: If an application commits its batches in order, those with this many of the highest numbers are kept.
 #: A writer repeats only its newest batch; the other ones are kept for people.
@@ -117,19 +118,18 @@ class TransactionTable:
     """The batches of applications (Delta's txn actions, not Kafka's transactions): recent and newest ones; immutable.
 
     Its parts, in the order of their commits: `_silent_batches` (the newest batch of each application that has no
-    batch younger than KEPT_MS), `_recent_batches`, `_tail`. Batches in order are in `_ordered`, and do not age. The
-    age of a batch is the sum of the pauses since, each of MAX_PAUSE_MS at most, so that a commit with a time far in
-    the future makes no batch much older. `_passed` is the sum of the pauses up to each row of `_recent_batches`.
+    batch younger than KEPT_MS), `_recent_batches`, `_tail`. Batches in order are in `_ordered`, and do not age.
+    `_pauses_ms` is the sum of the pauses up to each row of `_recent_batches`; only differences have a meaning.
     """
 
-    __slots__ = ("_ordered", "_passed", "_recent_batches", "_silent_batches", "_tail")
+    __slots__ = ("_ordered", "_pauses_ms", "_recent_batches", "_silent_batches", "_tail")
 
     def __init__(
         self,
         columns: pa.RecordBatch,
         tail: Mapping[Batch, TransactionInfo] | None = None,
         silent: pa.RecordBatch | None = None,
-        passed: Longs | None = None,
+        pauses_ms: Longs | None = None,
         ordered: OrderedBatches | None = None,
     ) -> None:
         if ordered is None:
@@ -141,12 +141,12 @@ class TransactionTable:
         self._recent_batches, self._ordered = columns, ordered
         self._tail = dict(tail or {})
         self._silent_batches = columns.slice(0, 0) if silent is None else silent
-        self._passed = _passed_up_to_each(numbers_of(columns["timestamp_ms"])) if passed is None else passed
+        self._pauses_ms = _pauses_up_to_each(numbers_of(columns["timestamp_ms"])) if pauses_ms is None else pauses_ms
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        recent = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
-        parts = (self._recent_batches, self._silent_batches)
-        return recent or next((info for part in parts if (info := _find(part, app_id, batch_id))), None)
+        info = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
+        info = info or _find(self._recent_batches, app_id, batch_id)
+        return info or _find(self._silent_batches, app_id, batch_id)
 
     def newest(self, app_id: str) -> int | None:
         """The larger of the highest number committed in order and the last number committed otherwise; or None."""
@@ -196,8 +196,8 @@ class TransactionTable:
             last_forgotten = batch_id - KEPT_ORDERED_BATCHES
             numbers = (number for number in self._unordered_ids(app_id) if isinstance(number, int))
             if any(number <= last_forgotten for number in numbers):
-                # drop expired batches before the rows between them: an age is a sum of pauses, and without these rows
-                # several pauses would become one, of which only MAX_PAUSE_MS counts
+                # without the rows of these numbers, several pauses become one, of which only MAX_PAUSE_MS counts: so
+                # first forget the batches that have expired, since they would become younger
                 table = self.updated({}, former_ms)._without_numbers(app_id, last_forgotten)
         return table.updated({batch: info}, info.timestamp_ms)
 
@@ -225,8 +225,8 @@ class TransactionTable:
         # a batch may be committed again after KEPT_MS: it then goes last, since the columns are in the order of time
         earlier = {batch: info for batch, info in self._tail.items() if batch not in added}
         silent = _without_applications(self._silent_batches, {app_id for app_id, _ in added})
-        grown = TransactionTable(self._recent_batches, {**earlier, **added}, silent, self._passed, ordered)
-        tail_age_ms = _passed_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
+        grown = TransactionTable(self._recent_batches, {**earlier, **added}, silent, self._pauses_ms, ordered)
+        tail_age_ms = _pauses_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
         if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
             columns = join([self._recent_batches, _batch_columns(grown._tail.items())])
             grown = TransactionTable(columns, {}, silent, ordered=ordered)
@@ -239,6 +239,7 @@ class TransactionTable:
         return isinstance(other, TransactionTable) and bool(self.columns().equals(other.columns()))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # silent batches are restored as recent ones; by their age, the next update makes them silent again
         stored = join([self._silent_batches, self._recent_batches, _batch_columns(self._ordered.items())])
         return _restore_transactions, (stored.serialize().to_pybytes(), self._tail)
 
@@ -246,15 +247,15 @@ class TransactionTable:
         if not len(self._recent_batches):
             return self
         newest = self._recent_batches["timestamp_ms"][-1].as_py()
-        passed_since = _passed_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
-        old_count = int(np.searchsorted(self._passed, self._passed[-1] + passed_since - KEPT_MS))
+        pauses_since = _pauses_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
+        old_count = int(np.searchsorted(self._pauses_ms, self._pauses_ms[-1] + pauses_since - KEPT_MS))
         if not old_count:
             return self
         recent = self._recent_batches.slice(old_count)
         active = {app_id for app_id, _ in self._tail}
         newest_rows = _newest_of_silent(self._recent_batches.slice(0, old_count), recent["app_id"], active)
         silent = join([self._silent_batches, newest_rows])
-        return TransactionTable(recent, self._tail, silent, self._passed[old_count:], self._ordered)
+        return TransactionTable(recent, self._tail, silent, self._pauses_ms[old_count:], self._ordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +323,7 @@ class OrderedBatches:
     def of(cls, columns: pa.RecordBatch) -> OrderedBatches:
         """The batches in `columns`, which are in the order of commits; ValueError for a batch without a number."""
         newest, rows = dict[str, int](), list[tuple[int, Batch]]()
+        # the last rows first: most earlier rows have numbers that `updated` would drop, so they get no objects
         names = zip(columns["app_id"].to_pylist(), columns["batch_id"].to_pylist(), strict=True)
         for row, (app_id, text) in reversed(list(enumerate(names))):
             number = json.loads(text)
@@ -370,13 +372,11 @@ class OrderedBatches:
 _NO_ORDERED_BATCHES = OrderedBatches({})
 
 
-def _passed_up_to_each(times: Longs) -> Longs:
-    """Return the time from the first of `times` to each time; a pause counts as at most MAX_PAUSE_MS."""
+def _pauses_up_to_each(times: Longs) -> Longs:
     return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), MAX_PAUSE_MS))
 
 
-def _passed_within(times: Sequence[int]) -> int:
-    """Return the time from the first of `times` to the last; a pause counts as at most MAX_PAUSE_MS."""
+def _pauses_within(times: Sequence[int]) -> int:
     return sum(min(end - start, MAX_PAUSE_MS) for start, end in itertools.pairwise(times))
 
 
@@ -407,7 +407,8 @@ def _restore_transactions(columns: bytes, tail: Mapping[Batch, TransactionInfo])
 class ProducerTable:
     """The producers of one partition; immutable. `changed` has the few that differ from `rows`, or are not in it.
 
-    A commit's `passed_ms` (Snapshot.passed_ms) is the sum of the pauses up to it, of MAX_PRODUCER_PAUSE_MS at most.
+    A commit's `passed_ms` (Snapshot.passed_ms) is the sum of the pauses between the commits up to it, each of which
+    counts as MAX_PRODUCER_PAUSE_MS at most.
     """
 
     __slots__ = ("_changed", "_rows")
@@ -438,8 +439,10 @@ class ProducerTable:
         changed = dict(self._changed)
         for batch in batches:
             producer = batch.producer_id
-            former = changed.get(producer) or self.get(producer, passed_ms) or ProducerState()
-            state = (ProducerState() if _has_expired_in_log(former, passed_ms) else former).after(batch, passed_ms)
+            former = changed.get(producer) or self.get(producer, passed_ms)
+            if former is None or _has_expired_in_log(former, passed_ms):
+                former = ProducerState()
+            state = former.after(batch, passed_ms)
             if len(state.batches) > 1 and state.batches[-1].last_offset <= state.batches[-2].last_offset:
                 raise ValueError(f"the batches of producer {producer} are not in the order of their offsets")
             changed[producer] = state
@@ -495,7 +498,10 @@ class ProducerBatch(NamedTuple):
 
 
 def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return the batches, among a partition's `batches` in order, that suffice for the same states of producers."""
+    """Return the batches, among a partition's `batches` in order, that suffice for the same states of producers.
+
+    These are all markers, and for each producer its last KEPT_BATCHES of data, and the first of its open transaction.
+    """
     all_batches = list(batches)
     keeps, later_counts = [False] * len(all_batches), dict[int, int]()
     transaction_starts, ended_producers = dict[int, int](), set[int]()
@@ -541,7 +547,7 @@ class ProducerState:
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = NONE
     transaction_first_offset: int = NONE
-    # The time of its last batch: by this process's clock, or in a snapshot by `Snapshot.passed_ms`.
+    # The time of its last batch: in a ProducerTable a `passed_ms`, elsewhere by this process's clock (`has_expired`).
     heard_ms: int = NO_TIMESTAMP
 
     @property

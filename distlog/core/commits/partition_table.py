@@ -1,4 +1,8 @@
-"""The partitions of a snapshot: immutable, and in columns, so that a commit to all partitions needs no loop."""
+"""The partitions of a snapshot: immutable, and in columns, so that a commit to all partitions needs no loop.
+
+The segments that a commit adds to many partitions are one *layer* of rows. A partition that commits change alone has
+its *own state*, an object.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +58,8 @@ class PartitionTable(Sequence[PartitionState]):
     """The partitions 0, 1, ... of a snapshot.
 
     Their offsets are arrays, and their segments are layers of rows, older ones first. `own_states` has the partitions
-    that changed one by one, or that columns cannot hold; their offsets and rows in the columns are ignored. Other
-    states are made on access, and cached in `states`.
+    that changed alone, or that columns cannot hold; their offsets and rows in the columns are ignored. The states of
+    other partitions are made on access, and cached in `states`.
     """
 
     __slots__ = ("_dirty", "_ends", "_layers", "_lookups", "_own_states", "_starts", "_states")
@@ -114,8 +118,8 @@ class PartitionTable(Sequence[PartitionState]):
 
     def __iter__(self) -> Iterator[PartitionState]:
         self._merge_layers()
-        owners = self._layers[0].owners if self._layers else np.empty(0, np.int64)
-        bounds = np.searchsorted(owners, np.arange(len(self) + 1)).tolist()
+        partitions = self._layers[0].partitions if self._layers else np.empty(0, np.int64)
+        bounds = np.searchsorted(partitions, np.arange(len(self) + 1)).tolist()
         rows = SegmentTable(self._layers[0].rows) if self._layers else NO_SEGMENTS
         for number in range(len(self)):
             state = self._own_states.get(number) or self._states.get(number)
@@ -189,9 +193,9 @@ class PartitionTable(Sequence[PartitionState]):
         return _sorted(self._layers[0].without(self._own_states, len(self)).rows)
 
     def segment_counts(self) -> Longs:
-        counts: Longs = sum(
-            (np.bincount(layer.owners, minlength=len(self)) for layer in self._layers), 0 * self._ends
-        )
+        counts = np.zeros(len(self), np.int64)
+        for layer in self._layers:
+            counts += np.bincount(layer.partitions, minlength=len(self))
         for number, state in self._own_states.items():
             counts[number] = len(state.segments)
         return counts
@@ -200,11 +204,12 @@ class PartitionTable(Sequence[PartitionState]):
         """Return a flag for each row of (partition, stem): True if the table has this segment."""
         stems, flags = pc.unique(rows["stem"]), np.zeros(len(rows), bool)
         for layer in self._layers:
+            # a key stands for (partition, stem), and compares with other keys by the same `stems`
             _, keys = layer.without(self._own_states, len(self)).matching_rows(stems)
             flags |= np.isin(_segment_keys(rows, stems), keys)
-        owners = numbers_of(rows["partition"])
-        for number in np.unique(owners[_flags(self._own_states, len(self))[owners]]).tolist():
-            partition_rows = np.flatnonzero(owners == number)
+        partitions = numbers_of(rows["partition"])
+        for number in np.unique(partitions[_flags(self._own_states, len(self))[partitions]]).tolist():
+            partition_rows = np.flatnonzero(partitions == number)
             names = rows["stem"].take(integers(partition_rows)).to_pylist()
             common = self._own_states[number].segments.common_stems(set(names))
             flags[partition_rows] = [name in common for name in names]
@@ -215,6 +220,7 @@ class PartitionTable(Sequence[PartitionState]):
     def with_states(self, states: Mapping[int, PartitionState]) -> PartitionTable:
         if not states:
             return self
+        # the tables share a cache, unless it would only keep a replaced state in memory
         cache = self._states if self._states.keys().isdisjoint(states) else {}
         return PartitionTable(
             self._starts, self._ends, self._dirty, self._layers, {**self._own_states, **states}, cache
@@ -234,15 +240,16 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionTable(starts, ends, dirty, self._layers, self._own_states)
 
     def absorbed(self, partitions: Longs) -> PartitionTable:
-        """Return the same table; if many of `partitions` have their own state, columns get all states that fit."""
+        """Return an equal table; if many of `partitions` have their own state, columns get all states that fit."""
         own_states = self._own_states
         if not own_states or np.count_nonzero(_flags(own_states, len(self))[partitions]) <= _MAX_OWN_STATES:
             return self
         states_for_columns = {number: state for number, state in own_states.items() if state.fits_columns}
         other_states = {number: state for number, state in own_states.items() if number not in states_for_columns}
         layers = [layer.without(own_states, len(self)) for layer in self._layers]
-        tables = [state.segments.columns() for state in states_for_columns.values()]
-        layers = [layer for layer in (*layers, *([_Layer(join(tables))] if tables else [])) if len(layer.rows)]
+        if states_for_columns:
+            layers.append(_Layer(join([state.segments.columns() for state in states_for_columns.values()])))
+        layers = [layer for layer in layers if len(layer.rows)]
         merged = (_merged(layers),) if layers else ()
         return PartitionTable(
             self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, other_states
@@ -250,30 +257,32 @@ class PartitionTable(Sequence[PartitionState]):
 
     def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> PartitionTable:
         """This table after a commit to partitions without their own state; ValueError if segments do not fit."""
-        owners = numbers_of(added["partition"])
-        if (owners[1:] < owners[:-1]).any():
+        partitions = numbers_of(added["partition"])
+        if (partitions[1:] < partitions[:-1]).any():
             # the segments of a partition stay in the order in which the commit adds them
-            added = added.take(integers(np.argsort(owners, kind="stable")))
-        owners, bases = numbers_of(added["partition"]), numbers_of(added["base_offset"])
-        is_new = bases >= self._ends[owners]
+            added = added.take(integers(np.argsort(partitions, kind="stable")))
+        partitions, bases = numbers_of(added["partition"]), numbers_of(added["base_offset"])
+        # segments that begin before the log's end replace removed ones
+        is_new = bases >= self._ends[partitions]
         replacements = _sorted(added if not is_new.any() else added.filter(booleans(~is_new)))
         new = added if is_new.all() else added.filter(booleans(is_new))
         layers = self._layers
         _check_distinct(added)
         if len(removed) or len(replacements):
             layers = self._replaced(replacements, removed)
-        ends = self._check_at_ends(new, layers)
+        ends = self._ends_after(new, layers)
         for layer in layers:
             _check_not_live(layer, new)
         if len(new):
             layers = _stacked((*layers, _Layer(new)))
         return PartitionTable(self._starts, ends, self._dirty, layers, self._own_states)
 
-    def _check_at_ends(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
+    def _ends_after(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
         """The log ends after the `new` segments; ValueError unless they follow the log ends without a gap."""
-        owners, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
-        expected = self._ends[owners]
-        follows_in_partition = owners[1:] == owners[:-1]
+        partitions, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
+        # a partition's first new segment follows its log end, each other one follows the row before
+        expected = self._ends[partitions]
+        follows_in_partition = partitions[1:] == partitions[:-1]
         expected[1:] = np.where(follows_in_partition, ends[:-1], expected[1:])
         if (bases != expected).any():
             row = int((bases != expected).argmax())
@@ -284,13 +293,13 @@ class PartitionTable(Sequence[PartitionState]):
             last_times = np.full(len(self), -1, np.int64)
             for layer in layers:
                 # of several rows of a partition, numpy keeps the last one
-                last_times[layer.owners] = numbers_of(layer.rows["append_time_ms"])
-            earlier = last_times[owners]
+                last_times[layer.partitions] = numbers_of(layer.rows["append_time_ms"])
+            earlier = last_times[partitions]
             earlier[1:] = np.where(follows_in_partition, times[:-1], earlier[1:])
             if ((times >= 0) & (times < earlier)).any():
                 raise ValueError("a segment was appended before the previous segment")
         new_ends: Longs = self._ends.copy()
-        new_ends[owners] = ends
+        new_ends[partitions] = ends
         return new_ends
 
     def _replaced(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> tuple[_Layer, ...]:
@@ -307,43 +316,43 @@ class PartitionTable(Sequence[PartitionState]):
         if np.count_nonzero(is_removed) != len(removed):
             raise ValueError("a removed segment is not live")
         bases, ends = (numbers_of(layer.rows[name]) for name in ("base_offset", "next_offset"))
-        check_fit(added, layer.owners, bases, ends, is_removed)
+        check_fit(added, layer.partitions, bases, ends, is_removed)
         remaining = _Layer(layer.rows.filter(booleans(~is_removed)))
         _check_not_live(remaining, added)
         if len(added):
             remaining = _merged([remaining, _Layer(added)])
-            check_append_times(remaining.owners, numbers_of(remaining.rows["append_time_ms"]))
+            check_append_times(remaining.partitions, numbers_of(remaining.rows["append_time_ms"]))
         return (remaining,) if len(remaining.rows) else ()
 
 
 class _Layer:
     """Rows of SegmentTable's SCHEMA that one or several commits added, and their distinct stems."""
 
-    __slots__ = ("_stems", "owners", "rows")
+    __slots__ = ("_stems", "partitions", "rows")
 
     def __init__(self, rows: pa.RecordBatch, stems: pa.Array | None = None) -> None:
         self.rows, self._stems = rows, stems
-        self.owners: Longs = numbers_of(rows["partition"])
+        self.partitions: Longs = numbers_of(rows["partition"])
 
     @property
     def stems(self) -> pa.Array:
-        """The distinct stems of the rows, and perhaps of removed rows. They are few if segments are in bundles."""
+        """The distinct stems of the rows, and perhaps of removed rows; few if segments of a commit share a stem."""
         if self._stems is None:
             self._stems = pc.unique(self.rows["stem"])
         return self._stems
 
     def of(self, partition: int) -> SegmentTable:
-        first, end = np.searchsorted(self.owners, (partition, partition + 1)).tolist()
+        first, end = np.searchsorted(self.partitions, (partition, partition + 1)).tolist()
         return SegmentTable(self.rows, span=(first, end - first))
 
     def without(self, partitions: Iterable[int], count: int) -> _Layer:
         """Return the layer without the rows of `partitions`; the table has `count` partitions."""
         is_kept_partition = np.ones(count, bool)
         is_kept_partition[list(partitions)] = False
-        is_kept = is_kept_partition[self.owners]
+        is_kept = is_kept_partition[self.partitions]
         if is_kept.all():
             return self
-        # without a filter if no row is left: an Arrow kernel takes long to begin
+        # an Arrow filter takes long to begin, also if no row is left
         rows = self.rows.filter(booleans(is_kept)) if is_kept.any() else self.rows.slice(0, 0)
         return _Layer(rows, self._stems)
 
@@ -351,17 +360,17 @@ class _Layer:
         """Return the numbers of the rows that have one of `stems`, and their `_segment_keys`."""
         codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(integers([-1], pa.int32())[0])
         rows: Longs = np.flatnonzero(numbers_of(codes) >= 0)
-        return rows, self.owners[rows] * len(stems) + numbers_of(codes)[rows]
+        return rows, self.partitions[rows] * len(stems) + numbers_of(codes)[rows]
 
 
 def _sorted(*batches: pa.RecordBatch) -> pa.RecordBatch:
-    owners, bases = (
+    partitions, bases = (
         np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
     )
-    in_order = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (bases[1:] >= bases[:-1]))
+    in_order = (partitions[1:] > partitions[:-1]) | ((partitions[1:] == partitions[:-1]) & (bases[1:] >= bases[:-1]))
     if in_order.all():
         return join(batches)
-    order = integers(np.lexsort((bases, owners)))
+    order = integers(np.lexsort((bases, partitions)))
     # column by column, so that memory holds no second copy of all rows
     columns = [pa.concat_arrays(parts).take(order) for parts in zip(*(rows.columns for rows in batches), strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

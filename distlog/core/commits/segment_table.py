@@ -183,6 +183,19 @@ def _check_bundled(stem: str) -> None:
         raise ValueError(f"segment {stem} has a stem of Kafka's form, so it cannot be part of a bundle")
 
 
+# A partition may have a hundred thousand segments, so a SegmentInfo is made on access. The rows are in a checkpoint's
+# columns, sliced on access, since an Arrow slice takes 5 kB. Segments that were added later are a short `tail` of
+# SegmentInfo, which are merged into the columns from TAIL_LIMIT on.
+
+TAIL_LIMIT = 256
+#: The segments that are cached after single lookups: making one takes as long as reading one of its records.
+CACHED_SEGMENTS = 64
+_ROWS_AT_ONCE = 1024
+#: Up to this many texts are compared one by one, in less time than an Arrow kernel takes to start.
+_FEW_VALUES = 64
+_STEM = attrgetter("stem")
+
+
 def _column(name: str) -> property:
     return property(lambda table: table.array(name))
 
@@ -212,10 +225,11 @@ class SegmentTable(Sequence[SegmentInfo]):
         if any(table._rows is not rows or table._tail for table in tables):
             return cls(join([table.columns() for table in tables]))
         firsts, counts = np.array([(table._first, table._count) for table in tables]).T
+        # if each span begins where the previous one ends
         if (firsts[1:] == (firsts + counts)[:-1]).all():
             return cls(rows, span=(int(firsts[0]), int(counts.sum())))
-        rows_in_order = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        return cls(rows.take(integers(rows_in_order)))
+        row_numbers = np.concatenate([np.arange(table._first, table._first + table._count) for table in tables])
+        return cls(rows.take(integers(row_numbers)))
 
     @staticmethod
     def batches(tables: Sequence[SegmentTable]) -> list[pa.RecordBatch]:
@@ -297,6 +311,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         count = len(stems)
         oldest = self._rows["stem"].slice(self._first, min(count, self._count))
         if not segments and set(oldest.to_pylist()) == set(stems):
+            # as by retention: no row is copied
             return self._with(self._tail, count)
         columns = self.columns()
         is_removed = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
@@ -308,8 +323,8 @@ class SegmentTable(Sequence[SegmentInfo]):
             # a free range up to the first segment
             starts, ends = np.append(front[0], starts), np.append(min([front[1], *starts[:1].tolist()]), ends)
             is_free = np.append(True, is_free)
-        owners = np.full(len(starts), added[0].partition if added else 0)
-        check_fit(to_columns(added), owners, starts, ends, is_free)
+        partitions = np.full(len(starts), added[0].partition if added else 0)
+        check_fit(to_columns(added), partitions, starts, ends, is_free)
         remaining = SegmentTable(columns.filter(booleans(~is_removed))).appended(added).columns()
         return SegmentTable(remaining.take(pc.sort_indices(remaining["base_offset"])))
 
@@ -376,52 +391,41 @@ class SegmentTable(Sequence[SegmentInfo]):
         return _restore, (self._columns.serialize().to_pybytes(), self._tail)
 
 
-def check_append_times(owners: Longs, times: npt.NDArray[Any]) -> None:
-    """Raise ValueError if the append times of a partition's segments decrease; `owners` are their partitions."""
-    owners, times = owners[times >= 0], times[times >= 0]
-    if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
+def check_append_times(partitions: Longs, times: npt.NDArray[Any]) -> None:
+    """Raise ValueError if the append times of a partition's segments decrease; `partitions` are their partitions."""
+    partitions, times = partitions[times >= 0], times[times >= 0]
+    if ((partitions[1:] == partitions[:-1]) & (times[1:] < times[:-1])).any():
         raise ValueError("a segment was appended before the previous segment")
 
 
 def check_fit(
-    added: pa.RecordBatch, owners: Longs, starts: npt.NDArray[Any], ends: npt.NDArray[Any], is_free: Flags
+    added: pa.RecordBatch, partitions: Longs, starts: npt.NDArray[Any], ends: npt.NDArray[Any], is_free: Flags
 ) -> None:
     """Raise ValueError unless each `added` segment fits into a hole: adjacent free ranges of its partition.
 
-    `starts`, `ends`, `is_free` and `owners` describe the ranges; all rows are sorted by partition and offset.
+    `starts`, `ends`, `is_free` and `partitions` describe the ranges; all rows are sorted by partition and offset.
     """
     if not len(added):
         return
     names = ("partition", "base_offset", "next_offset")
-    added_owners, bases, next_offsets = (numbers_of(added[name]) for name in names)
+    added_partitions, bases, next_offsets = (numbers_of(added[name]) for name in names)
     # join adjacent free ranges to holes
-    is_first = np.append(True, owners[1:] != owners[:-1])
+    is_first = np.append(True, partitions[1:] != partitions[:-1])
     firsts = np.flatnonzero(is_free & (is_first | np.append(True, ~is_free[:-1])))
     lasts = np.flatnonzero(is_free & (np.append(is_first[1:], True) | np.append(~is_free[1:], True)))
-    hole_owners, hole_starts, hole_ends = owners[firsts], starts[firsts], ends[lasts]
+    hole_partitions, hole_starts, hole_ends = partitions[firsts], starts[firsts], ends[lasts]
     # for each added segment the last hole that begins at or before it; -1 for none
     is_added = np.append(np.zeros(len(firsts), bool), np.ones(len(bases), bool))
-    order = np.lexsort((is_added, np.append(hole_starts, bases), np.append(hole_owners, added_owners)))
+    order = np.lexsort((is_added, np.append(hole_starts, bases), np.append(hole_partitions, added_partitions)))
     holes = (np.cumsum(~is_added[order]) - 1)[is_added[order]]
     # the segment must end in this hole, and begin after the previous added segment
     fits = holes >= 0
-    fits[fits] = (hole_owners[holes[fits]] == added_owners[fits]) & (next_offsets[fits] <= hole_ends[holes[fits]])
-    fits[1:] &= (added_owners[1:] != added_owners[:-1]) | (bases[1:] >= next_offsets[:-1])
+    fits[fits] = (hole_partitions[holes[fits]] == added_partitions[fits]) & (
+        next_offsets[fits] <= hole_ends[holes[fits]]
+    )
+    fits[1:] &= (added_partitions[1:] != added_partitions[:-1]) | (bases[1:] >= next_offsets[:-1])
     if not fits.all():
         raise ValueError(f"segment {added['stem'][int(fits.argmin())]} does not fit into a hole of this commit")
-
-
-# A partition may have a hundred thousand segments, so a SegmentInfo is made on access. The rows are in a checkpoint's
-# columns, sliced on access, since an Arrow slice takes 5 kB. Segments that were added later are a short `tail` of
-# SegmentInfo, which are merged into the columns from TAIL_LIMIT on.
-
-TAIL_LIMIT = 256
-#: The segments that are cached after single lookups: making one takes as long as reading one of its records.
-CACHED_SEGMENTS = 64
-_ROWS_AT_ONCE = 1024
-#: Up to this many texts are compared one by one, in less time than an Arrow kernel takes to start.
-_FEW_VALUES = 64
-_STEM = attrgetter("stem")
 
 
 def _arrow_type(check: object) -> pa.DataType:

@@ -449,12 +449,12 @@ class _Draft:
         """Add and remove the segments in `tables`: in columns, or one by one for partitions with their own state."""
         added = join([no_rows(SCHEMA), *(table.rows for table in tables if isinstance(table, AddTable))])
         removed = join([no_rows(REMOVED_SCHEMA), *(table.rows for table in tables if isinstance(table, RemoveTable))])
-        owners = np.concatenate([numbers_of(rows["partition"]) for rows in (added, removed)])
+        partitions = np.concatenate([numbers_of(rows["partition"]) for rows in (added, removed)])
         count = len(self._partitions)
-        if owners.max() >= count:
-            raise ValueError(f"there is no partition {owners.max()}")
+        if partitions.max() >= count:
+            raise ValueError(f"there is no partition {partitions.max()}")
         # partitions with their own state go back into columns if they are many
-        self._partitions = self._partitions.absorbed(owners)
+        self._partitions = self._partitions.absorbed(partitions)
         has_state = np.zeros(count, bool)
         has_state[[*self._partitions.own_states, *self._changed]] = True
         added_flags, removed_flags = (has_state[numbers_of(rows["partition"])] for rows in (added, removed))
