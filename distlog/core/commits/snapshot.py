@@ -138,15 +138,18 @@ class PartitionDraft:
         self._active = state.active
         self._segments = state.segments
         self._producers = state.producers
+        #: The segments that earlier commits have added at the log's end, and that are not in `_segments` yet.
         self._appended: list[SegmentInfo] = []
         self._start_commit()
 
     def _start_commit(self) -> None:
+        #: The segments that this commit adds at the log's end, and those that it puts into holes.
         self._new: list[SegmentInfo] = []
         self._replacements: list[SegmentInfo] = []
         self._removed: set[str] = set()
         self._restored_from: int | None = None
-        self._former_end, self._has_batches = self._log_end_offset, False
+        self._former_end = self._log_end_offset
+        self._has_batches = False
 
     def apply(self, action: _PartitionAction) -> None:
         match action:
@@ -159,8 +162,9 @@ class PartitionDraft:
             case SetLogStartOffset(_, offset):
                 self.set_log_start_offset(offset)
             case Restore(_, offset, _):
+                self._log_start_offset = min(self._log_start_offset, offset)
                 # the same commit may add segments from this offset on, which were removed before
-                self._log_start_offset, self._restored_from = min(self._log_start_offset, offset), offset
+                self._restored_from = offset
             case Cleaned(_, offset):
                 if offset > self._log_end_offset:
                     raise ValueError(f"cleaned up to {offset}, past the log end {self._log_end_offset}")
@@ -202,19 +206,22 @@ class PartitionDraft:
         # the first commit that records producers may also have batches of earlier segments
         first_offset = self._former_end if self._producers else 0
         for batch in batches:
-            if not first_offset <= batch.last_offset - batch.offset_delta <= batch.last_offset < self._log_end_offset:
+            is_after_start = first_offset <= batch.last_offset - batch.offset_delta <= batch.last_offset
+            if not is_after_start or batch.last_offset >= self._log_end_offset:
                 raise ValueError(f"producer {batch.producer_id} has a batch that the commit does not add")
         self._producers, self._has_batches = self._producers.updated(batches, passed_ms), True
 
     def end_commit(self) -> None:
         """End the commit: remove segments, and put the replacements into the holes."""
         if not self._has_batches and any(segment.has_producers or segment.has_transactions for segment in self._new):
-            # a sealed segment: no commit has the producers of direct appends
+            # a segment of direct appends was sealed: no commit has their producers, so the recorded ones are too old
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)
-            # a restore may also add segments before the first one
-            front = None if self._restored_from is None else (self._restored_from, self._log_end_offset)
+            front = None
+            if self._restored_from is not None:
+                # a restore may also add segments before the first one
+                front = self._restored_from, self._log_end_offset
             self._segments = segments.replaced(self._removed, self._replacements, front)
             self._appended = []
             if any(segment.append_time_ms >= 0 for segment in self._replacements):
@@ -282,7 +289,7 @@ class _Draft:
         self._transactions = snapshot.transactions if snapshot else NO_TRANSACTIONS
 
     def apply(self, commit: Commit) -> None:
-        head = self._follow(commit)
+        head = self._head_at(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
         starts = self._starts_after_tables(commit.actions) if tables else None
         # if possible, tables are applied in columns: after the actions that change no partition, and before `starts`
@@ -314,7 +321,7 @@ class _Draft:
             return []
         first = actions.index(starts[0])
         if any(isinstance(action, AddTable | RemoveTable | SetPartitions | Create) for action in actions[first:]):
-            return None
+            return None  # the log starts must be set before these actions
         numbers, offsets = np.array([(start.partition, start.offset) for start in starts]).T
         ends = self._partitions.log_end_offsets
         if numbers.max() >= len(ends) or not self._changed.keys().isdisjoint(numbers.tolist()):
@@ -342,10 +349,11 @@ class _Draft:
             transactions=self._transactions.updated({}, self._head.timestamp_ms),
         )
 
-    def _follow(self, commit: Commit) -> Snapshot:
+    def _head_at(self, commit: Commit) -> Snapshot:
         """The snapshot after `commit`, still without its actions; ValueError unless it follows the head."""
         head = self._head
-        if (commit.version, commit.prev) != ((head.version + 1, head.commit_id) if head else (0, None)):
+        expected = (head.version + 1, head.commit_id) if head else (0, None)
+        if (commit.version, commit.prev) != expected:
             raise ValueError("it does not follow the commit of the version before")
         if head and commit.timestamp_ms <= head.timestamp_ms:
             raise ValueError("its time is not after the time of the commit before")
@@ -365,6 +373,7 @@ class _Draft:
         )
 
     def _with_former_retention(self, head: Snapshot) -> Snapshot:
+        """Note a retention of commits that the commit has lowered, since it still applies to older commits."""
         former_ms = self._head.config.least_retention_ms if self._head else 0
         if former_ms <= head.config.least_retention_ms:
             return head

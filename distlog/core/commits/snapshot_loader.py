@@ -1,4 +1,8 @@
-"""Loads the state of a topic, from the newest usable checkpoint and the commits after it, and writes checkpoints."""
+"""Loads the state of a topic, from the newest usable checkpoint and the commits after it, and writes checkpoints.
+
+The *hint* is a file with the name of the last checkpoint (`paths.LAST_CHECKPOINT`). It may be old, missing or wrong.
+Without a usable hint, one listing of the commits finds the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +177,7 @@ class SnapshotLoader:
                 snapshot = fold(snapshot, commits)
                 # a commit in that time range is new enough for the caller
                 if snapshot.timestamp_ms in recent_times and not snapshot.dropped:
-                    files.store_ms = 0  # as in `follow`
+                    files.store_ms = 0  # no request found that the next version does not exist
                     break
             if snapshot is cached:
                 _check_same_commit(cached, files.read_existing(cached.version))
@@ -199,8 +203,9 @@ class SnapshotLoader:
             return None
         try:
             base, written_ms = self._read_with_time(name, end)
-            # the earlier of two times: the writer's clock may be wrong, and a repeated put changes the file's time
-            base.note_seen(min(written_ms, base.timestamp_ms) if written_ms < MAX_LONG else 0)
+            if written_ms < MAX_LONG:
+                # the earlier of two times: the writer's clock may be wrong, and a repeated put changes the file's time
+                base.note_seen(min(written_ms, base.timestamp_ms))
             files = CommitFiles(self._storage)
             snapshot = self._fold_from(base, end, base.version, files)
             assert snapshot is not None
@@ -275,9 +280,10 @@ class SnapshotLoader:
         usable = [name for name in names if _is_below(name, end)]
         full = [name for name in usable if paths.base_of_checkpoint(name) is None]
         read_end = newest + 1 if only_listed else end
-        # if the first commits were deleted, only checkpoints have their contents: all are tried
-        few = dict.fromkeys((*usable[:CHECKPOINT_TRIES], *full[:CHECKPOINT_TRIES]))
-        for name in few if first == 0 else usable:
+        if first == 0:
+            # all commits exist, and make up for damaged checkpoints; otherwise all checkpoints are tried
+            usable = list(dict.fromkeys((*usable[:CHECKPOINT_TRIES], *full[:CHECKPOINT_TRIES])))
+        for name in usable:
             snapshot = self._from_checkpoint(name, end, newest, listed_ms, read_end)
             if snapshot:
                 return snapshot
@@ -391,6 +397,8 @@ class CheckpointWriter:
 
 
 class CommitFiles:
+    """Reads the files of commits one by one, or follows them from a version on."""
+
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         #: The store's time before the last request of `follow` was sent; 0 if unknown.
@@ -435,7 +443,8 @@ class CommitFiles:
         first = start
         while start < end:
             self.store_ms = self._storage.replied_ms()
-            # up to two versions after the known one: the first is expected to be missing, and then so must the second
+            # up to two versions after the known one: the first is expected to be missing, and then the second must be
+            # missing too, since a hole is damage
             size = min(max(first_group, start - first, known_version + 3 - start), _MAX_GROUP)
             read_all = map if self._storage.is_local else in_parallel
             next_commits = list(read_all(self.read, range(start, min(start + size, end))))
@@ -460,7 +469,7 @@ def deleted_error(horizon: int, head: int, **request: int) -> OffsetOutOfRangeEr
 
 
 def read_hint(storage: Storage) -> str | None:
-    """The name of the last checkpoint in the hint's file, or None; the hint may be old, missing or wrong."""
+    """The name of a checkpoint in the hint, or None."""
     try:
         name = storage.read(paths.LAST_CHECKPOINT, 0, _MAX_HINT_BYTES + 1).decode("ascii", "replace")
     except FileNotFoundError:
