@@ -588,7 +588,7 @@ def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:
     parts = [encoded[name].astype(f"<i{width}").tobytes() for name, width in widths.items()]
     plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *parts])
     data = base64.b64encode(pa.Codec("zstd", _ZSTD_LEVEL).compress(plain, asbytes=True)).decode("ascii")
-    # at least one character for each row, so that no small commit expands to a huge table
+    # data and padding have at least one character for each row, so that no small commit expands to a huge table
     return {kind: {"rows": rows, "size": len(plain), "data": data, "pad": "0" * (rows - len(data))}}
 
 
@@ -651,6 +651,7 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
 
 
 def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[dict[str, Longs], dict[str, list[str]]]:
+    """Return the numbers in each column, and the texts of columns of texts, whose numbers are indexes of these."""
     max_text_size = _MAX_TEXT_BYTES + _MAX_TEXT_BYTES_PER_ROW * rows
     size = Integer(_TEXT_SIZE.size, max_text_size + 8 * len(schema) * rows)(body.get("size"))
     try:
@@ -729,8 +730,11 @@ def declared_size(data: bytes) -> int:
     flags = data[4] if len(data) > len(_ZSTD_MAGIC) else 0
     is_single_segment = (flags >> 5) & 1
     # of a frame with one segment only, the header has no byte for the window, and at least one for the size
-    window_bytes, width = 1 - is_single_segment, (is_single_segment, 2, 4, 8)[flags >> 6]
-    start = len(_ZSTD_MAGIC) + 1 + window_bytes + (0, 1, 2, 4)[flags & 3]
-    if data[:4] != _ZSTD_MAGIC or not width or len(data) < start + width:
+    window_bytes = 1 - is_single_segment
+    dictionary_id_bytes = (0, 1, 2, 4)[flags & 3]
+    size_bytes = (is_single_segment, 2, 4, 8)[flags >> 6]
+    start = len(_ZSTD_MAGIC) + 1 + window_bytes + dictionary_id_bytes
+    if data[:4] != _ZSTD_MAGIC or not size_bytes or len(data) < start + size_bytes:
         raise ValueError("the data is not a zstd frame that declares its size")
-    return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)
+    # in two bytes, the sizes from 256 on are stored
+    return int.from_bytes(data[start : start + size_bytes], "little") + (256 if size_bytes == 2 else 0)

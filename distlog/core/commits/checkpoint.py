@@ -118,8 +118,8 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: 
     max_base_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
     if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > max_base_rows:
         return None
-    # all incremental checkpoints on a base may have as many bytes as the base: n checkpoints that grow evenly have
-    # (n + 1) / 2 times the bytes of the last
+    # all incremental checkpoints on a base may together have as many bytes as the base; if they grow evenly, n of them
+    # have (n + 1) / 2 times the bytes of the last one, which is this one
     count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
     count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
     max_bytes = 2 * len(base_data) // (max(count, 1) + 1)
@@ -288,11 +288,12 @@ def _partition_columns(table: PartitionTable, segments: pa.RecordBatch) -> list[
 def _snapshot(
     state: _State, segments: pa.RecordBatch, transactions: pa.RecordBatch, producers: pa.RecordBatch
 ) -> Snapshot:
+    _, log_ends, _, segment_counts = state.partitions
     # a sum of Python's integers, which do not overflow
-    count = sum(state.partitions[-1].tolist())
+    count = sum(segment_counts.tolist())
     if (len(segments), len(transactions), len(producers)) != (count, state.transactions, state.producers):
         raise ValueError("the numbers of rows differ from the numbers in the metadata")
-    _check_segments(segments, state.partitions[1], state.partitions[-1])
+    _check_segments(segments, log_ends, segment_counts)
     return Snapshot(
         **{name: getattr(state, name) for name in _COMMON_FIELDS},
         config=TopicConfig.stored(state.config),

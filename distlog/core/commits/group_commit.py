@@ -36,6 +36,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
 # docs/design/commit-log.md ("Many writers on an object store") has the steps, and why each append is committed once.
+# An append in the queue is named by the stem of its first segment, so names sort by the version its writer had read.
 #
 # An append leaves the queue, and races, if none of the appends before it is committed in LONGEST_WAIT_S: their
 # writers may be dead. While the queue gets shorter, no writer leaves it: of a thousand that commit at once one would
@@ -278,12 +279,15 @@ class AppendTicket:
         self._turn_at_s: float | None = None
         self._waits_for_named_turn = False
         #: When the append leaves the queue, and how far a queue that gets shorter may postpone that.
-        self._race_at_s = self._leave_at_s = math.inf
+        self._race_at_s = math.inf
+        self._leave_at_s = math.inf
         self._commit_count = 0
         self._has_queue_shrunk = False
+        #: The pending appends that were read, by stem, and the stems of those in this writer's last commit.
         self._appends = dict[str, Commit | None]()
         self._group = list[str]()
-        self._commits_alone = self._is_topic_dropped = False
+        self._commits_alone = False
+        self._is_topic_dropped = False
         #: True once the append's file may be in the queue, so that other writers may commit it.
         self.is_queued = False
         #: True once this writer commits the appends of others, too.
@@ -465,7 +469,8 @@ class AppendTicket:
         raise CommitStateUnknownError(text, file=self._file) from error
 
     def _list(self) -> dict[str, str]:
-        """Other pending appends, as file by stem in order, without those from before the commit history."""
+        """The files of other pending appends, by stem in order, without those from before the commit history."""
+        # before all stems of writers that had read this version
         oldest, files = f"v{self._base_version:020d}", dict[str, str]()
         for file in self._storage.list_after(paths.PENDING_DIR, oldest):
             stem = paths.parse_pending_file(file.name)
@@ -497,6 +502,7 @@ class AppendTicket:
         if "compact" in head.config.cleanup_policy and append.operation != PENDING_KEYED:
             return False
         *adds, last = append.actions
+        # only the last action may be of another kind, see `pending_append`
         if not isinstance(last, SetTransaction):
             adds.append(last)
         elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):

@@ -204,7 +204,7 @@ class SnapshotLoader:
         try:
             base, written_ms = self._read_with_time(name, end)
             if written_ms < MAX_LONG:
-                # the earlier of two times: the writer's clock may be wrong, and a repeated put changes the file's time
+                # the earlier of two times: a writer's clock may be wrong, and a repeated put changes the file's time
                 base.note_seen(min(written_ms, base.timestamp_ms))
             files = CommitFiles(self._storage)
             snapshot = self._fold_from(base, end, base.version, files)
