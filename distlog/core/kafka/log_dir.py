@@ -382,6 +382,7 @@ def _relevant_records(data: Any, rows: np.ndarray, file: str, start_offset: int)
     yield from relevant.to_pylist()
 
 
+#: A snapshot of the metadata (KIP-630), named by its end offset and leader epoch. Its last record is a footer.
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _SNAPSHOT_FOOTER = 4
 #: The format of all batches of metadata, and its position in a batch.
@@ -517,6 +518,7 @@ def _has_later_batch(log: SourceLog, position: int) -> bool:
             if not HEADER_SIZE <= size <= data.size - candidate:
                 continue
             checked_bytes += size
+            # if not all can be checked: an error is better than a cut of later records
             if checked_bytes > _MAX_CHECKED_BYTES or _is_batch(later_bytes[candidate : candidate + size]):
                 return True
     return False

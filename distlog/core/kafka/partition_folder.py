@@ -36,6 +36,22 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.local_files import OpenedFile, SparseMap, failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
 
+CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE, META_PROPERTIES = ".kafka_cleanshutdown", ".lock", "meta.properties"
+PARTITION_METADATA = "partition.metadata"
+#: The topic that holds a KRaft cluster's own metadata: no log of records.
+CLUSTER_METADATA = "__cluster_metadata"
+Positions = npt.NDArray[np.int64]
+
+_COPIED_BYTES = 8 << 20
+#: The bytes of a step of a walk: over a map of which only headers are read, and over a file.
+_WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
+#: From this mean size of a batch on, fetching the pages of headers is faster than reading the log: a measured disk
+#: read 45,000 pages a second, or 440 MB sequentially.
+_MIN_BATCH_BYTES = 12 << 10
+#: The number of sampled positions, and the share of right ones that makes the other positions useful.
+_SAMPLE_SIZE, _MIN_SHARE = 64, 0.95
+_NO_POSITIONS: Positions = np.zeros(0, np.int64)
+
 
 class PartitionFolder:
     """The files of partition `name` in `storage`, as listed in `files`. Changes no file."""
@@ -92,8 +108,8 @@ class PartitionFolder:
         """Return a log for reading headers: if that is faster, only their pages are fetched."""
         size = self.size(name)
         positions = batch_positions(offset_index, size) if self._storage.is_local else _NO_POSITIONS
-        # an offset index has an entry for each batch only if batches are larger than index.interval.bytes
         if len(positions) * _MIN_BATCH_BYTES > size or not len(positions):
+            # the batches are small, or their positions are unknown
             return self.log(name)
         with failing_as("open the log", self.path(name)):
             file = SparseMap(self.open_file(name))
@@ -107,7 +123,7 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """Return the time of the last write to a file in ms; 0 if before 1970, as of empty logs of an export."""
+        """Return the time of the last write to a file in ms, at least 0: exports date empty logs before 1970."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not report write times, which retention may need: copy the files to a disk"
@@ -116,6 +132,7 @@ class PartitionFolder:
 
     def _next_offset(self, name: str) -> int:
         """Return the offset after the last batch of a log, or its base offset if it has no batch."""
+        # a name begins with the 20 digits of the base offset
         end = int(name[:20])
         for batches in self.walk(name, checked=False):
             end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
@@ -140,11 +157,6 @@ class PartitionFolder:
                     return ProducerStates.of_snapshot(entries, offset)
         return ProducerStates()
 
-
-CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE, META_PROPERTIES = ".kafka_cleanshutdown", ".lock", "meta.properties"
-PARTITION_METADATA = "partition.metadata"
-#: The topic that holds a KRaft cluster's own metadata: no log of records.
-CLUSTER_METADATA = "__cluster_metadata"
 
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,5})")
 _FOLDER_IN_STATE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(?P<state>delete|future|stray)")
@@ -367,19 +379,6 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
     return loaded
 
 
-Positions = npt.NDArray[np.int64]
-
-_COPIED_BYTES = 8 << 20
-#: The bytes of a step of a walk: over a map of which only headers are read, and over a file.
-_WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
-#: From this mean size of a batch on, fetching the pages of headers is faster than reading the log: a measured disk
-#: read 45,000 pages a second, or 440 MB sequentially.
-_MIN_BATCH_BYTES = 12 << 10
-#: The number of sampled positions, and the share of right ones that makes the other positions useful.
-_SAMPLE_SIZE, _MIN_SHARE = 64, 0.95
-_NO_POSITIONS: Positions = np.zeros(0, np.int64)
-
-
 class SourceLog(NamedTuple):
     """A log of `size` bytes; `read` returns the bytes [start, end), in ascending order only."""
 
@@ -406,6 +405,7 @@ class HeaderScan:
 
 def batch_positions(offset_index: bytes, size: int) -> Positions:
     """Return the positions of batches in the index of a log of `size` bytes; empty for a bad index."""
+    # without an incomplete entry; an index has no entry for the first batch, at 0
     entries_end = len(offset_index) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize
     positions = np.append(0, np.frombuffer(offset_index[:entries_end], OFFSET_ENTRY)["position"].astype(np.int64))
     is_sound = (np.diff(positions) > 0).all() and positions[-1] < size
@@ -413,7 +413,10 @@ def batch_positions(offset_index: bytes, size: int) -> Positions:
 
 
 def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> bool:
-    """Return whether the index seems to have every batch: most sampled batches end where the next entry begins."""
+    """Return whether the index seems to have every batch: most sampled batches end where the next entry begins.
+
+    An offset index has an entry for each batch only if batches are larger than `index.interval.bytes`.
+    """
     log.announce(sample.tolist(), HEADER_SIZE)
     ends = np.append(positions[1:], len(log.data))[np.searchsorted(positions, sample)]
     sizes = [size_of_first(log.data[position : position + HEADER_SIZE]) for position in sample]

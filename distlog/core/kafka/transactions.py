@@ -123,7 +123,7 @@ class TransactionState:
     def decided(self, now_ms: int, *, is_committed: bool, fences: bool = False) -> TransactionState:
         """Return the decided transaction; with `fences` it has the next epoch, which no producer has."""
         status = TransactionStatus.PREPARE_COMMIT if is_committed else TransactionStatus.PREPARE_ABORT
-        producer = ProducerId(self.producer.id, self.producer.epoch + fences)
+        producer = ProducerId(self.producer.id, self.producer.epoch + int(fences))
         last_epoch = NONE if fences else self.last_epoch
         return replace(self, status=status, producer=producer, last_epoch=last_epoch, updated_ms=now_ms)
 

@@ -68,8 +68,9 @@ class LogTasks:
 
     def _vacuum_if_due(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
+        vacuumed_ms = self._vacuumed_ms.get(url)
         # a negative time has passed if the clock was set back: that must not delay the vacuum
-        if 0 <= now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
+        if vacuumed_ms is not None and 0 <= now_ms - vacuumed_ms < delay_ms:
             return
         report = work()
         self._vacuumed_ms[url] = now_ms

@@ -137,8 +137,10 @@ class RemoteTopic:
         if identity != (id_in_name, self.topic_id, self.name, partition):
             raise ValueError(f"it is the manifest of another segment: {identity}")
         start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
-        if start != int(start_in_name) or not start <= end < MAX_LONG:
-            raise ValueError(f"the offsets {start} to {end} do not fit its name")
+        if start != int(start_in_name):
+            raise ValueError(f"it starts at offset {start}, but its name has another start offset")
+        if not start <= end < MAX_LONG:
+            raise ValueError(f"its end offset {end} is below its start offset {start}, or too large")
         compressed = value.get("compression")
         if not isinstance(compressed, bool):
             raise ValueError(f"compression must be true or false, not {repr(compressed)[:40]}")
@@ -210,8 +212,8 @@ def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     except (TypeError, binascii.Error, CorruptRecordError) as error:
         raise ValueError(f"transformedChunks is not base64 of a zstd frame: {error}") from None
     width = data[8] if count > 1 and len(data) > 8 else 0
-    differences_bytes = 5 + width * (count - 1) if count > 1 else 0
-    expected_bytes = 4 + differences_bytes + (4 if count else 0)
+    base_and_difference_bytes = 5 + width * (count - 1) if count > 1 else 0
+    expected_bytes = 4 + base_and_difference_bytes + (4 if count else 0)
     if len(data) != expected_bytes or int.from_bytes(data[:4], "big") != count or width > _MAX_WIDTH:
         raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
     sizes = np.zeros(count, np.int64)
@@ -378,6 +380,7 @@ class TieredFiles:
         return _joined(self.read_ranges(ranges))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
+        # by number in `ranges`: bytes that objects store as they are, and bytes of compressed logs
         stored: dict[int, tuple[str, int, int]] = {}
         chunked: dict[int, ChunkedRange] = {}
         for number, (path, start, end) in enumerate(ranges):
@@ -385,8 +388,11 @@ class TieredFiles:
             log_end = min(end, segment.chunks.log_bytes)
             if suffix != LOG:
                 index_start, index_end = segment.indexes[suffix]
-                end = min(index_start + end, index_end)
-                stored[number] = self._object(segment, INDEXES), index_start + start, end
+                stored[number] = (
+                    self._object(segment, INDEXES),
+                    index_start + start,
+                    min(index_start + end, index_end),
+                )
             elif segment.chunks.ends is None:
                 stored[number] = self._object(segment, LOG), start, log_end
             else:
