@@ -40,7 +40,7 @@ from distlog.core.commits.actions import (
     write_table,
 )
 from distlog.core.commits.fields import write
-from distlog.core.commits.segment_table import SegmentInfo, to_columns
+from distlog.core.commits.segment_table import SegmentInfo, to_rows
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.integers import MAX_LONG
@@ -55,7 +55,7 @@ def part(partition: int, base_offset: int = 0, stem: str = STEMS[0], count: int 
 
 
 def table(*segments: SegmentInfo) -> AddTable:
-    return AddTable(to_columns(segments))
+    return AddTable(to_rows(segments))
 
 
 def removal(*pairs: tuple[int, str]) -> RemoveTable:

@@ -14,6 +14,7 @@ from topics import Clock, values
 
 import distlog
 from distlog.core.errors import InvalidConfigError, StorageError, TopicNotFoundError
+from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_tasks import LogDirectory, TaskRun
 from distlog.core.storage.storage import Storage
 
@@ -69,7 +70,7 @@ def test_a_recreated_topic_replaces_the_old_one(tmp_path: Path) -> None:
 
 def test_a_check_of_a_dropped_topic_is_two_small_requests(memory_url: Address) -> None:
     create(memory_url.url, "clicks").drop()
-    directory = LogDirectory(Storage(memory_url.url), {}, Clock(), lambda: False, 0)
+    directory = LogDirectory(Storage(memory_url.url), BrokerConfig(), Clock(), lambda: False)
     look = partial(directory.load_logs, TaskRun("load-logs", memory_url.url, 0))
     look()
     assert requests(directory.storage, look) == (2, 0, 1)

@@ -160,7 +160,7 @@ def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
     large = snapshot_of(segments)
     snapshot = replace(large, partitions=PartitionTable.of([replace(large.partitions[0], segments=table)]))
     monkeypatch.setattr(segment_table, "to_segments", lambda rows: pytest.fail("_to_segments"))
-    monkeypatch.setattr(segment_table, "to_columns", lambda rows: pytest.fail("_to_columns"))
+    monkeypatch.setattr(segment_table, "to_rows", lambda rows: pytest.fail("_to_columns"))
     (group,) = plan_merge(snapshot)
     assert (len(group.segments), group.log_bytes, group.records) == (100, 100, 100)
     monkeypatch.undo()

@@ -19,7 +19,7 @@ from topics import Clock, topic_on
 from distlog.core import opening as topics
 from distlog.core import paths
 from distlog.core.commits.actions import AddTable, Commit, RemoveTable, SetLogStartOffset
-from distlog.core.commits.segment_table import SegmentInfo, to_columns
+from distlog.core.commits.segment_table import SegmentInfo, to_rows
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
 from distlog.core.maintain.retention import LOG_END, delete_records, plan_retention, retention
 from distlog.core.segments.segment_reader import TopicHandle
@@ -229,7 +229,7 @@ def test_planning_all_partitions_equals_single_plans(seed: int) -> None:
             segment(number, ends[number], random.randrange(1, 9), max_timestamp=time, first_timestamp=time)
             for number, time in zip(partitions, times, strict=True)
         ]
-        history.commit(AddTable(to_columns(added)))
+        history.commit(AddTable(to_rows(added)))
         history.commit(SetLogStartOffset(partitions[0], random.randrange(added[0].next_offset)))
     snapshot = history.snapshot()
     expected = {}

@@ -21,14 +21,7 @@ from distlog.core.arrays import Longs, booleans, flags_of, integers, join, numbe
 from distlog.core.commits import fields
 from distlog.core.commits.deduplication import BOUNDS, NONE, ProducerBatch
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, optional, stored
-from distlog.core.commits.segment_table import (
-    REMOVED_SCHEMA,
-    SCHEMA,
-    SegmentInfo,
-    check_rows,
-    to_columns,
-    to_segments,
-)
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo, check_rows, to_rows, to_segments
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.kernels.batch_scan import crcs_joined, crcs_of_rows
@@ -306,7 +299,6 @@ PARTS = (
     ("time_index_position", "time_index_bytes"),
     ("key_index_position", "key_index_bytes"),
 )
-#: The columns that `check_bundles` compares.
 _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_iterable(PARTS))])
 
 
@@ -315,7 +307,7 @@ def check_added(actions: Sequence[Action]) -> None:
     added = [action.segment for action in actions if isinstance(action, Add) and action.segment.is_bundled]
     batches = [action.rows.select(_PART_SCHEMA.names) for action in actions if isinstance(action, AddTable)]
     if added:
-        batches.append(to_columns(added, _PART_SCHEMA))
+        batches.append(to_rows(added, _PART_SCHEMA))
     if batches:
         check_bundles(join(batches))
 
@@ -347,7 +339,7 @@ def with_tables(actions: Sequence[Action]) -> list[Action]:
         if kind not in (Add, Remove) or len(run) < TABLE_ROWS:
             result += run
         elif kind is Add:
-            result.append(AddTable(to_columns([action.segment for action in run])))
+            result.append(AddTable(to_rows([action.segment for action in run])))
         else:
             columns = [integers([action.partition for action in run]), texts([action.stem for action in run])]
             result.append(RemoveTable(pa.RecordBatch.from_arrays(columns, schema=REMOVED_SCHEMA)))
@@ -553,10 +545,8 @@ ADJACENT_PARTS = {
     "time_index_position": "time_index_bytes",
     "key_index_position": "key_index_bytes",
 }
-#: The header of a batch of format 2, up to its checksum.
-_HEADER = np.dtype(
-    [("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")]
-)
+#: The head of a batch of format 2, up to its checksum.
+_HEAD = np.dtype([("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")])
 _SCHEMAS = {ADD_TABLE: SCHEMA, REMOVE_TABLE: REMOVED_SCHEMA}
 _CHECKS = fields.checks(SegmentInfo)
 _TEXT_SIZE = struct.Struct("<q")
@@ -614,7 +604,7 @@ def _expected_checksums(columns: Mapping[str, Longs]) -> dict[str, Longs]:
     if "crc32c" not in columns:
         return {}
     sizes, count = columns["log_bytes"], len(columns["log_bytes"])
-    headers = np.empty(count, _HEADER)
+    headers = np.empty(count, _HEAD)
     headers["base_offset"], headers["size"] = columns["stored_base_offset"], sizes - LOG_OVERHEAD
     headers["leader_epoch"], headers["magic"], headers["crc"] = columns["leader_epoch"], 2, columns["first_batch_crc"]
     entry = np.empty(count, TIME_ENTRY)
@@ -622,7 +612,7 @@ def _expected_checksums(columns: Mapping[str, Longs]) -> dict[str, Longs]:
     entry["relative_offset"] = columns["next_offset"] - columns["base_offset"] - 1
     has_entry = columns["time_index_bytes"] == TIME_ENTRY.itemsize
     # the checksum in the header is the CRC of all bytes after the header
-    log_crcs = crcs_joined(crcs_of_rows(headers), columns["first_batch_crc"], sizes - _HEADER.itemsize)
+    log_crcs = crcs_joined(crcs_of_rows(headers), columns["first_batch_crc"], sizes - _HEAD.itemsize)
     return {"crc32c": log_crcs, "time_index_crc32c": np.where(has_entry, crcs_of_rows(entry), 0)}
 
 
@@ -639,9 +629,8 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
     if not isinstance(pad, str) or rows > len(body["data"]) + len(pad):
         raise ValueError(f"{kind}: a table of {rows} rows must have as many characters of data and padding")
     columns, texts_of = _unpacked(body, rows, _SCHEMAS[kind])
-    batch = pa.RecordBatch.from_arrays(
-        [_column(spec, columns, texts_of, rows) for spec in _SCHEMAS[kind]], schema=_SCHEMAS[kind]
-    )
+    arrays = [_column(spec, columns, texts_of, rows) for spec in _SCHEMAS[kind]]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMAS[kind])
     if kind == REMOVE_TABLE:
         for name in REMOVED_SCHEMA.names:
             fields.check_column(name, batch[name], _CHECKS[name])

@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,7 +85,6 @@ MAX_CLOCK_AHEAD_MS = 5 * 60_000
 EXISTENCE_CHECK_S = 60.0
 #: The commit's id is within this many bytes from the start of a commit file that this library wrote.
 _HEAD_BYTES = 256
-#: Why a pinned topic is read-only.
 PINNED_REASON = (
     "the topic was opened at a version or time, so it is read-only; "
     "open it without version and timestamp to change or consume it"
@@ -493,9 +491,7 @@ class CommitRace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None and self.commit is None:
             # the caller may rely on another writer's commit, which must be durable then
             self._log.sync()
@@ -669,9 +665,7 @@ def trusted_ms(now_ms: int, storage: Storage, last_commit_ms: int = 0) -> int:
     if now_ms <= store_ms + MAX_CLOCK_AHEAD_MS:
         return now_ms
     ahead_s = (now_ms - store_ms) // 1000
-    _log.warning(
-        "this computer's clock is %d s ahead of the storage's, whose time is used instead: set the clock", ahead_s
-    )
+    _log.warning("this computer's clock is %d s ahead of the storage's, whose time is used: set the clock", ahead_s)
     return store_ms
 
 

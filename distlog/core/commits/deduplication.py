@@ -24,18 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import (
-    Flags,
-    Longs,
-    batch_of_rows,
-    booleans,
-    flags_of,
-    integers,
-    join,
-    no_rows,
-    numbers_of,
-    texts,
-)
+from distlog.core.arrays import Flags, Longs, batch_of_rows, booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.config import DAY_MS
 from distlog.core.format.record_batch import increment_sequence
 from distlog.core.integers import MAX_INT, MAX_LONG
@@ -360,9 +349,7 @@ class OrderedBatches:
         return OrderedBatches({**self._batches, **changed}) if changed else self
 
     def items(self) -> Iterator[tuple[Batch, TransactionInfo]]:
-        pairs = [
-            ((app_id, number), info) for app_id, batches in self._batches.items() for number, info in batches.items()
-        ]
+        pairs = [((app, number), info) for app, batches in self._batches.items() for number, info in batches.items()]
         return iter(sorted(pairs, key=lambda item: (item[1].version, item[0])))
 
     def __len__(self) -> int:
@@ -397,7 +384,7 @@ def _newest_of_silent(old: pa.RecordBatch, recent_ids: pa.Array, active: Contain
     return old.take(integers(sorted(row for app_id, row in last.items() if app_id not in later)))
 
 
-NO_TRANSACTIONS = TransactionTable(no_rows(BATCH_SCHEMA))
+NO_TRANSACTIONS = TransactionTable(batch_of_rows([], BATCH_SCHEMA))
 
 
 def _restore_transactions(columns: bytes, tail: Mapping[Batch, TransactionInfo]) -> TransactionTable:
@@ -629,7 +616,7 @@ def producer_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
     parts = {number: table.rows() for number, table in tables.items() if table}
     if not parts:
         # most topics have no producers, and the code below takes a tenth of the time of a small checkpoint
-        return no_rows(PRODUCER_SCHEMA)
+        return batch_of_rows([], PRODUCER_SCHEMA)
     rows: Rows = np.concatenate([np.empty(0, _ROW), *parts.values()])
     counts = np.fromiter(map(len, parts.values()), np.int64, len(parts))
     partitions = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)

@@ -170,10 +170,9 @@ def read(kind: type[Value], body: Any, **other_values: Any) -> Value:
 
 def write(value: Any) -> dict[str, Any]:
     """The JSON object that `read` turns into an equal value, without the fields that have their defaults."""
-    stored_values = (
-        (name, getattr(value, name), default) for name, default in _defaults(cast(Hashable, type(value))).items()
-    )
-    return {name: stored_value for name, stored_value, default in stored_values if stored_value != default}
+    defaults = _defaults(cast(Hashable, type(value)))
+    stored_values = {name: getattr(value, name) for name in defaults}
+    return {name: member for name, member in stored_values.items() if member != defaults[name]}
 
 
 def with_checksum(body: Mapping[str, Any]) -> bytes:

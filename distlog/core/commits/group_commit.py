@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 
 from distlog.core import paths
 from distlog.core.arrays import booleans
@@ -163,9 +162,7 @@ class AppendRace(CommitRace):
         commit = self._ticket.group_commit
         return segments if commit is None else self._ticket.segments_in(commit)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         super().__exit__(kind, error, trace)
         if self.commit is not None:
             self._queue.leave(self._ticket, self.commit)
@@ -251,9 +248,8 @@ class CommitHistory:
 
     def with_next(self, commit: Commit) -> CommitHistory:
         earlier = self.stems if self.commit_id == commit.prev else ()
-        return CommitHistory(
-            commit.version, commit.id, (*earlier, frozenset(_added_stems(commit)))[-_MAX_REMEMBERED:]
-        )
+        stems = (*earlier, frozenset(_added_stems(commit)))
+        return CommitHistory(commit.version, commit.id, stems[-_MAX_REMEMBERED:])
 
 
 class AppendTicket:

@@ -93,8 +93,6 @@ class PartitionTable(Sequence[PartitionState]):
         """Partitions with these offsets; `rows` are the sorted segments of all, including `own_states`."""
         return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), own_states)
 
-    # --- one partition
-
     @overload
     def __getitem__(self, index: int) -> PartitionState: ...
     @overload
@@ -148,8 +146,6 @@ class PartitionTable(Sequence[PartitionState]):
     def __reduce__(self) -> tuple[Any, ...]:
         rows = _merged(self._layers).rows.serialize().to_pybytes() if self._layers else b""
         return _restore, (self._starts, self._ends, self._dirty, rows, dict(self._own_states))
-
-    # --- all partitions
 
     @property
     def log_start_offsets(self) -> Longs:
@@ -215,16 +211,13 @@ class PartitionTable(Sequence[PartitionState]):
             flags[partition_rows] = [name in common for name in names]
         return flags
 
-    # --- changes
-
     def with_states(self, states: Mapping[int, PartitionState]) -> PartitionTable:
         if not states:
             return self
         # the tables share a cache, unless it would only keep a replaced state in memory
         cache = self._states if self._states.keys().isdisjoint(states) else {}
-        return PartitionTable(
-            self._starts, self._ends, self._dirty, self._layers, {**self._own_states, **states}, cache
-        )
+        own_states = {**self._own_states, **states}
+        return PartitionTable(self._starts, self._ends, self._dirty, self._layers, own_states, cache)
 
     def with_starts(self, starts: Mapping[int, int]) -> PartitionTable:
         """This table with higher log start offsets of partitions without their own state."""
@@ -251,9 +244,8 @@ class PartitionTable(Sequence[PartitionState]):
             layers.append(_Layer(join([state.segments.columns() for state in states_for_columns.values()])))
         layers = [layer for layer in layers if len(layer.rows)]
         merged = (_merged(layers),) if layers else ()
-        return PartitionTable(
-            self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, other_states
-        )
+        offsets = self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets
+        return PartitionTable(*offsets, merged, other_states)
 
     def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> PartitionTable:
         """This table after a commit to partitions without their own state; ValueError if segments do not fit."""
@@ -364,9 +356,8 @@ class _Layer:
 
 
 def _sorted(*batches: pa.RecordBatch) -> pa.RecordBatch:
-    partitions, bases = (
-        np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
-    )
+    partitions = np.concatenate([numbers_of(rows["partition"]) for rows in batches])
+    bases = np.concatenate([numbers_of(rows["base_offset"]) for rows in batches])
     in_order = (partitions[1:] > partitions[:-1]) | ((partitions[1:] == partitions[:-1]) & (bases[1:] >= bases[:-1]))
     if in_order.all():
         return join(batches)

@@ -17,18 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import Flags, Longs, booleans, flags_of, integers, join, no_rows, numbers_of, texts
-from distlog.core.commits.fields import (
-    LONG,
-    PARTITION,
-    STEM,
-    TIMESTAMP,
-    Integer,
-    Text,
-    boolean,
-    check_column,
-    checks,
-    stored,
-)
+from distlog.core.commits import fields
+from distlog.core.commits.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, boolean, checks, stored
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import is_own_stem
 
@@ -216,7 +206,7 @@ class SegmentTable(Sequence[SegmentInfo]):
     @classmethod
     def of(cls, segments: Sequence[SegmentInfo]) -> SegmentTable:
         """The table of `segments`, which must be in the order of their offsets."""
-        return cls(to_columns(segments))
+        return cls(to_rows(segments))
 
     @classmethod
     def joined(cls, tables: Sequence[SegmentTable]) -> SegmentTable:
@@ -235,11 +225,11 @@ class SegmentTable(Sequence[SegmentInfo]):
     def batches(tables: Sequence[SegmentTable]) -> list[pa.RecordBatch]:
         """The segments of all tables as few batches of SCHEMA, in any order, since each batch is slow to begin."""
         tails = [segment for table in tables for segment in table._tail]
-        return [*(table._columns for table in tables if table._count), *([to_columns(tails)] if tails else [])]
+        return [*(table._columns for table in tables if table._count), *([to_rows(tails)] if tails else [])]
 
     def columns(self) -> pa.RecordBatch:
         columns = self._columns
-        return join([columns, to_columns(self._tail)]) if self._tail else columns
+        return join([columns, to_rows(self._tail)]) if self._tail else columns
 
     @property
     def _columns(self) -> pa.RecordBatch:
@@ -324,7 +314,7 @@ class SegmentTable(Sequence[SegmentInfo]):
             starts, ends = np.append(front[0], starts), np.append(min([front[1], *starts[:1].tolist()]), ends)
             is_free = np.append(True, is_free)
         partitions = np.full(len(starts), added[0].partition if added else 0)
-        check_fit(to_columns(added), partitions, starts, ends, is_free)
+        check_fit(to_rows(added), partitions, starts, ends, is_free)
         remaining = SegmentTable(columns.filter(booleans(~is_removed))).appended(added).columns()
         return SegmentTable(remaining.take(pc.sort_indices(remaining["base_offset"])))
 
@@ -437,7 +427,6 @@ def _arrow_type(check: object) -> pa.DataType:
 SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
 _NUMBERS = [spec.name for spec in SCHEMA if spec.type == pa.int64()]
 _DEFAULTS = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo) if spec.default is not MISSING}
-#: The columns that identify segments.
 REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
 
 NO_SEGMENTS = SegmentTable(no_rows(SCHEMA))
@@ -455,7 +444,7 @@ _MAKERS = {
 }
 
 
-def to_columns(segments: Sequence[SegmentInfo], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+def to_rows(segments: Sequence[SegmentInfo], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """The segments as one batch of SCHEMA, or of a `schema` with some of its columns."""
     if isinstance(segments, SegmentTable):
         return segments.columns().select(schema.names)
@@ -539,7 +528,7 @@ def appended_at(rows: pa.RecordBatch, is_appended: Flags, time_ms: int) -> pa.Re
 def check_rows(rows: pa.RecordBatch) -> None:
     """Raise ValueError unless each row of a batch of SCHEMA is a segment."""
     for name, check in checks(SegmentInfo).items():
-        check_column(name, rows[name], check)
+        fields.check_column(name, rows[name], check)
     numbers = SimpleNamespace(**{name: numbers_of(rows[name]) for name in _NUMBERS})
     for contradiction, is_wrong in _contradictions(numbers).items():
         if is_wrong.any():

@@ -292,16 +292,14 @@ class SnapshotLoader:
         snapshot = self._fold_from(None, read_end, newest)
         return self._if_fresh(snapshot, snapshot, end, listed_ms)
 
-    def _if_fresh(
-        self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int
-    ) -> Snapshot | None:
-        """Return `snapshot`, read after `base` and a listing at `listed_ms`; BelowHorizonError if that is too old."""
-        if snapshot is None or base is None or snapshot.version + 1 == end:
-            return snapshot
-        snapshot.note_seen(listed_ms)
-        if not snapshot.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, snapshot.version):
+    def _if_fresh(self, head: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
+        """Return `head`, read after `base` and a listing at `listed_ms`; BelowHorizonError if that is too old."""
+        if head is None or base is None or head.version + 1 == end:
+            return head
+        head.note_seen(listed_ms)
+        if not head.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, head.version):
             raise BelowHorizonError
-        return snapshot
+        return head
 
     def _check_not_deleted(self, version: int, names: Iterable[str], newest: int) -> None:
         """Raise OffsetOutOfRangeError if `version` is below the horizon in the newest checkpoint of `names`."""

@@ -77,16 +77,15 @@ _MARK_TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic, imported to `url`; `existed` if an earlier import created the topic.
-
-    `partitions` has what was added; `states` has the topic's partitions after the import (none after a dry run).
-    """
+    """The outcome for a topic, imported to `url`; `partitions` has what was added."""
 
     name: str
     url: str
     partitions: tuple[AdoptedPartition, ...] = ()
     notes: tuple[str, ...] = ()
+    #: Whether an earlier import created the topic.
     existed: bool = False
+    #: All partitions after the import; none after a dry run.
     states: tuple[PartitionState, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     error: DistlogError | None = None
@@ -135,9 +134,7 @@ def adopt_topic(
         if existing.dropped or existing.topic_id != topic_id:
             text = "another topic is or was at this address: adopt to another address"
             if topic_id is None:
-                text = (
-                    "the address has a topic, and without partition.metadata it is unknown whether it is the same: "
-                )
+                text = "the address has a topic; without partition.metadata it is unknown whether it is the same: "
                 text += "adopt to another address, all directories at once"
             raise TopicExistsError(text, url=topic.url)
         extended = _Extension(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
@@ -570,9 +567,8 @@ def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[st
     present = {partition.name.partition for partition in partitions}
     absent = sorted(set(range(existing, max(present, default=-1) + 1)) - present)
     notes = [f"partition {number} is not in this directory: it is empty here" for number in absent]
-    return notes + [
-        f"partition {partition.name.partition}: {note}" for partition in partitions for note in partition.notes
-    ]
+    notes += [f"partition {partition.name.partition}: {note}" for partition in partitions for note in partition.notes]
+    return notes
 
 
 def by_topic(log_dirs: Sequence[LogDir], names: Iterable[PartitionName]) -> Mapping[str, Replicas]:

@@ -350,9 +350,7 @@ def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> I
             if segment.info.base_offset >= topic_end:
                 notes += _notes(folder, segment, bases[number + 1 :], topic_end)
             if next_base is not None and segment.info.next_offset > next_base:
-                text = (
-                    f"batches of the log are past {next_base}, where the next segment begins: restore it from a copy"
-                )
+                text = f"the log has batches past {next_base}, where the next segment begins: restore it from a copy"
                 raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
             yield segment
             if segment.damage is not None:

@@ -365,13 +365,12 @@ def _markers(records: DumpedRecords, is_control: Flags, *, as_json: bool) -> pa.
     return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
 
 
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "unknown(5)", "unknown(6)", "unknown(7)")
 _COMMON_BATCH_FIELDS = (
     number_field("position"),
     *time_fields("maxTimestamp"),
     *number_fields("size", "magic"),
-    choice_field(
-        "compresscodec", ("none", "gzip", "snappy", "lz4", "zstd", "unknown(5)", "unknown(6)", "unknown(7)")
-    ),
+    choice_field("compresscodec", _CODECS),
     number_field("crc"),
     flag_field("isvalid"),
 )

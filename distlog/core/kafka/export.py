@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -470,9 +470,7 @@ class _PartitionExport:
         is_complete = all(entry.is_complete for entry in last_export)
         return has_start and has_end and is_complete and nonempty == list(unchanged.values())
 
-    def _exported_producers(
-        self, segments: list[SegmentInfo], unchanged: dict[int, ExportedSegment]
-    ) -> ProducerStates | None:
+    def _exported_producers(self, segments: list[SegmentInfo], unchanged: Container[int]) -> ProducerStates | None:
         """Return the producers after the `unchanged` segments; None if no snapshot of the last export has them."""
         unchanged_end = max(segment.next_offset for segment in segments if segment.base_offset in unchanged)
         for offset, name in sorted(_snapshot_names_by_offset(self._folder).items(), reverse=True):

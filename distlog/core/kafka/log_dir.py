@@ -24,16 +24,8 @@ from distlog.core.arrays import byte_array
 from distlog.core.config import TopicConfig, settings
 from distlog.core.display import short_text
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidConfigError, InvalidTopicError
-from distlog.core.format.kernels.batch_scan import CODEC_MASK
-from distlog.core.format.record_batch import (
-    CONTROL,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    Batches,
-    check_crcs,
-    read_headers,
-    size_of_first,
-)
+from distlog.core.format.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
+from distlog.core.format.record_batch import CONTROL, HEADER_SIZE, Batches, check_crcs, read_headers, size_of_first
 from distlog.core.format.record_decoder import decode
 from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.partition_folder import (

@@ -232,9 +232,8 @@ def write_offsets(offsets: Mapping[PartitionName, int]) -> bytes:
 
 def read_epochs(data: bytes, *, file: str = "") -> Epochs:
     """Parse a leader-epoch-checkpoint. Raises CorruptMetadataError for an incomplete file."""
-    return [
-        (_number(epoch, MAX_INT, file), _number(start, MAX_LONG, file)) for epoch, start in _entries(data, 2, file)
-    ]
+    entries = _entries(data, 2, file)
+    return [(_number(epoch, MAX_INT, file), _number(start, MAX_LONG, file)) for epoch, start in entries]
 
 
 def write_epochs(epochs: Epochs) -> bytes:

@@ -330,14 +330,12 @@ def abort_transaction(
             is_committed=False,
             coordinator_epoch=max(0, transaction.coordinator_epoch),
         )
-        write_marker = _append_marker if handle.storage.is_local_disk else _commit_marker
+        write_marker = _append_end if handle.storage.is_local_disk else _commit_end
         if write_marker(handle, current, transaction, run):
             return ListedTransaction(transaction, state.transactional_id, state.state, is_hanging=True)
 
 
-def _append_marker(
-    handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun
-) -> bool:
+def _append_end(handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun) -> bool:
     """Append the end marker; return False if the transaction has already ended."""
     log, is_flushed = PartitionLog(handle, transaction.partition, current), False
     try:
@@ -350,9 +348,7 @@ def _append_marker(
     return appended is not None
 
 
-def _commit_marker(
-    handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun
-) -> bool:
+def _commit_end(handle: TopicHandle, current: CurrentSnapshot, transaction: OpenTransaction, run: BatchRun) -> bool:
     """Commit the end marker after the records of the snapshot; return False after a concurrent append."""
     number, snapshot = transaction.partition, current.refresh()
     producer_check = ProducerCheck(handle, snapshot)

@@ -91,9 +91,8 @@ def broker_setting(
 
     If the default is None, -1 means None.
     """
-    return field(
-        default=default, metadata={_SETTING: BrokerSetting(tuple(names.split()), meaning, least, most, unit)}
-    )
+    setting = BrokerSetting(tuple(names.split()), meaning, least, most, unit)
+    return field(default=default, metadata={_SETTING: setting})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

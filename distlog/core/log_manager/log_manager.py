@@ -78,13 +78,7 @@ class LogManager:
         if not storages:
             raise InvalidConfigError("a LogManager needs at least one root")
         self._directories = [
-            LogDirectory(
-                storage,
-                self.config.topic_defaults,
-                clock,
-                lambda: self._scheduler.is_stopping,
-                self.config.producer_id_expiration_ms,
-            )
+            LogDirectory(storage, self.config, clock, lambda: self._scheduler.is_stopping)
             for storage in storages.values()
         ]
         for directory in self._directories:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from distlog.core.kafka.partition_folder import (
     write_offsets,
 )
 from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.maintain.compaction import CompactionReport, compact, plan_compaction
 from distlog.core.maintain.merge import merge, plan_merge
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
@@ -111,10 +112,8 @@ class LogTasks:
             return
         for name, topic in directory.topics.items():
             with directory.failures_noted(run, topic):
-                by_partition = offsets_of(topic.refresh())
-                offsets.update(
-                    {PartitionName(name, partition): by_partition[partition] for partition in by_partition}
-                )
+                for partition, offset in offsets_of(topic.refresh()).items():
+                    offsets[PartitionName(name, partition)] = offset
         try:
             directory.storage.put(file, write_offsets(offsets))
         except Exception as error:
@@ -137,16 +136,10 @@ class LogDirectory:
     """A root: its loaded topics, and dropped ones, by the name of their folder. Safe between threads."""
 
     def __init__(
-        self,
-        storage: Storage,
-        defaults: Mapping[str, object],
-        clock: Callable[[], int],
-        is_stopping: Callable[[], bool],
-        producer_expiration_ms: int,
+        self, storage: Storage, config: BrokerConfig, clock: Callable[[], int], is_stopping: Callable[[], bool]
     ) -> None:
-        self._producer_expiration_ms = producer_expiration_ms
         self.storage, self.clock, self.is_stopping = storage, clock, is_stopping
-        self._defaults = defaults
+        self._config = config
         self._lock = process_lock()
         self._topics: dict[str, Topic] = {}
         self._dropped: dict[str, FoundTopic] = {}
@@ -236,14 +229,14 @@ class LogDirectory:
             if dropped:
                 log = dropped.log
             else:
-                log = topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
+                log = topic_log(storage, self.clock, engine="LogManager", defaults=self._config.topic_defaults)
             snapshot = log.load(include_dropped=True, cached=dropped.snapshot if dropped else None)
         except TopicNotFoundError:
             self._forget(name)
         except Exception as error:
             run.failed(storage.url, error)
         else:
-            expiration_ms = self._producer_expiration_ms
+            expiration_ms = self._config.producer_id_expiration_ms
             handle = TopicHandle.of(storage, snapshot.name, log, self.clock, producer_expiration_ms=expiration_ms)
             with self._lock:
                 self._dropped.pop(name, None)

@@ -388,11 +388,8 @@ class TieredFiles:
             log_end = min(end, segment.chunks.log_bytes)
             if suffix != LOG:
                 index_start, index_end = segment.indexes[suffix]
-                stored[number] = (
-                    self._object(segment, INDEXES),
-                    index_start + start,
-                    min(index_start + end, index_end),
-                )
+                stop = min(index_start + end, index_end)
+                stored[number] = self._object(segment, INDEXES), index_start + start, stop
             elif segment.chunks.ends is None:
                 stored[number] = self._object(segment, LOG), start, log_end
             else:
