@@ -291,8 +291,7 @@ def _partition_stems(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[in
                 yield segment.partition, segment.stem
 
 
-#: A bundle is one file with parts of several segments, all with the bundle's stem. By part: the fields with its
-#: position and its size.
+#: A bundle is a file with parts of several segments, all with its stem: the fields of each part's position and size.
 PARTS = (
     ("log_position", "log_bytes"),
     ("offset_index_position", "offset_index_bytes"),

@@ -59,8 +59,7 @@ from distlog.core.storage.storage import Storage
 CHECKPOINT_COMMITS, CHECKPOINT_BYTES = 100, 8 << 20
 #: The most bytes of a checkpoint file. A million segments take about 75 MB, and 290 MB decompressed.
 MAX_FILE_BYTES = 256 << 20
-#: A file may decompress to MIN_SIZE_LIMIT plus BYTES_PER_BYTE times its own size, and at most to MAX_STATE_BYTES. It
-#: usually decompresses to four times its size.
+#: A file may decompress to MIN_SIZE_LIMIT + BYTES_PER_BYTE * its size (usually 4 * its size), up to MAX_STATE_BYTES.
 MIN_SIZE_LIMIT = 16 << 20
 BYTES_PER_BYTE = 32
 MAX_STATE_BYTES = 2 << 30

@@ -394,8 +394,7 @@ def _restore_transactions(columns: bytes, tail: Mapping[Batch, TransactionInfo])
 class ProducerTable:
     """The producers of one partition; immutable. `changed` has the few that differ from `rows`, or are not in it.
 
-    A commit's `passed_ms` (Snapshot.passed_ms) is the sum of the pauses between the commits up to it, each of which
-    counts as MAX_PRODUCER_PAUSE_MS at most.
+    `passed_ms` (Snapshot.passed_ms) is the sum of the pauses between commits, each of MAX_PRODUCER_PAUSE_MS at most.
     """
 
     __slots__ = ("_changed", "_rows")

@@ -24,8 +24,7 @@ from distlog.core.paths import STEM_PATTERN
 
 #: Up to this many values of a column are checked one by one, in less time than an Arrow kernel takes to start.
 _FEW_VALUES = 64
-#: Metadata of n bytes may have MIN_VALUE_LIMIT + n / BYTES_PER_VALUE values, which limits the memory for them. A
-#: commit has one value per 20 to 30 bytes.
+#: Metadata of n bytes may have MIN_VALUE_LIMIT + n / BYTES_PER_VALUE values; a commit has one per 20 to 30 bytes.
 MIN_VALUE_LIMIT, BYTES_PER_VALUE = 1_000_000, 16
 _CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
 

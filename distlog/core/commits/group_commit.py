@@ -427,8 +427,7 @@ class AppendTicket:
                 stems |= _added_stems(append)
                 applications.update(action.app_id for action in append.actions if isinstance(action, SetTransaction))
         if len(group) >= LEAVE_ONE_OF:
-            # the oldest append, since its writer can commit the most others; not the one whose turn it was already,
-            # since its writer may be dead
+            # the oldest append can be committed with the most others; the writer whose turn it was may be dead
             self.next_append = next(stem for stem in group if stem != self._turn_stem)
             del group[self.next_append]
         self._group = list(group)

@@ -1,7 +1,6 @@
 """The partitions of a snapshot: immutable, and in columns, so that a commit to all partitions needs no loop.
 
-The segments that a commit adds to many partitions are one *layer* of rows. A partition that commits change alone has
-its *own state*, an object.
+Segments added to many partitions at once are a *layer* of rows. A partition that changes alone has its *own state*.
 """
 
 from __future__ import annotations

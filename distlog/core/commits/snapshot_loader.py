@@ -441,8 +441,7 @@ class CommitFiles:
         first = start
         while start < end:
             self.store_ms = self._storage.replied_ms()
-            # up to two versions after the known one: the first is expected to be missing, and then the second must be
-            # missing too, since a hole is damage
+            # up to two versions after the known one: the first is probably missing, and then so must be the second
             size = min(max(first_group, start - first, known_version + 3 - start), _MAX_GROUP)
             read_all = map if self._storage.is_local else in_parallel
             next_commits = list(read_all(self.read, range(start, min(start + size, end))))

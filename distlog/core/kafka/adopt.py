@@ -123,8 +123,8 @@ def adopt_topic(
         text = "a topic of this name cannot be adopted without a copy: its folder would have a partition's name"
         raise InvalidTopicError(text, topic=name)
     existing = _load(log)
-    ends = [] if existing is None else [state.log_end_offset for state in existing.partitions]
-    read_replicas = _read_replicas(replicas, config, dict(enumerate(ends)))
+    topic_ends = [] if existing is None else [state.log_end_offset for state in existing.partitions]
+    read_replicas = _read_replicas(replicas, config, dict(enumerate(topic_ends)))
     topic_id = _topic_id(read_replicas)
     partitions = [with_end_markers(_most_complete(candidates), stored_transactions) for candidates in read_replicas]
     if not topic.is_local:
@@ -227,7 +227,7 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
 
 
 def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader_epoch: int) -> bytes:
-    """Return the batch at its offset."""
+    """Return the end marker of a transaction as a batch at `offset`."""
     batch = marker(
         state.producer.id,
         state.producer.epoch,
@@ -352,14 +352,16 @@ def remove_mark(topic: Storage) -> None:
             topic.delete([_MARK])
 
 
-def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
+def _read_replicas(
+    replicas: Replicas, config: TopicConfig, topic_ends: Mapping[int, int]
+) -> list[list[AdoptedPartition]]:
     """Read each partition's replicas, split at the topic's end; skips a damaged replica if there is another."""
 
     def read(name: PartitionName) -> list[AdoptedPartition]:
         partitions, errors = list[AdoptedPartition](), list[CorruptionError]()
         for log_dir in replicas[name]:
             try:
-                partitions.append(read_partition(log_dir, name, config, ends.get(name.partition, 0)))
+                partitions.append(read_partition(log_dir, name, config, topic_ends.get(name.partition, 0)))
             except CorruptionError as error:  # noqa: PERF203 - damage must not hide the next replica
                 errors.append(error)
         if not partitions:

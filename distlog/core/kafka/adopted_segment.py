@@ -84,11 +84,9 @@ class PartitionReading(NamedTuple):
 def read_segments(
     reading: PartitionReading, base_offset: int, next_file_base: int | None, *, checked: bool
 ) -> Iterator[AdoptedSegment]:
-    """Describe the file at `base_offset`; yields several segments if it spans `topic_end`, or its indexes overflow.
-
-    Unless the file is `checked`, only batch headers are read. The file's checksum is combined from theirs.
-    """
-    # a broker also splits segments whose indexes overflow (KAFKA-6264; `LocalLog.splitOverflowedSegment`)
+    """Describe the file at `base_offset`; several segments if it spans `topic_end`, or its indexes overflow."""
+    # a broker also splits segments whose indexes overflow (KAFKA-6264, `LocalLog.splitOverflowedSegment`)
+    # without `checked`, mostly batch headers are read, and the checksum of the file is combined from theirs
     names: Mapping[str, str] = reading.folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset

@@ -349,8 +349,7 @@ class _Image:
         if rows["base_offset"][0] > self.end_offset or (rows["base_offset"][1:] != ends[:-1]).any():
             raise _gap_error(file, self.end_offset)
         rows = rows[(rows["attributes"] & CONTROL == 0) & (rows["record_count"] > 0)]
-        # Kafka never compresses metadata (`BatchAccumulator`, `RecordsSnapshotWriter`): the file's size bounds the
-        # memory of the records
+        # Kafka never compresses metadata (`BatchAccumulator`), so the file's size bounds the memory of the records
         if (rows["attributes"] & CODEC_MASK).any():
             raise CorruptRecordError("a batch is compressed, and batches of metadata never are", file=file)
         if (rows["size"] > _MAX_BATCH_BYTES).any():

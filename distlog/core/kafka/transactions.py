@@ -40,8 +40,7 @@ LAST_EPOCH = (1 << 15) - 2
 # Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
 # of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
 # of (topic, array of partitions int32), or null (length -1), and the times in ms of the last change and of the start
-# (int64). Texts have an int16 length, arrays an int32 one. Version 1, which brokers write from Kafka 4 on, is read as
-# well: it has the same fields, flexible.
+# (int64). Texts have an int16 length, arrays an int32 one. Version 1, of Kafka 4, has the same fields, flexible.
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _log = logging.getLogger("distlog")

@@ -259,8 +259,7 @@ class TaskMetrics:
         return self._values.setdefault((name, kind, meaning), defaultdict(float))
 
 
-#: The kinds and the meanings of the metrics of roots and partitions, by name. The counters are of all processes, and
-#: only of partitions on a local disk.
+#: The kinds and meanings of metrics, by name. The counters are of all processes, and only of local partitions.
 _LOG_METRICS: Mapping[str, tuple[Kind, str]] = {
     "root_offline": ("gauge", "1 if the root did not respond at the last scan"),
     "topics": ("gauge", "loaded topics"),

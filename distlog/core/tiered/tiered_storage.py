@@ -1,7 +1,6 @@
 """Kafka's tiered storage (KIP-405, Aiven's plugin), read-only: a topic in a bucket as a folder of segment files.
 
-`TieredStorage` presents the objects as files, so that the readers of other topics also read this one; `load` makes
-its snapshot from the manifests.
+`TieredStorage` presents the objects as files for readers of topics. `load` makes a snapshot from the manifests.
 """
 
 from __future__ import annotations
