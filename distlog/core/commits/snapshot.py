@@ -218,10 +218,8 @@ class PartitionDraft:
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)
-            front = None
-            if self._restored_from is not None:
-                # a restore may also add segments before the first one
-                front = self._restored_from, self._log_end_offset
+            # a restore may also add segments before the first one
+            front = None if self._restored_from is None else (self._restored_from, self._log_end_offset)
             self._segments = segments.replaced(self._removed, self._replacements, front)
             self._appended = []
             if any(segment.append_time_ms >= 0 for segment in self._replacements):

@@ -1,7 +1,6 @@
 """Loads the state of a topic, from the newest usable checkpoint and the commits after it, and writes checkpoints.
 
-The *hint* is a file with the name of the last checkpoint (`paths.LAST_CHECKPOINT`). It may be old, missing or wrong.
-Without a usable hint, one listing of the commits finds the checkpoint.
+The *hint*, a file with the name of the last checkpoint, may be old, missing or wrong: then one listing finds it.
 """
 
 from __future__ import annotations

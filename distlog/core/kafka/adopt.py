@@ -352,16 +352,14 @@ def remove_mark(topic: Storage) -> None:
             topic.delete([_MARK])
 
 
-def _read_replicas(
-    replicas: Replicas, config: TopicConfig, topic_ends: Mapping[int, int]
-) -> list[list[AdoptedPartition]]:
-    """Read each partition's replicas, split at the topic's end; skips a damaged replica if there is another."""
+def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
+    """Read each partition's replicas, split at the topic's `ends`; skips a damaged replica if there is another."""
 
     def read(name: PartitionName) -> list[AdoptedPartition]:
         partitions, errors = list[AdoptedPartition](), list[CorruptionError]()
         for log_dir in replicas[name]:
             try:
-                partitions.append(read_partition(log_dir, name, config, topic_ends.get(name.partition, 0)))
+                partitions.append(read_partition(log_dir, name, config, ends.get(name.partition, 0)))
             except CorruptionError as error:  # noqa: PERF203 - damage must not hide the next replica
                 errors.append(error)
         if not partitions:

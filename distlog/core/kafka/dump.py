@@ -67,11 +67,7 @@ GAP_LINE = _problem_line("nonConsecutive", first="", second=" is followed by ")
 ENTRIES_AT_ONCE = 1 << 16
 #: The first bytes of a batch, with the fields that an offset index is compared with (formats 0 and 1 lack the last).
 _BATCH_PREFIX = np.dtype(
-    {
-        "names": ["base_offset", "length", "magic", "last_offset_delta"],
-        "formats": [">i8", ">i4", "u1", ">i4"],
-        "offsets": [0, 8, 16, 23],
-    }
+    [("base_offset", ">i8"), ("length", ">i4"), ("", "V4"), ("magic", "u1"), ("", "V6"), ("last_offset_delta", ">i4")]
 )
 OFFSET_ENTRY_LINE = Line("entry", number_fields("offset", "position"))
 MISMATCH_LINE = _problem_line("indexMismatch", indexOffset="Index offset: ", logOffset=", log offset: ")

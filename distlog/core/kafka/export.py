@@ -184,11 +184,9 @@ class ExportedSegment:
         return self == dataclasses.replace(planned, end_offset=self.end_offset, epochs=self.epochs, is_complete=True)
 
 
-def empty_segment(base_offset: int, *, is_complete: bool) -> ExportedSegment:
+def empty_segment(offset: int, *, is_complete: bool) -> ExportedSegment:
     """Describe a segment without a batch, which only marks the start or end of the log."""
-    return ExportedSegment(
-        base_offset, stem="", log_bytes=0, crc32c=0, end_offset=base_offset, is_complete=is_complete
-    )
+    return ExportedSegment(offset, stem="", log_bytes=0, crc32c=0, end_offset=offset, is_complete=is_complete)
 
 
 def read_export(folder: Storage) -> tuple[list[ExportedSegment], str] | None:

@@ -19,10 +19,10 @@ _SPACE = " \t\f"
 _KEY = re.compile(r"((?:\\.|[^\\:= \t\f])*)[ \t\f]*[:=]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
 # Some settings schedule the tasks of the LogManager. The other settings are defaults for topics that do not set the
 # topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
 # settings that the file sets apply: Kafka's own broker defaults are the defaults of topics already.
-_MINUTE_MS = 60_000
 #: By broker setting, the topic setting that differs from it in nothing but the name.
 SAME_MEANING = {
     "log.cleaner.delete.retention.ms": "delete.retention.ms",
@@ -50,11 +50,7 @@ SAME_MEANING = {
 TIMES = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
     "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
-    "retention.ms": (
-        ("log.retention.ms", 1),
-        ("log.retention.minutes", _MINUTE_MS),
-        ("log.retention.hours", HOUR_MS),
-    ),
+    "retention.ms": (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", HOUR_MS)),
     "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
 }
 #: Kafka's settings that begin with `log.` and change nothing here. Settings with other prefixes are not checked.
