@@ -639,7 +639,7 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
 
 
 def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[dict[str, Longs], dict[str, list[str]]]:
-    """Return the numbers in each column, and the texts of columns of texts, whose numbers are indexes of these."""
+    """Return the numbers in each column, and the texts of columns of texts, whose numbers are indexes of texts."""
     max_text_size = _MAX_TEXT_BYTES + _MAX_TEXT_BYTES_PER_ROW * rows
     size = Integer(_TEXT_SIZE.size, max_text_size + 8 * len(schema) * rows)(body.get("size"))
     try:

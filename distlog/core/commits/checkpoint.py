@@ -117,7 +117,7 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: 
     max_base_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
     if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > max_base_rows:
         return None
-    # the incremental checkpoints on a base may together have as many bytes as it; if they grow evenly, n of them have
+    # the incremental checkpoints on a base may together have as many bytes as it: n checkpoints that grow evenly have
     # (n + 1) / 2 times the bytes of the last one, which this is
     count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
     count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES

@@ -96,8 +96,8 @@ MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
 PAUSE_S = 0.05
 #: The longest pause of maintenance, in seconds.
 MAINTENANCE_PAUSE_S = 1.0
-#: A writer's turn comes when it has tried for this share of the time for which recent winners had tried. If all of
-#: them waited for the whole time, no writer would try at times.
+#: A writer's turn comes when it has tried for this share of the time for which recent winners had tried. If all
+#: waited for the whole time, no writer would try at times.
 TURN_SHARE = 0.6
 #: The longest wait for a turn, in seconds.
 LONGEST_TURN_WAIT_S = 5.0
@@ -309,7 +309,7 @@ class CommitLog:
         # the caller's deadline may have passed since it was checked: a put without time could only fail
         timeout_s = max(timeout_s, 1.0)
         existing = self.storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
-        # an unknown time of the put is at least that of the reply before it
+        # if the time of the put is unknown: the earlier time of the newest reply before it
         attempt.after.note_seen(put_time.time_ms or replied_ms)
         return None if existing == attempt.data else existing
 

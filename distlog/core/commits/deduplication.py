@@ -32,7 +32,7 @@ from distlog.core.times import NO_TIMESTAMP
 
 #: How long batches of applications are kept, in ms, and the most that a pause between two batches adds to an age.
 KEPT_MS, MAX_PAUSE_MS = 30 * DAY_MS, DAY_MS
-#: The newest batches are objects, the tail; more than this many of them become columns.
+#: The newest batches are objects, the tail; when there are more than this, they become columns.
 TAIL_LIMIT = 256
 #: If an application commits its batches in order, those with this many of the highest numbers are kept.
 #: A writer repeats only its newest batch; the other ones are kept for people.
@@ -185,7 +185,7 @@ class TransactionTable:
             last_forgotten = batch_id - KEPT_ORDERED_BATCHES
             numbers = (number for number in self._unordered_ids(app_id) if isinstance(number, int))
             if any(number <= last_forgotten for number in numbers):
-                # without the rows of these numbers, several pauses become one, of which only MAX_PAUSE_MS counts: so
+                # without the rows with these numbers, several pauses become one, of which only MAX_PAUSE_MS counts:
                 # first forget the batches that have expired, since they would become younger
                 table = self.updated({}, former_ms)._without_numbers(app_id, last_forgotten)
         return table.updated({batch: info}, info.timestamp_ms)

@@ -279,7 +279,7 @@ class AppendTicket:
         self._leave_at_s = math.inf
         self._commit_count = 0
         self._has_queue_shrunk = False
-        #: The pending appends that were read, by stem, and the stems of those in this writer's last commit.
+        #: The pending appends that were read, by stem, and the stems in the group of this writer's last commit.
         self._appends = dict[str, Commit | None]()
         self._group = list[str]()
         self._commits_alone = False

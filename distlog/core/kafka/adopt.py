@@ -407,7 +407,7 @@ def _producer_batches(
     # on a local disk, writers read the snapshots next to the logs; elsewhere (also on a network disk) the commits
     if topic.is_local_disk:
         return []
-    # a partition without producers gets those of its whole log
+    # a partition without producers gets the producers in its whole log
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (existing or {}).items()}
     # of a producer, a commit gets up to three batches
     max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(partitions)))

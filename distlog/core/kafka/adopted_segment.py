@@ -205,10 +205,10 @@ class _SegmentInspection:
         files, rebuilt = dict[str, str | IndexBytes](), []
         for suffix, built in {**built_indexes, ".txnindex": transactions}.items():
             existing = self.indexes[suffix]
-            # the entries of offset and time indexes are samples: the broker's need not be those of a rebuild
+            # the entries of offset and time indexes are samples: a rebuild may choose other ones than the broker
             is_complete = bool(existing) or not built
             if suffix == ".txnindex":
-                # without an entry, readers of committed records would return those of an aborted transaction
+                # without an entry, readers of committed records would return an aborted transaction's records
                 is_complete = existing == built
             if suffix in valid and is_complete:
                 files |= {suffix: self.names[suffix]} if existing else {}

@@ -408,7 +408,7 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
     """Return the last offset of the batch with each of `offsets`, and the batch's newest time if it ends there.
 
-    An entry of a time index has the last offset of a batch, so another offset is wrong whatever its time.
+    An entry of a time index has the last offset of a batch, so an entry with another offset is wrong anyway.
     """
     last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_TIMESTAMP)
     # the log is read once, so the entries are sorted by offset; the windows so far had those before `first_entry`

@@ -243,7 +243,7 @@ def _segment_files(folder: Storage) -> list[tuple[FileInfo, FileName]]:
     return [(file, parsed) for file in folder.list() if (parsed := parse_file(file.name)) is not None]
 
 
-#: If a segment lacks one of these files, a broker assumes a loss, and reads the log.
+#: If a segment lacks a file with one of the suffixes, a broker assumes a loss, and reads the log.
 _REQUIRED_SUFFIXES = (".log", ".index", ".timeindex")
 #: The most bytes and files that wait in memory to be written together.
 _BUFFER_BYTES, _BUFFER_FILES = 16 << 20, 64
