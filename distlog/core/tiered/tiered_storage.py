@@ -161,15 +161,15 @@ class RemoteTopic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex:
-    """Where chunks of `chunk_bytes` of a log are in an object: chunk i at [ends[i], ends[i + 1]) if compressed."""
+    """Where chunks of `chunk_bytes` of a log are in an object: chunk i at bounds[i] if compressed."""
 
     log_bytes: int
     chunk_bytes: int
-    ends: Longs | None
+    bounds: Longs | None
 
     @property
     def stored_bytes(self) -> int:
-        return self.log_bytes if self.ends is None else int(self.ends[-1])
+        return self.log_bytes if self.bounds is None else int(self.bounds[-1])
 
     def numbers(self, start: int, end: int) -> range:
         return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
@@ -177,9 +177,9 @@ class ChunkIndex:
     def log_position(self, number: int) -> int:
         return min(number * self.chunk_bytes, self.log_bytes)
 
-    def object_end(self, number: int) -> int:
-        assert self.ends is not None
-        return int(self.ends[number + 1])
+    def object_range(self, number: int) -> tuple[int, int]:
+        assert self.bounds is not None
+        return int(self.bounds[number]), int(self.bounds[number + 1])
 
     @classmethod
     def parse(cls, value: Any, *, compressed: bool) -> ChunkIndex:
@@ -217,9 +217,9 @@ def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
         raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
     sizes = np.zeros(count, np.int64)
     if count > 1:
-        digits = np.frombuffer(data, np.uint8, width * (count - 1), 9).reshape(count - 1, width).astype(np.int64)
+        digits = np.frombuffer(data, np.uint8, count=width * (count - 1), offset=9).reshape(count - 1, width)
         powers = 256 ** np.arange(width - 1, -1, -1, dtype=np.int64)
-        sizes[:-1] = int.from_bytes(data[4:8], "big", signed=True) + digits @ powers
+        sizes[:-1] = int.from_bytes(data[4:8], "big", signed=True) + digits.astype(np.int64) @ powers
     sizes[-1:] = int.from_bytes(data[-4:], "big", signed=True)
     return sizes
 
@@ -269,6 +269,7 @@ class ChunkReader:
                 # after a fork, since the parent's threads do not finish their fetches here
                 self._process, self._fetches = os.getpid(), {}
             chunks = {key: self._cache[key] for key in requested if key in self._cache}
+            # one task may fetch several of the chunks
             tasks = {id(task): task for key in requested if (task := self._fetches.get(key))}
             own_keys = [key for key in requested if key not in chunks and key not in self._fetches]
             if own_keys:
@@ -290,9 +291,7 @@ class ChunkReader:
                 self._cache.popitem(last=False)
 
     def _fetch(self, requested: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
-        ranges = [
-            (name, chunks.object_end(number - 1), chunks.object_end(number)) for (name, number), chunks in requested
-        ]
+        ranges = [(name, *chunks.object_range(number)) for (name, number), chunks in requested]
         stored = self._bucket.read_ranges(ranges)
         return {
             key: _decompressed(data, chunks.log_position(key[1] + 1) - chunks.log_position(key[1]), stored_range)
@@ -389,7 +388,7 @@ class TieredFiles:
                 index_start, index_end = segment.indexes[suffix]
                 stop = min(index_start + end, index_end)
                 stored[number] = self._object(segment, INDEXES), index_start + start, stop
-            elif segment.chunks.ends is None:
+            elif segment.chunks.bounds is None:
                 stored[number] = self._object(segment, LOG), start, log_end
             else:
                 chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, log_end)
