@@ -478,7 +478,10 @@ class TaskRun:
 
     def failed(self, url: str, error: Exception | str) -> None:
         """Note the error at `url`, on one line."""
-        self.errors[url] = error if isinstance(error, str) else _one_line(error)
+        if isinstance(error, Exception):
+            text = " ".join(str(error).split())
+            error = text if isinstance(error, DistlogError) and text else f"{type(error).__name__}: {text}"
+        self.errors[url] = error
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count:,.6g}" for name, count in self.counts.items() if count)
@@ -494,8 +497,3 @@ class TaskRun:
             "done": dict(self.counts),
             "errors": dict(self.errors),
         }
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, DistlogError) and text else f"{type(error).__name__}: {text}"
