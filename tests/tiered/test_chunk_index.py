@@ -29,8 +29,8 @@ def variable(sizes: list[int], *, chunk_bytes: int = 10, data: bytes | None = No
 @given(SIZES)
 def test_packed_sizes_round_trip(sizes: list[int]) -> None:
     index = ChunkIndex.parse(variable(sizes), compressed=True)
-    assert index.ends is not None
-    assert index.ends.tolist() == [sum(sizes[:number]) for number in range(len(sizes) + 1)]
+    assert index.bounds is not None
+    assert index.bounds.tolist() == [sum(sizes[:number]) for number in range(len(sizes) + 1)]
     assert index.stored_bytes == sum(sizes)
 
 
@@ -38,15 +38,15 @@ def test_the_sizes_of_a_real_manifest_are_found() -> None:
     real = "KLUv/SAXuQAAAAAABgAAA+wCAG0ApQGVAAABnAAAAfs="
     value = {"type": "variable", "originalChunkSize": 3000, "originalFileSize": 15956, "transformedChunks": real}
     index = ChunkIndex.parse(value, compressed=True)
-    assert index.ends is not None
-    assert index.ends.tolist() == [0, 1113, 2282, 3691, 4695, 6111, 6618]
+    assert index.bounds is not None
+    assert index.bounds.tolist() == [0, 1113, 2282, 3691, 4695, 6111, 6618]
 
 
 def test_chunks_of_one_size_and_a_last_one_are_found() -> None:
     value = {"type": "fixed", "originalChunkSize": 10, "originalFileSize": 25}
     index = ChunkIndex.parse({**value, "transformedChunkSize": 7, "finalTransformedChunkSize": 4}, compressed=True)
-    assert index.ends is not None
-    assert index.ends.tolist() == [0, 7, 14, 18]
+    assert index.bounds is not None
+    assert index.bounds.tolist() == [0, 7, 14, 18]
     assert [index.log_position(number) for number in range(4)] == [0, 10, 20, 25]
     assert (index.numbers(0, 10), index.numbers(9, 11), index.numbers(5, 5)) == (range(1), range(2), range(0))
 
@@ -91,6 +91,6 @@ def test_any_bytes_instead_of_the_sizes_are_refused_or_give_sizes(data: bytes) -
         index = ChunkIndex.parse(variable([5, 6, 7], data=data), compressed=True)
     except ValueError:
         return
-    assert index.ends is not None
-    assert len(index.ends) == 4
-    assert (index.ends[1:] > index.ends[:-1]).all()
+    assert index.bounds is not None
+    assert len(index.bounds) == 4
+    assert (index.bounds[1:] > index.bounds[:-1]).all()
