@@ -37,7 +37,9 @@ class Interrupt:
     """A `with` block in which a first SIGINT or SIGTERM ends the input, and a second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
+        #: The number of the first signal; 0 before.
         self.signal = 0
+        # True while input is read: then the first signal also raises KeyboardInterrupt, which ends the read
         self._is_waiting = False
 
     def __enter__(self) -> Interrupt:
@@ -97,8 +99,10 @@ def _read(file: BinaryIO, size: int, seconds: float | None) -> bytes | None:
     if not _is_ready(file, seconds):
         return None
     chunks = [_read_available(file, size)]
-    while chunks[-1] and (size := size - len(chunks[-1])) > 0 and _is_ready(file, 0):
-        chunks.append(_read_available(file, size))
+    remaining = size - len(chunks[0])
+    while chunks[-1] and remaining > 0 and _is_ready(file, 0):
+        chunks.append(_read_available(file, remaining))
+        remaining -= len(chunks[-1])
     return b"".join(chunks)
 
 
@@ -157,6 +161,7 @@ class StreamReading:
                     check_stream(text[:HEAD_BYTES])
                     text = text.removeprefix(UTF8_MARK)
                 yield from self._lines.block(Block(position, text))
+                # with the newline at the end, which `blocks` removes
                 position += len(text) + 1
 
     def remaining(self) -> Iterator[InputPart]:
@@ -216,28 +221,32 @@ COMMIT_BYTES = 256 << 20
 
 
 class RecordAppender:
-    """Appends records; commits a stream every `seconds` and at its end, files (`seconds` is None) once."""
+    """Appends records; commits a stream every `interval_s` and at its end, files (`interval_s` is None) once."""
 
     def __init__(
         self,
         topic: Topic,
         compression: str | None,
-        seconds: float | None,
+        interval_s: float | None,
         clock: Callable[[], float],
-        batch: tuple[str, BatchId] | None = None,
+        batch_identity: tuple[str, BatchId] | None = None,
     ) -> None:
         self._topic, self._compression = topic, compression
-        self._batch: tuple[str | None, BatchId | None] = batch or (None, None)
-        self._seconds, self._clock = seconds, clock
+        self._batch_identity: tuple[str | None, BatchId | None] = batch_identity or (None, None)
+        self._interval_s, self._clock = interval_s, clock
+        # the buffered records, their bytes, and the time of their commit; None without buffered records
         self._transaction: Transaction | None = None
         self._bytes, self._due_s = 0, 0.0
+        #: The version of the last commit, the numbers of committed records and of skipped lines, and whether an
+        #: earlier run had appended the batch.
         self.version: int | None = None
         self.records, self.skipped, self.is_replayed = 0, 0, False
+        #: By partition, the first offset and the end of the committed records.
         self.offsets = dict[int, tuple[int, int]]()
 
     def wait(self) -> float | None:
         """Return the seconds until the next commit, or None without buffered records."""
-        if self._seconds is None or self._transaction is None:
+        if self._interval_s is None or self._transaction is None:
             return None
         return max(0.0, self._due_s - self._clock())
 
@@ -248,8 +257,8 @@ class RecordAppender:
         if records.num_rows == 0:
             return
         if self._transaction is None:
-            self._transaction = self._topic.transaction(*self._batch, compression=self._compression)
-            self._bytes, self._due_s = 0, self._clock() + (self._seconds or 0)
+            self._transaction = self._topic.transaction(*self._batch_identity, compression=self._compression)
+            self._bytes, self._due_s = 0, self._clock() + (self._interval_s or 0)
         self._bytes += records.nbytes
         try:
             self._transaction.append(records)
@@ -262,7 +271,7 @@ class RecordAppender:
 
     def commit_if_due(self) -> None:
         """Commit the buffered records of a stream after its time, or from COMMIT_BYTES on."""
-        if self._seconds is not None and (self.wait() == 0 or self._bytes >= COMMIT_BYTES):
+        if self._interval_s is not None and (self.wait() == 0 or self._bytes >= COMMIT_BYTES):
             self.commit()
 
     def commit(self) -> None:
@@ -287,7 +296,7 @@ class RecordAppender:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         # a bad line ends a stream, whose earlier lines are committed
-        if kind is None or (self._seconds is not None and issubclass(kind, InvalidRecordError)):
+        if kind is None or (self._interval_s is not None and issubclass(kind, InvalidRecordError)):
             self.commit()
         else:
             self.abort()

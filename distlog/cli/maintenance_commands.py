@@ -23,19 +23,19 @@ import typer
 
 import distlog
 from distlog import __version__
-from distlog.cli.options import DryRun, Json, Storage, Url, usage
+from distlog.cli.options import DryRun, Json, StorageOptions, Url, usage
 from distlog.console import arguments, output
 from distlog.console.output import Report, Summary, print_report, status_of
 from distlog.core import DISTRIBUTION, extra
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import DistlogError, TopicIdWarning
 from distlog.core.format.kernels.native import COMPILED, code_cache
-from distlog.core.maintain.vacuum import vacuum as vacuum_files
+from distlog.core.maintain.vacuum import vacuum as vacuum_topic
 from distlog.core.maintain.verify import rebuild_indexes
-from distlog.core.maintain.verify import verify as verify_all
+from distlog.core.maintain.verify import verify as verify_topic
 from distlog.core.opening import copies_in, naming_topics, topics
 from distlog.core.segments.segment_reader import topic_log
-from distlog.core.storage.storage import Storage as Folder
+from distlog.core.storage.storage import Storage
 from distlog.core.storage.storage import check_store as store_report
 from distlog.core.times import now_ms
 
@@ -73,11 +73,11 @@ for name in names + ([] if is_same or distlog is None else ["distlog.spark.data_
         failed[name] = f"{type(error).__name__}: {error}"
 print(json.dumps([formats, failed, distlog and distlog.origin, module and module.origin]))
 """
-#: A smaller free share of a local disk, by bytes or inodes, is a warning.
-_FREE_SHARE = 0.05
+#: If a smaller fraction of a local disk is free, by bytes or inodes, `doctor` warns.
+_MIN_FREE = 0.05
 
 
-def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+def retention(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_json: Json = False) -> None:
     """Delete segments past retention.ms or retention.bytes.
 
     Vacuum deletes the files later.
@@ -100,7 +100,7 @@ def delete_records(
     partition: Annotated[
         int | None, typer.Option(metavar="N", help="Apply a --before without a partition to partition N.")
     ] = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Delete the records before an offset."""
@@ -129,7 +129,7 @@ def compact(
             "minimum, 360 MiB on an object store.",
         ),
     ] = 0,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Keep the last record of each key, or merge small segments.
@@ -148,7 +148,7 @@ def rebuild_index(
         typer.Option("--force", help="Also rebuild valid indexes that differ from the topic's current settings."),
     ] = False,
     dry_run: DryRun = False,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Rebuild bad and missing indexes from the logs.
@@ -156,12 +156,13 @@ def rebuild_index(
     The exit status is 1 if a log is damaged.
     """
     topic = distlog.open(url, storage_options=dict(storage))
-    with _progress("rebuilding", topic) as bar:
-        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=bar.add)
+    with _progress("rebuilding", topic) as progress:
+        add = progress.add
+        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=add)
     _print_and_exit(report, as_json)
 
 
-def repair(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+def repair(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_json: Json = False) -> None:
     """Truncate damaged active segments.
 
     Use it when an active segment refuses appends, which no crash causes. The records after the damage are lost, and
@@ -170,14 +171,15 @@ def repair(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json
     print_report(distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run), as_json=as_json)
 
 
-def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
+def verify(url: Url, *, storage: StorageOptions, as_json: Json = False) -> None:
     """Check every checksum, record, index and commit.
 
     Nothing is changed. The exit status is 1 if a check fails.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as progress:
-        report = verify_all(topic.handle, topic.checked_snapshot, on_progress=progress.add)
+        # not `topic.verify`, which shows no progress
+        report = verify_topic(topic.handle, topic.checked_snapshot, on_progress=progress.add)
     print_report(report, as_json=as_json)
     if not as_json:
         for anomaly in report.topic_anomalies:
@@ -190,14 +192,14 @@ def _progress(label: str, topic: distlog.Topic) -> Progress:
     return Progress(label, total_bytes=sum(sizes))
 
 
-def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+def vacuum(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_json: Json = False) -> None:
     """Delete files that nothing refers to.
 
     It also works on a dropped topic.
     """
-    folder = Folder(url, dict(storage))
-    with naming_topics(folder):
-        report = vacuum_files(folder, topic_log(folder), dry_run=dry_run)
+    topic_folder = Storage(url, dict(storage))
+    with naming_topics(topic_folder):
+        report = vacuum_topic(topic_folder, topic_log(topic_folder), dry_run=dry_run)
     _print_and_exit(report, as_json)
 
 
@@ -209,14 +211,14 @@ def _print_and_exit(report: Report, as_json: bool) -> NoReturn:
 def check_store(
     url: Annotated[str, typer.Argument(metavar="URL", help="Folder for topics: s3://bucket/logs.")],
     *,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Check that a store can hold topics, and measure it.
 
     It tests conditional writes, ranges, listings, deletes and the clock, and deletes what it writes.
     """
-    _print_and_exit(store_report(Folder(url, dict(storage)), now_ms, time.monotonic), as_json)
+    _print_and_exit(store_report(Storage(url, dict(storage)), now_ms, time.monotonic), as_json)
 
 
 def doctor(
@@ -224,7 +226,7 @@ def doctor(
         str | None, typer.Argument(metavar="URL", help="Also check this folder for topics: s3://bucket/logs.")
     ] = None,
     *,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Check this machine, and a store.
@@ -290,8 +292,9 @@ def _kernels() -> Finding:
     if cache.folder is None:
         advice = "set NUMBA_CACHE_DIR to a writable folder: until then each process compiles"
         return Finding("kernels", WARNING, f"no folder can store compiled code: {'; '.join(cache.reasons)}", advice)
-    status = next(path for path in (cache.folder, *cache.folder.parents) if path.exists()).stat()
-    folder = f"{cache.folder} of user {status.st_uid}, mode {status.st_mode & 0o777:o}"
+    # the folder may not exist yet
+    stat = next(path for path in (cache.folder, *cache.folder.parents) if path.exists()).stat()
+    folder = f"{cache.folder} of user {stat.st_uid}, mode {stat.st_mode & 0o777:o}"
     if not cache.compiled:
         advice = "run distlog warmup, or wait at the first use"
         return Finding("kernels", WARNING, f"cold: no compiled code in {folder}", advice)
@@ -321,6 +324,7 @@ def _java(*, is_needed: bool) -> Finding:
     environment = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTION_VARIABLES}
     outcome = _output_of([java, "-version"], environment)
     version_text = outcome if isinstance(outcome, str) else f"{outcome.stdout}{outcome.stderr}"
+    # 17.0.2, or 1.8.0 for Java 8
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', version_text)
     if version is None:
         reason = f"{java} does not print its version: {_one_line(version_text)[:200]}"
@@ -406,7 +410,7 @@ def _spark_format() -> Finding:
 
 def _store_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
     try:
-        storage = Folder(url, options)
+        storage = Storage(url, options)
         if storage.is_local:
             yield from _disk_space(storage.local_path(""))
         report = store_report(storage, now_ms, time.monotonic, is_measured=False)
@@ -445,6 +449,6 @@ def _disk_space(folder: str) -> Iterator[Finding]:
         ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,}"),
     ):
         if total:
-            status = ERROR if not free else (WARNING if free < _FREE_SHARE * total else OK)
+            status = ERROR if free == 0 else (WARNING if free < _MIN_FREE * total else OK)
             advice = "run distlog vacuum, or free space" if status != OK else ""
             yield Finding(name, status, f"{free_text} free of {path}, {free / total:.0%}", advice)

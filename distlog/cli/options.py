@@ -78,7 +78,7 @@ Url = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")]
-Storage = Annotated[list[Any], settings("--storage", "Set an option of the storage client: endpoint_url=URL.")]
+StorageOptions = Annotated[list[Any], settings("--storage", "Set an option of the storage client: endpoint_url=URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AtVersion = Annotated[
     int | None,
@@ -210,14 +210,18 @@ SaslUsers = Annotated[_File, _file("Let only the users in FILE connect; `distlog
 SaslMechanisms = Annotated[
     str, typer.Option(metavar="NAME,NAME", help="Enable these SASL mechanisms (sasl.enabled.mechanisms).")
 ]
-_TLS_BUFFER_BYTES = 32 << 10
 ALL_MECHANISMS = ",".join(MECHANISMS)
+#: The buffer of a TLS connection. asyncio's has 256 KiB, but a TLS record at most 16 KiB.
+_TLS_BUFFER_BYTES = 32 << 10
 
 
 def listener_arguments(
     address: tuple[str, int], tls: TlsFiles | None, users: str | None, names: tuple[str, ...], *, insecure: bool
 ) -> dict[str, Any]:
-    """Return a listener's settings as arguments of GatewayServer. Raises InvalidConfigError if they are unsafe."""
+    """Return a listener's settings as arguments of GatewayServer. Raises InvalidConfigError if they are unsafe.
+
+    `users` is the path of a file of users, and `names` are the SASL mechanisms that they may use.
+    """
     host, port = address
     if not insecure and not is_loopback(host):
         if users is None and (tls is None or tls.client_auth != "required"):
@@ -237,9 +241,8 @@ def listener_arguments(
         # slow to import
         from asyncio import sslproto
 
-        # by default each connection keeps a buffer of 256 KiB; a TLS record has at most 16 KiB
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # of Python 3.11, as the gateway
-        # raises for these files before the users file is read
+        # raises if these files are wrong, before the users file is read
         tls.context()
     authentication = None if users is None else Authentication(UsersFile(users), names)
     return {"host": host, "port": port, "tls": tls, "authentication": authentication}
@@ -249,7 +252,8 @@ def tls_files(certificate: str | None, key: str | None, client_auth: str, **file
     """Return the files of TLS, or None without any. Raises InvalidConfigError if a required file is missing."""
     if certificate is not None and key is not None:
         return TlsFiles(certificate=certificate, key=key, client_auth=client_auth, **files)
-    if client_auth != "none" or {certificate, key, *files.values()} != {None}:
+    has_tls_option = client_auth != "none" or any(path is not None for path in (certificate, key, *files.values()))
+    if has_tls_option:
         raise InvalidConfigError("TLS needs --ssl-certfile and --ssl-keyfile", certfile=certificate, keyfile=key)
     return None
 

@@ -19,7 +19,7 @@ import typer
 import distlog
 from distlog.cli import options
 from distlog.cli.input import STANDARD_INPUT, Interrupt, RecordAppender, Source, StreamReading
-from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at, settings, usage
+from distlog.cli.options import AtTime, AtVersion, Json, StorageOptions, Url, open_at, settings, usage
 from distlog.console import arguments
 from distlog.console.arguments import FromEnd, registry_at
 from distlog.console.output import (
@@ -101,7 +101,7 @@ def append(
     app_id: options.AppId = None,
     batch_id: options.BatchId = None,
     compression: options.Compression = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Append files in one commit, or a stream.
@@ -127,10 +127,13 @@ def append(
         InputStorage(dict(storage)),
     )
     source = Source(reader, files or [STANDARD_INPUT])
-    batch = source.batch_identity(app_id, batch_id)
+    identity = source.batch_identity(app_id, batch_id)
     topic = distlog.open(url, storage_options=dict(storage))
-    seconds = commit_interval if source.has_stream else None
-    with Interrupt() as interrupt, RecordAppender(topic, compression, seconds, time.monotonic, batch) as appender:
+    interval_s = commit_interval if source.has_stream else None
+    with (
+        Interrupt() as interrupt,
+        RecordAppender(topic, compression, interval_s, time.monotonic, identity) as appender,
+    ):
         _append_until_end(source, appender, interrupt)
     if not interrupt.signal and (warning := source.missing_records_warning()):
         print(f"distlog: {warning}", file=sys.stderr)
@@ -148,16 +151,17 @@ def _append_until_end(source: Source, appender: RecordAppender, interrupt: Inter
                     appender.append(part)
                     progress.add(part.records.num_rows, part.size)
                 appender.commit_if_due()
-                # a stream may have no end
+                # a stream may have no end, after which the error below would be raised
                 if appender.records and not is_reported and (field_error := source.seen_fields.error()):
                     print(f"distlog: so far {field_error}", file=sys.stderr, flush=True)
                     is_reported = True
             if interrupt.signal and not source.has_stream:
                 appender.abort()
                 return
-            # a signal may have ended the stream within a row
-            for part in reading.remaining() if isinstance(reading, StreamReading) else ():
-                appender.append(part)
+            if isinstance(reading, StreamReading):
+                # a signal may have ended the stream within a row
+                for part in reading.remaining():
+                    appender.append(part)
             if interrupt.signal:
                 return
     if field_error := source.seen_fields.error():
@@ -168,8 +172,11 @@ def _append_until_end(source: Source, appender: RecordAppender, interrupt: Inter
 def _report(appender: RecordAppender, signal_number: int, *, as_json: bool) -> None:
     ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appender.offsets.items())
     verb = "had appended" if appender.is_replayed else "appended"
-    text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appender.records, 'record')}{ranges}"
-    text += f"; skipped {counted(appender.skipped, 'bad line')}" if appender.skipped else ""
+    text = f"{verb} {counted(appender.records, 'record')}{ranges}"
+    if signal_number:
+        text = f"interrupted: {text}"
+    if appender.skipped:
+        text += f"; skipped {counted(appender.skipped, 'bad line')}"
     fields = {
         "version": appender.version,
         "records": appender.records,
@@ -199,7 +206,7 @@ def read(
     committed: options.Committed = False,
     version: AtVersion = None,
     timestamp: AtTime = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Print records.
@@ -207,6 +214,7 @@ def read(
     With --json, each line is an object that append --format records can read.
     """
     if isinstance(offset, FromEnd) and tail is None:
+        # `--offset -5` is `--tail 5`
         offset, tail = None, int(offset)
     bounds = Bounds(
         offset=offset,
@@ -287,7 +295,7 @@ def sql(
         ),
     ] = None,
     timestamp: AtTime = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Run a query of SQL over topics.
@@ -298,10 +306,11 @@ def sql(
     """
     if (query is None) == (file is None):
         raise typer.BadParameter("give one query, as an argument or with --file", param_hint="QUERY")
-    kind = ResultFormat.JSON if as_json else result_format
-    if output is None and kind is ResultFormat.PARQUET:
+    if as_json:
+        result_format = ResultFormat.JSON
+    if output is None and result_format is ResultFormat.PARQUET:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
-    if output is not None and kind is ResultFormat.TABLE:
+    if output is not None and result_format is ResultFormat.TABLE:
         raise typer.BadParameter("--output needs --format json, csv or parquet", param_hint="--output")
     versions = dict(version or ())
     if None in versions and len(versions) > 1:
@@ -324,21 +333,23 @@ def sql(
     except duckdb.Error as error:
         raise typer.BadParameter(str(error), param_hint="QUERY") from None
     try:
-        _write_result(relation, kind, output)
+        _write_result(relation, result_format, output)
     except duckdb.Error as error:
         # DuckDB adds the stack of the Python code that it has called
         raise InvalidRecordError(str(error).partition(". Detail:")[0]) from error
 
 
-def _write_result(relation: Any, kind: ResultFormat, output: str | None) -> None:
+def _write_result(relation: Any, result_format: ResultFormat, output: str | None) -> None:
+    """Print the rows of a DuckDB relation, or write them to the file `output`."""
+    # a statement without a result
     if relation is None:
         return
     if output is not None:
-        relation.query("result", f"COPY result TO $${output}$$ (FORMAT {kind.value})")
+        relation.query("result", f"COPY result TO $${output}$$ (FORMAT {result_format.value})")
         return
-    columns = "to_json(result)" if kind is ResultFormat.JSON else "COLUMNS(*)::VARCHAR"
+    columns = "to_json(result)" if result_format is ResultFormat.JSON else "COLUMNS(*)::VARCHAR"
     texts = pa.RecordBatchReader.from_stream(relation.query("result", f"SELECT {columns} FROM result"))
-    if kind is ResultFormat.CSV:
+    if result_format is ResultFormat.CSV:
         # only this format needs it
         from pyarrow.csv import CSVWriter, WriteOptions
 
@@ -349,11 +360,12 @@ def _write_result(relation: Any, kind: ResultFormat, output: str | None) -> None
         return
     printer = RowPrinter()
     for batch in texts:
-        if kind is ResultFormat.JSON:
+        if result_format is ResultFormat.JSON:
             sys.stdout.writelines(f"{line}\n" for line in batch.column(0).to_pylist())
         else:
             printer.print(batch.to_pylist(), batch.schema.names)
-    if kind is ResultFormat.TABLE and not printer.has_titles:
+    # titles also without rows
+    if result_format is ResultFormat.TABLE and not printer.has_titles:
         printer.print((), texts.schema.names)
 
 
@@ -389,7 +401,7 @@ def dump(
     max_bytes: Annotated[
         int, typer.Option(min=0, metavar="N", show_default=False, help="Read only the first N bytes of each log.")
     ] = MAX_INT,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Print the contents of Kafka's files.
@@ -510,10 +522,11 @@ def consumed_batches(
                 break
             batch = batch.slice(0, limit)
             limit = None if limit is None else limit - batch.num_rows
-            ends = ends_of(batch)
+            # by partition: the offset after the batch's last record, which the group commits once that is printed
+            end_offsets = ends_of(batch)
             yield batch.select(list(columns))
             if group is not None:
-                consumer.commit(ends)
+                consumer.commit(end_offsets)
     if signals:
         raise typer.Exit(TERMINATED)
 

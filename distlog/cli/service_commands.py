@@ -22,7 +22,7 @@ import typer
 
 from distlog.cli import options as listener
 from distlog.cli.input import is_readable
-from distlog.cli.options import Json, Storage, usage
+from distlog.cli.options import Json, StorageOptions, usage
 from distlog.console import output
 from distlog.console.output import FAILED, SUCCESS, StatusLine, Summary, print_report
 from distlog.console.streams import drop_unwritable_output
@@ -34,7 +34,7 @@ from distlog.core.log_manager.log_manager import LogManager, Metric
 from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.opening import check_root
 from distlog.core.storage.parallel import begin
-from distlog.core.storage.storage import Storage as Folder
+from distlog.core.storage.storage import Storage
 from distlog.core.warm_up import warm_up
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings
 from distlog.gateway.security.users_file import check_name, new_secrets, read_users, write_users
@@ -67,6 +67,7 @@ Processes = Annotated[
 ]
 Address = tuple[str, int] | None
 LOOPBACK = "127.0.0.1"
+#: The pause between two prints of the status line.
 _REDRAW_S = 1.0
 #: Makes the tasks that maintain the root; its argument is called after each run of a task.
 MakeTasks = Callable[[Callable[[TaskRun], None]], "Maintenance"]
@@ -135,7 +136,7 @@ def run(
     is_single: Annotated[bool, typer.Option("--once", help="Run each task once and exit.")] = False,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Maintain all topics in a folder until SIGTERM.
@@ -175,7 +176,7 @@ def serve(
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Serve the topics in a folder to Kafka clients.
@@ -205,16 +206,18 @@ def serve(
     gateway_config = with_settings(gateway_config, settings)
     number = 0
     if processes > 1:
-        # the processes share the loaded code
+        # before the fork, so that the processes share the loaded code
         load_kernels()
         freeze_loaded_objects()
         number = fork_processes(processes)
-    _check_root(Folder(root, dict(storage)), is_first=not number)
+    # from here on, each process runs
+    is_first = number == 0
+    _check_root(Storage(root, dict(storage)), is_first=is_first)
     gateway_config = replace(gateway_config, process=number, advertised=address_of(number, advertised))
-    _, listener_args["port"] = address_of(number, listen) or listen
+    listener_args["port"] = _port_of(number, listener_args["port"])
     options = {"settings": settings, "storage_options": dict(storage), **listener_args}
     gateway = GatewayServer(root, config=gateway_config, **options)
-    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and not number else None
+    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and is_first else None
     process = number if processes > 1 else None
     serve_until_signal(gateway, tasks, address_of(number, metrics), as_json=as_json, process=process)
 
@@ -313,7 +316,7 @@ def serve_until_signal(
     process: int | None,
 ) -> NoReturn:
     """Serve until SIGTERM or SIGINT, answer the requests in flight, and end the process."""
-    from distlog.gateway.gateway_server import warm_up
+    from distlog.gateway.gateway_server import warm_up as load_kernels
 
     program = "distlog" if process is None else f"distlog[{process}]"
     line = StatusLine(program, lambda: gateway.status, as_json=as_json)
@@ -325,7 +328,7 @@ def serve_until_signal(
     with line, metrics_server(metrics_address, all_metrics) as port, ending_signals() as signal_file:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         # in parallel, since the start mostly waits for the storage
-        kernels = begin(warm_up)
+        kernels = begin(load_kernels)
 
         def on_started() -> None:
             kernels.wait()
@@ -346,18 +349,23 @@ def serve_until_signal(
 
 
 def address_of(process: int, address: Address) -> Address:
-    """Return the address on the process's own port: the next ones after the first, but 0 (a free one) for all."""
-    return address and (address[0], address[1] and address[1] + process)
+    """Return the address with the port of this process."""
+    return None if address is None else (address[0], _port_of(process, address[1]))
+
+
+def _port_of(process: int, first_port: int) -> int:
+    """Processes have consecutive ports, but each a free one if the first port is 0."""
+    return first_port + process if first_port else 0
 
 
 def _check_ports(processes: int, *addresses: Address) -> None:
     for address in addresses:
         if address and address[1] + processes - 1 > 65535:
-            text = f"{processes} processes need the ports from {address[1]} on, and 65535 is the last"
-            raise typer.BadParameter(f"{text}: use a lower port, or fewer processes", param_hint="--processes")
+            problem = f"{processes} processes need the ports from {address[1]} on, and 65535 is the last"
+            raise typer.BadParameter(f"{problem}: use a lower port, or fewer processes", param_hint="--processes")
 
 
-def _check_root(root: Folder, *, is_first: bool) -> None:
+def _check_root(root: Storage, *, is_first: bool) -> None:
     """Report a new root, which may be a typo. Raises TopicNotFoundError for a topic."""
     check_root(root)
     # not for a file at this path, which the gateway reports
@@ -370,13 +378,13 @@ def _password(name: str) -> str:
     if sys.stdin.isatty():
         password = getpass.getpass(f"password of {name}: ")
         if getpass.getpass("again: ") != password:
-            raise InvalidConfigError("the passwords differ")
+            raise InvalidConfigError("the passwords differ: enter the same password twice")
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise InvalidConfigError("the password is empty")
+        raise InvalidConfigError("the password is empty: enter one, or write it to standard input")
     if "\0" in password:
-        raise InvalidConfigError("the password contains NUL, which SASL cannot send")
+        raise InvalidConfigError("the password contains NUL, which SASL cannot send: choose another password")
     return password
 
 
@@ -386,6 +394,7 @@ def raise_open_file_limit() -> int:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
+    # a number that no process reaches
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
@@ -411,7 +420,7 @@ def _print_run(line: StatusLine, run: TaskRun) -> None:
 
 
 def _draw_until(line: StatusLine, signal_file: int) -> None:
-    """Redraw the status line until the file of `ending_signals` can be read."""
+    """Redraw the status line until the pipe of `ending_signals` has bytes."""
     while not is_readable(signal_file, _REDRAW_S if line.is_visible else None):
         line.draw()
 
@@ -429,7 +438,8 @@ def metrics_server(address: Address, metrics: Callable[[], list[Metric]]) -> Ite
     try:
         server, thread = prometheus.start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        raise StorageError(f"cannot serve metrics: {error.strerror or error}", port=port) from error
+        advice = "choose another --metrics-port or --metrics-host"
+        raise StorageError(f"cannot serve metrics: {error.strerror or error}; {advice}", port=port) from error
     try:
         yield server.server_port
     finally:
@@ -443,7 +453,7 @@ class _Collector:
         self._metrics = metrics
 
     def describe(self) -> Iterable[PrometheusMetric]:
-        """Return nothing: metrics exist after the first runs of the tasks."""
+        """Return nothing when the collector is registered: metrics exist after the first runs of the tasks."""
         return ()
 
     def collect(self) -> Iterator[PrometheusMetric]:
@@ -459,7 +469,7 @@ class _Collector:
 
 @contextmanager
 def ending_signals() -> Iterator[int]:
-    """Yield a file that can be read after SIGTERM or SIGINT, which don't end the process in this block."""
+    """Yield the descriptor of a pipe that has bytes after SIGTERM or SIGINT, which don't end the process here."""
     # a pipe, since a signal may reach any thread, and would not wake the main thread from a lock
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -477,8 +487,9 @@ def ending_signals() -> Iterator[int]:
 
 def fork_processes(count: int) -> int:
     """Fork `count` processes and return the number of the process in each; the parent exits with them."""
-    # a parent process may ignore SIGCHLD, which drops exit statuses
+    # the program that started this process may ignore SIGCHLD, which drops exit statuses
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # for `_wait`, which takes them by `sigwait`
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     parent, pids = os.getpid(), list[int]()
     for number in range(count):
@@ -501,7 +512,7 @@ def fork_processes(count: int) -> int:
 
 
 def _wait(pids: list[int]) -> int:
-    """Wait for a signal, or for a process to end, whose pid is removed; return the exit status."""
+    """Wait for a signal, or for a process to end, whose pid is removed from `pids`; return the exit status."""
     while signal.sigwait(_SIGNALS) == signal.SIGCHLD:
         pid, wait_status = os.waitpid(-1, os.WNOHANG)
         # 0 if a process was only stopped

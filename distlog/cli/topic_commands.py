@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 import distlog
-from distlog.cli.options import AtTime, AtVersion, DryRun, Json, Storage, Url, open_at, settings, usage
+from distlog.cli.options import AtTime, AtVersion, DryRun, Json, StorageOptions, Url, open_at, settings, usage
 from distlog.console import arguments, output
 from distlog.console.output import Summary, print_report, status_of
 from distlog.core.display import counted
 from distlog.core.format.key_index import LEAST_LOG_BYTES
 from distlog.core.opening import check_root, copies_in
-from distlog.core.storage.storage import Storage as Folder
+from distlog.core.storage.storage import Storage
 
 #: The columns of the printed tables. JSON has all columns.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")
@@ -30,7 +30,7 @@ def create(
     config: Annotated[
         list[Any], settings("--config", "Set a topic setting by Kafka's name: retention.ms=604800000.")
     ],
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Create a topic."""
@@ -44,13 +44,14 @@ def create(
 
 
 def describe(
-    url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: Storage, as_json: Json = False
+    url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: StorageOptions, as_json: Json = False
 ) -> None:
     """Show partitions and settings.
 
     Only settings that differ from their defaults are shown; with --json, all settings.
     """
     topic = open_at(url, version, timestamp, storage)
+    # the live snapshot has the appends to active segments that are in no commit yet
     partitions = [
         {
             "partition": number,
@@ -64,6 +65,7 @@ def describe(
     lines = [f"{topic.name} version {topic.version} at {topic.url}"]
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
     tables = [state.segments for state in topic.live_snapshot.partitions]
+    # smaller segments need no key index: a scan of them is fast
     unindexed = sum(
         int(((table.log_bytes > LEAST_LOG_BYTES) & (table.array("key_index_bytes") == 0)).sum()) for table in tables
     )
@@ -77,7 +79,7 @@ def describe(
 
 
 def segments(
-    url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: Storage, as_json: Json = False
+    url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: StorageOptions, as_json: Json = False
 ) -> None:
     """List the segments."""
     rows = output.rows_of(open_at(url, version, timestamp, storage).segments().to_table())
@@ -88,7 +90,7 @@ def history(
     url: Url,
     *,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Print only the newest N commits.")] = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """List the commits, newest first."""
@@ -111,7 +113,7 @@ def offsets(
     ] = None,
     version: AtVersion = None,
     timestamp: AtTime = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Show start and end offsets, or find the offsets of a time."""
@@ -137,7 +139,7 @@ def list_topics(
         str, typer.Argument(metavar="ROOT", help="Folder that holds the topics: logs or s3://bucket/logs.")
     ],
     *,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """List the topics in a folder.
@@ -147,37 +149,40 @@ def list_topics(
     """
     errors: dict[str, distlog.DistlogError] = {}
     with warnings.catch_warnings():
+        # printed below
         warnings.simplefilter("ignore", distlog.TopicIdWarning)
         topics = distlog.topics(root, dict(storage), errors)
-    rows, copies = [_row(topic) for topic in topics], copies_in(topics)
+    rows = [_row(topic) for topic in topics]
+    copy_warnings = copies_in(topics)
     if not rows and not errors:
         _check_root(root, dict(storage))
-    if not rows and not errors and not as_json:
-        print(f"distlog: no topics in {root}", file=sys.stderr)
+        if not as_json:
+            print(f"distlog: no topics in {root}", file=sys.stderr)
     error_texts = {name: str(error) for name, error in sorted(errors.items())}
-    report = Summary("", {"topics": rows, "errors": error_texts, "copies": copies, "ok": not errors}, rows)
+    report = Summary("", {"topics": rows, "errors": error_texts, "copies": copy_warnings, "ok": not errors}, rows)
     print_report(report, as_json=as_json)
-    for line in () if as_json else (*error_texts.values(), *(f"{name} {text}" for name, text in copies.items())):
-        print(f"distlog: {output.text(line)}", file=sys.stderr)
+    if not as_json:
+        for line in (*error_texts.values(), *(f"{name} {text}" for name, text in copy_warnings.items())):
+            print(f"distlog: {output.text(line)}", file=sys.stderr)
     raise typer.Exit(status_of(report))
 
 
 def _check_root(root: str, storage: dict[str, Any]) -> None:
     """Raise TopicNotFoundError for a missing folder, or the folder of a topic."""
-    folder = Folder(root, storage)
+    folder = Storage(root, storage)
     if not folder.exists():
         raise distlog.TopicNotFoundError("the folder does not exist: check the address", root=root)
     check_root(folder)
 
 
 def _row(topic: distlog.Topic) -> dict[str, Any]:
-    states = topic.live_snapshot.partitions
+    tables = [state.segments for state in topic.live_snapshot.partitions]
     return {
         "topic": topic.name,
         "partitions": topic.partitions,
         "version": topic.version,
-        "segments": sum(len(state.segments) for state in states),
-        "bytes": sum(int(state.segments.log_bytes.sum()) for state in states),
+        "segments": sum(map(len, tables)),
+        "bytes": sum(int(table.log_bytes.sum()) for table in tables),
         "cleanup.policy": topic.config.cleanup_policy,
     }
 
@@ -201,7 +206,7 @@ def alter(
     seal: Annotated[
         bool, typer.Option("--seal", help="Seal the active segments, as before copying a topic to an object store.")
     ] = False,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Change settings, add partitions, or assign an id.
@@ -217,7 +222,7 @@ def alter(
     if conflicts := {name for name, _ in config}.intersection(unset or ()):
         raise typer.BadParameter(f"{min(conflicts)} is also set by --config", param_hint="--unset")
     topic = distlog.open(url, storage_options=dict(storage))
-    # a wrong setting must fail before the first commit
+    # raises for a wrong setting, which must fail before the first commit
     topic.config.changed(changes)
     if partitions is not None:
         topic.create_partitions(partitions)
@@ -225,16 +230,17 @@ def alter(
         topic.alter_config(changes)
     if seal:
         topic.seal()
-    topic_id = topic.assign_new_id() if new_id else topic.snapshot.topic_id
     if new_id:
+        topic.assign_new_id()
+        # `topic` reads and writes by its former id
         topic = distlog.open(url, storage_options=dict(storage))
     lines = [f"{topic.name} version {topic.version}"]
     lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
     lines += [f"partitions={topic.partitions}"] if partitions is not None else []
-    lines += [f"topic_id={topic_id}"] if new_id else []
+    lines += [f"topic_id={topic.snapshot.topic_id}"] if new_id else []
     fields = {
         "url": topic.url,
-        "topic_id": topic_id,
+        "topic_id": topic.snapshot.topic_id,
         "version": topic.version,
         "config": topic.config.overrides(),
         "partitions": topic.partitions,
@@ -246,7 +252,7 @@ def drop(
     url: Url,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Delete a topic.
@@ -276,7 +282,7 @@ def restore(
         ),
     ],
     dry_run: DryRun = False,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Restore deleted records.
@@ -306,7 +312,7 @@ def groups(
         str | None, typer.Option(metavar="GROUP", help="Copy the committed offsets to this group of Kafka clients.")
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the group and its committed offsets.")] = False,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Show, reset or delete consumer groups.
@@ -329,8 +335,8 @@ def groups(
         raise distlog.GroupNotFoundError("consumer group not found: check its name", group=group)
     if to_kafka is not None:
         _commit_for_kafka(topic, to_kafka, {row["partition"]: row["position"] for row in rows})
-        report = {"group": group, "kafka_group": to_kafka, "positions": rows}
-        print_report(Summary(f"committed the offsets of {group} for {to_kafka}", report), as_json=as_json)
+        fields = {"group": group, "kafka_group": to_kafka, "positions": rows}
+        print_report(Summary(f"committed the offsets of {group} for {to_kafka}", fields), as_json=as_json)
         return
     if group is not None and delete:
         topic.delete_group(group)
@@ -339,12 +345,13 @@ def groups(
     print_report(Summary("", {"groups": rows}, rows), as_json=as_json)
 
 
-def _commit_for_kafka(topic: distlog.Topic, kafka: str, positions: Mapping[int, int | None]) -> None:
+def _commit_for_kafka(topic: distlog.Topic, kafka_group: str, positions: Mapping[int, int | None]) -> None:
     # slow to import, and needs kio
     from distlog.gateway.groups.committed_offsets import commit_positions
 
     committed = {number: offset for number, offset in positions.items() if offset is not None}
-    commit_positions(topic.storage, kafka, committed, since_ms=topic.snapshot.replaced_ms)
+    # offsets from before `replaced_ms` are of a dropped topic with this name
+    commit_positions(topic.storage, kafka_group, committed, since_ms=topic.snapshot.replaced_ms)
 
 
 def adopt(
@@ -371,7 +378,7 @@ def adopt(
         list[Any], settings("--config", "Set a setting of the topics by Kafka's name: cleanup.policy=compact.")
     ],
     dry_run: DryRun = False,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Import Kafka log directories as topics.
@@ -395,7 +402,7 @@ def export(
         list[int] | None,
         typer.Option("--partition", metavar="N", help="Export only this partition. May be repeated."),
     ] = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """Write a topic as a Kafka log directory.
@@ -420,7 +427,7 @@ def transactions(
             help="Abort the transaction that starts at this offset. May be repeated.",
         ),
     ] = None,
-    storage: Storage,
+    storage: StorageOptions,
     as_json: Json = False,
 ) -> None:
     """List open transactions, or abort hanging ones.

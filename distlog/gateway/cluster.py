@@ -83,7 +83,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The lease at the last sync; `joins` counts this gateway's joins of the group."""
+    """The lease at the last sync; `joins` counts this gateway's joins of the group, and `term` its new leases."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class _View:
 
 
 def _no_offsets(numbers: Collection[int], added: bool) -> Mapping[int, int]:
-    """The offsets at which new partitions of the group start: gateways commit none."""
+    """The committed offsets of partitions when the group first shares them: gateways commit none."""
     return dict.fromkeys(numbers, 0)
 
 
@@ -115,8 +115,10 @@ class GatewayLease:
         self._member = Membership(
             self._log, self._name, None, lease_s, FREQUENT, clock, new_id, replaces=self._is_predecessor
         )
+        # the gateways that were logged as unreachable
         self._unreachable = set[Node]()
-        self._clock, self._known_at = clock, -math.inf
+        # all other gateways know this gateway from this time on
+        self._clock, self._known_s = clock, -math.inf
 
     def set_address(self, host: str, port: int, machine: str) -> None:
         self.node = Node(self.node.id, host, port, machine)
@@ -136,13 +138,13 @@ class GatewayLease:
         nodes = {peer.id: node for peer in state.members if (node := Node.parse(peer.name)) is not None}
         self.node = nodes.get(member.id, self.node)
         if is_new and len(nodes) > 1:
-            # the other gateways refresh their views once in this part of a lease
+            # the other gateways refresh their views once in this fraction of a lease; twice that, to be sure
             lease_ms = max(peer.lease_ms for peer in state.members)
-            self._known_at = self._clock() + 2 * FREQUENT.refresh * lease_ms / 1000
-        for peer in nodes.values():
-            if peer not in self._unreachable and not peer.is_reached_from(self.node.machine):
-                self._unreachable.add(peer)
-                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", peer)
+            self._known_s = self._clock() + 2 * FREQUENT.refresh * lease_ms / 1000
+        for node in nodes.values():
+            if node not in self._unreachable and not node.is_reached_from(self.node.machine):
+                self._unreachable.add(node)
+                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", node)
         self._view = _View(
             tuple(sorted(nodes.values(), key=lambda node: node.id)),
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
@@ -162,7 +164,7 @@ class GatewayLease:
     @property
     def unknown_s(self) -> float:
         """The seconds until all other gateways know this gateway; 0 if they do."""
-        return max(0.0, self._known_at - self._clock())
+        return max(0.0, self._known_s - self._clock())
 
     @property
     def is_lapsed(self) -> bool:
@@ -171,6 +173,7 @@ class GatewayLease:
     @property
     def held_partitions(self) -> frozenset[int]:
         view = self._view
+        # after another join, the partitions of the view are of a former member
         return frozenset() if self.is_lapsed or self._member.joins != view.joins else view.held_partitions
 
     @property
@@ -201,11 +204,12 @@ class GatewayLease:
         return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
+        """The name with which this gateway joins `members`: with the lowest free id, if its own is used."""
         used_ids = {node.id for other in members if (node := Node.parse(other.name)) is not None}
-        number = self.node.id if self._member.id else self._wanted_id
-        if number is None or number in used_ids:
-            number = next(candidate for candidate in range(len(used_ids) + 1) if candidate not in used_ids)
-        return str(dataclasses.replace(self.node, id=number))
+        node_id = self.node.id if self._member.id else self._wanted_id
+        if node_id is None or node_id in used_ids:
+            node_id = next(candidate for candidate in range(len(used_ids) + 1) if candidate not in used_ids)
+        return str(dataclasses.replace(self.node, id=node_id))
 
     def _is_predecessor(self, member: Member) -> bool:
         node = Node.parse(member.name)
@@ -218,7 +222,8 @@ def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequ
     equal_share, larger_shares = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
-        free = [id_ for id_ in ids if counts[id_] < equal_share + (larger_shares > 0)]
+        most = equal_share + 1 if larger_shares else equal_share
+        free = [id_ for id_ in ids if counts[id_] < most]
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
         if counts[best] == equal_share:
             larger_shares -= 1
@@ -311,7 +316,10 @@ _LOCK_WAIT_S = 5.0
 
 
 class Leadership:
-    """The partitions of a topic that this process leads; safe between threads, except `begin` and `end`."""
+    """The partitions of a topic that this process leads; safe between threads, except `begin` and `end`.
+
+    Each new leader commits the next epoch of a partition, which fences the former leader.
+    """
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
@@ -321,16 +329,17 @@ class Leadership:
     def partitions(self) -> Collection[int]:
         return self._epochs.keys()
 
-    def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions with one commit, which fences other leaders; `may_lead` may raise before each try."""
+    def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
+        """Lead partitions from one commit on. `check_may_lead` is called before each try of it, and may raise."""
         if not partitions:
             return
         with CommitRace(self._handle.log, self._current.refresh(), "lead") as race:
             for head in race:
-                may_lead()
+                check_may_lead()
                 epochs = {number: _epoch(head, number) + 1 for number in partitions}
                 race.put([SetTransaction(_app_id(n), epoch, {}, in_order=True) for n, epoch in epochs.items()])
         self._current.advance(race.snapshot)
+        # direct appends, which make no commit, exist only on local disks
         if self._handle.storage.is_local_disk:
             wait_for_appends(self._handle, race.snapshot, partitions, _LOCK_WAIT_S)
         self._epochs = {**self._epochs, **epochs}
@@ -347,7 +356,7 @@ class Leadership:
         for number in partitions:
             if epochs.get(number) != _epoch(head, number):
                 raise LeaderFencedError(
-                    "nothing was appended: another process leads the partition",
+                    "nothing was appended: another gateway leads the partition now",
                     partition=number,
                     epoch=epochs.get(number),
                     newest=_epoch(head, number),
@@ -378,6 +387,7 @@ class InternalTopicCompaction:
     """Compacts partitions of a topic of the gateways when they have many new segments; for one thread."""
 
     def __init__(self) -> None:
+        # by partition: the log end offset at the last compaction, or the last try
         self._topic_id, self._tried_ends = "", dict[int, int]()
 
     def step(self, topic: Topic, partitions: Collection[int]) -> None:
@@ -408,8 +418,8 @@ class InternalTopicCompaction:
     def _due(self, snapshot: Snapshot, partitions: Collection[int]) -> Iterator[int]:
         for number in sorted(partitions):
             state = snapshot.partitions[number]
-            table, dirty = state.segments, first_dirty_offset(state)
-            new_segments = len(table) - table.find(max(dirty, self._tried_ends.get(number, 0)))
-            clean_bytes = int(table.log_bytes[: table.find(dirty)].sum())
+            table, dirty_offset = state.segments, first_dirty_offset(state)
+            new_segments = len(table) - table.find(max(dirty_offset, self._tried_ends.get(number, 0)))
+            clean_bytes = int(table.log_bytes[: table.find(dirty_offset)].sum())
             if new_segments >= max(LEAST_SEGMENTS, clean_bytes // CLEAN_BYTES_PER_SEGMENT):
                 yield number

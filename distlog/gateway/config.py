@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -66,8 +65,9 @@ class GroupSettings:
 
 #: Kafka's authorizer class for ACLs; here it selects the gateway's ACLs.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-_COMMA = re.compile(r",\s*User:")
 _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorizer")
+#: A usual mistake; the name of a user may contain other commas.
+_COMMA = re.compile(r",\s*User:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +207,9 @@ class GatewayConfig:
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
 
 
-#: The name of the broker setting of each topic setting, in the same unit.
+#: By topic setting: the broker setting in the same unit. The first broker setting of a time in TIMES is in ms.
 _BROKER_NAMES = {topic: broker for broker, topic in SAME_MEANING.items()} | {
-    topic: times[0][0] for topic, times in TIMES.items()
+    topic: ms_setting for topic, ((ms_setting, _), *_) in TIMES.items()
 }
 
 
@@ -246,6 +246,18 @@ def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSett
     for topic, broker in _BROKER_NAMES.items():
         meaning = f"{topic} of topics that do not set it"
         yield ShownSetting(broker, setting_text(values[topic]), topic not in defaults, meaning)
+
+
+#: By Kafka's name of a group setting: the fields of GroupSettings with its default, its minimum and its maximum.
+_GROUP_FIELDS = {
+    f"consumer.{name}": tuple(f"consumer_{bound}{name.replace('.', '_')}" for bound in ("", "min_", "max_"))
+    for name in ("session.timeout.ms", "heartbeat.interval.ms")
+}
+SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _GROUP_FIELDS
+#: By field of GroupSettings: the broker setting.
+_GROUP_SETTINGS = settings_of(GroupSettings)
+#: The prefixes of the settings of share groups and streams groups.
+_OTHER_KINDS = ("share.", "streams.")
 
 
 class GroupConfigs:
@@ -286,7 +298,7 @@ class GroupConfigs:
 
     def parse_changes(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
         """Parse changes; None removes a setting. Raises InvalidConfigError with Kafka's texts."""
-        # an unknown name is refused, but removing one has no effect
+        # an unknown name is refused, but to remove one has no effect
         numbers = {
             name: None if value is None else _group_number(name, value)
             for name, value in changes.items()
@@ -294,33 +306,22 @@ class GroupConfigs:
         }
         new_overrides = {**self.overrides(group), **numbers}
         settings = self._with_overrides({name: value for name, value in new_overrides.items() if value is not None})
-        for name, fields in _GROUP_FIELDS.items():
-            value, least, most = (getattr(settings, field_name) for field_name in fields)
-            if numbers.get(name) is not None and value < least:
-                raise InvalidConfigError(f"{name} must be greater than or equal to {_GROUP_SETTINGS[fields[1]].name}")
-            if numbers.get(name) is not None and value > most:
-                raise InvalidConfigError(f"{name} must be less than or equal to {_GROUP_SETTINGS[fields[2]].name}")
+        for name, (_, min_field, max_field) in _GROUP_FIELDS.items():
+            number = numbers.get(name)
+            if number is not None and number < getattr(settings, min_field):
+                raise InvalidConfigError(f"{name} must be greater than or equal to {_GROUP_SETTINGS[min_field].name}")
+            if number is not None and number > getattr(settings, max_field):
+                raise InvalidConfigError(f"{name} must be less than or equal to {_GROUP_SETTINGS[max_field].name}")
         if settings.consumer_session_timeout_ms <= settings.consumer_heartbeat_interval_ms:
             raise InvalidConfigError(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}")
         return numbers
 
     def _with_overrides(self, overrides: Mapping[str, int]) -> GroupSettings:
-        return dataclasses.replace(
-            self.settings, **{_GROUP_FIELDS[name][0]: value for name, value in overrides.items()}
-        )
-
-
-#: By Kafka's name of a group setting: the fields of GroupSettings with its default, its minimum and its maximum.
-_GROUP_FIELDS = {
-    f"consumer.{name}": tuple(f"consumer_{bound}{name.replace('.', '_')}" for bound in ("", "min_", "max_"))
-    for name in ("session.timeout.ms", "heartbeat.interval.ms")
-}
-SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _GROUP_FIELDS
-_GROUP_SETTINGS = settings_of(GroupSettings)
-_OTHER_KINDS = ("share.", "streams.")
+        return replace(self.settings, **{_GROUP_FIELDS[name][0]: value for name, value in overrides.items()})
 
 
 def _group_number(name: str, value: str) -> int:
+    """Parse the value of a group's setting. Raises InvalidConfigError with Kafka's texts."""
     if name.startswith(_OTHER_KINDS):
         raise InvalidConfigError(
             f"{name} cannot be set: this server has only consumer groups, no share groups or streams groups"
@@ -334,7 +335,9 @@ def _group_number(name: str, value: str) -> int:
 
 
 def decode_setting(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[str, str], int | None]:
-    name, number = str(fields["setting"]), None
-    if value is not None and not (number := _group_number(name, value.decode())):
-        raise ValueError("the settings of a group must be at least 1")
-    return (str(fields["group"]), name), number
+    """The group, name and value of a setting in a record; the value None removes it. Raises ValueError."""
+    group, name = str(fields["group"]), str(fields["setting"])
+    number = None if value is None else _group_number(name, value.decode())
+    if number == 0:
+        raise ValueError(f"{name} of the group {group} must be at least 1")
+    return (group, name), number

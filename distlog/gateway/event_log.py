@@ -14,7 +14,10 @@ from distlog.core.errors import DistlogError
 _log = logging.getLogger("distlog.gateway")
 #: Events, and failures with the same text, are logged once in this time.
 _PERIOD_S = 60.0
-_MAX_SOURCES, _MAX_SHOWN_SOURCES, _MAX_CHARACTERS, _MAX_FAILURES = 1000, 5, 200, 1000
+#: The most sources of events that are counted, and that a line shows; and the most characters of a source or detail.
+_MAX_SOURCES, _MAX_SHOWN_SOURCES, _MAX_CHARACTERS = 1000, 5, 200
+#: The most texts of failures that are remembered.
+_MAX_FAILURES = 1000
 #: The source that stands for all sources after the first _MAX_SOURCES.
 _OTHER_SOURCES = "others"
 
@@ -41,7 +44,7 @@ class EventLog:
         self.log()
 
     def log(self, *, is_last: bool = False) -> None:
-        """Log the events since the last line, if it is a minute old or this line `is_last`."""
+        """Log the events since the last line, if that line is _PERIOD_S old, or if this line `is_last`."""
         with self._lock:
             now_s = self._clock_s()
             if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
@@ -57,19 +60,20 @@ class EventLog:
 class FailureLog:
     """Logs failures, the same text at most once a minute, since clients and tasks retry."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._logged: dict[str, float] = {}
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s, self._lock = clock_s, threading.Lock()
+        # by text, when it was logged; the oldest first
+        self._logged_s: dict[str, float] = {}
 
     def note(self, subject: str, error: BaseException) -> None:
-        failure, now_s = f"{subject} failed: {error}", self._clock()
+        failure, now_s = f"{subject} failed: {error}", self._clock_s()
         with self._lock:
-            if now_s - self._logged.get(failure, -_PERIOD_S) < _PERIOD_S:
+            if now_s - self._logged_s.get(failure, -_PERIOD_S) < _PERIOD_S:
                 return
-            self._logged.pop(failure, None)
-            self._logged[failure] = now_s
-            if len(self._logged) > _MAX_FAILURES:
-                del self._logged[next(iter(self._logged))]
+            self._logged_s.pop(failure, None)
+            self._logged_s[failure] = now_s
+            if len(self._logged_s) > _MAX_FAILURES:
+                del self._logged_s[next(iter(self._logged_s))]
         _log.error("%s", failure, exc_info=None if isinstance(error, DistlogError) else error)
 
 

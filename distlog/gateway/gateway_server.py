@@ -37,7 +37,7 @@ from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootRecords, 
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.server.fairness import CpuUses, Quotas
+from distlog.gateway.server.fairness import CpuShares, Quotas
 from distlog.gateway.server.socket_server import SocketServer
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
@@ -45,8 +45,8 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 _log = logging.getLogger("distlog.gateway")
 #: How long a stop may take.
 STOP_TIMEOUT_S = 8.0
-#: The part of a stop's time that is reserved to sync and close files, after the wait for clients.
-_CLOSING_SHARE = 0.25
+#: The fraction of a stop's time that is reserved to sync and close files, after the wait for clients.
+_CLOSING_FRACTION = 0.25
 #: How much longer the end of the network thread may take.
 _THREAD_END_S = 0.5
 #: How long a start waits for its other processes, and the pause between two checks.
@@ -83,7 +83,7 @@ class GatewayServer:
         self.host, self._requested_port = host, port
         defaults = BrokerConfig.parse(settings or {}).topic_defaults
         self._loop = asyncio.new_event_loop()
-        shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
+        shares, quotas = CpuShares(time.monotonic), Quotas(time.monotonic)
         self._apis = KafkaApis(APIS, shares, config.num_io_threads)
         self._sockets = SocketServer(
             config,
@@ -113,6 +113,7 @@ class GatewayServer:
             acls = RootAcls(metadata, clock, super_users, everyone_if_none=everyone_if_none)
             users = root_users = RootUsers(metadata, clock)
             if authentication is not None:
+                # called for each login, since a change of the users makes another object
                 authentication.root_secrets = lambda: root_users.secrets
         self.broker = Broker(
             config=config,
@@ -197,9 +198,9 @@ class GatewayServer:
         return f"{self.host}:{self.port}"
 
     def start(
-        self, joined: Callable[[], object] = lambda: None, should_stop: Callable[[], bool] = lambda: False
+        self, on_joined: Callable[[], object] = lambda: None, should_stop: Callable[[], bool] = lambda: False
     ) -> GatewayServer:
-        """Begin to answer; `joined` is called after joining the root's gateways. Raises StorageError."""
+        """Begin to answer; `on_joined` is called when the root's gateways include this one. Raises StorageError."""
         self._thread.start()
         try:
             self._run_in_loop(self._sockets.listen(self.host, self._requested_port)).result()
@@ -209,7 +210,7 @@ class GatewayServer:
             # until ACLs are known, only super users are served
             for records in self._root_records if self.broker.acls is not None else ():
                 records.try_refresh()
-            joined()
+            on_joined()
             self._wait_for_processes(should_stop)
         except BaseException:
             # also after an interrupt: else other gateways would send clients to this one, which answers nothing
@@ -229,7 +230,7 @@ class GatewayServer:
         return self
 
     def _wait_for_processes(self, should_stop: Callable[[], bool]) -> None:
-        """Answer no client before all gateways know each other: librdkafka forgets requests to an unknown one."""
+        """Wait until this machine's processes know each other: librdkafka drops requests to an unknown gateway."""
         end_s, lease = time.monotonic() + _PROCESSES_WAIT_S, self._lease
         while time.monotonic() < end_s and not should_stop():
             if lease.neighbours >= self.broker.config.processes and not lease.unknown_s:
@@ -240,7 +241,8 @@ class GatewayServer:
         """Answer the requests in flight, and sync all appends. Returns False if it gave up work after `timeout_s`."""
         if self._loop.is_closed():
             return True
-        deadline, drain_deadline = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)
+        deadline, drain_deadline = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_FRACTION) * timeout_s)
+        # the loop answers clients while this thread lets their requests end: waiting fetches, appends and members
         sockets_stop = self._run_in_loop(self._sockets.stop(drain_deadline.left_s))
         self.broker.fetches.stop()
         self.broker.appends.stop()
@@ -293,7 +295,8 @@ def warm_up() -> None:
                 for _ in range(2):
                     log.append_batches(batch)
             topic.refresh().read(0, 1)
-            fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
+            partition = with_tail(topic.handle, topic.current.snapshot, 0)
+            fetch_stored(topic.reader, partition, offset=0, end_offset=2, max_bytes=1)
     except (DistlogError, OSError) as error:
         _log.warning("the first requests may wait for kernels, since no temporary topic could be created: %s", error)
 

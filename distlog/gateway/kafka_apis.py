@@ -29,7 +29,7 @@ from distlog.gateway.protocol.messages import (
 )
 from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuUse, CpuUses, FairQueue, share_name
+from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuShare, CpuShares, FairQueue, owner_name
 from distlog.gateway.server.request import ClientSession, Request, Rights
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
@@ -44,7 +44,7 @@ class KafkaApis:
 
     broker: Broker
 
-    def __init__(self, apis: Mapping[int, Api], shares: CpuUses, io_threads: int) -> None:
+    def __init__(self, apis: Mapping[int, Api], shares: CpuShares, io_threads: int) -> None:
         self._apis, self._shares, self._lock = apis, shares, threading.Lock()
         self._count, self._seconds = Counter[str](), Counter[str]()
         sizes = {**_THREADS, Handlers.RECORDS: io_threads, Handlers.TRANSACTIONS: io_threads}
@@ -81,7 +81,7 @@ class KafkaApis:
 
     def offer_password(self, request: Request) -> None:
         """Queue a password check, fairly among addresses, and among the users of each address."""
-        owner = share_name(None, request.session.address[0])
+        owner = owner_name(None, request.session.address[0])
         request.share = self._shares.share(owner, f"password of {request.handler_state}")
         self.pools[Handlers.PASSWORDS].channel.offer(request)
 
@@ -118,8 +118,8 @@ class KafkaApis:
     def metrics(self) -> list[Metric]:
         with self._lock:
             count, seconds = sorted(self._count.items()), sorted(self._seconds.items())
-        counted = "requests that handlers worked on; a fetch that waited counts again"
-        rows = ("requests", counted, count), ("request_seconds", "how long handlers worked on requests", seconds)
+        about_count = "requests that handlers worked on; a fetch that waited counts again"
+        rows = ("requests", about_count, count), ("request_seconds", "how long handlers worked on requests", seconds)
         return [
             Metric(f"distlog_gateway_{name}", "counter", meaning, [({"api": api}, float(n)) for api, n in values])
             for name, meaning, values in rows
@@ -199,11 +199,12 @@ _PAUSE_S = 0.005
 class RequestChannel:
     """The requests that wait for one of `handlers` threads, in fair order; for many threads."""
 
-    def __init__(self, shares: CpuUses, handlers: int) -> None:
+    def __init__(self, shares: CpuShares, handlers: int) -> None:
         self._shares, self._handlers = shares, handlers
         self._queue = FairQueue[Request](shares, handlers)
-        # True wakes a thread to look for a request, False ends a thread
+        # True wakes a thread to take a request, False ends a thread
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        # True while a thread polls the queue, whose clients have used their fraction of the time
         self._is_polled = False
 
     def __len__(self) -> int:
@@ -220,17 +221,18 @@ class RequestChannel:
         while True:
             is_running = self._poll_again() if waits_for_time else self._wakeups.get()
             with self._shares.lock:
+                # at the end, queued requests are handled without limits
                 request = self._queue.next(limited=is_running)
-                # if no request may run yet, one thread polls again after a pause, for all threads
                 if waits_for_time:
-                    self._is_polled, waits_for_time = False, False
+                    self._is_polled = waits_for_time = False
+                # if no request may run yet, one thread polls again after a pause, for all threads
                 if request is None and is_running and len(self._queue) and not self._is_polled:
                     self._is_polled = waits_for_time = True
-                needs_another = request is not None and len(self._queue) and not self._is_polled
+                has_more = request is not None and len(self._queue) and not self._is_polled
             # queued requests are handled before the end of a thread
             if not is_running and request is not None:
                 self._wakeups.put(False)
-            elif needs_another:
+            elif has_more:
                 self._wake(1)
             if request is not None or not is_running:
                 return request
@@ -243,11 +245,11 @@ class RequestChannel:
         except queue.Empty:
             return True
 
-    def used(self, share: CpuUse, used_s: float) -> None:
+    def add_use(self, share: CpuShare, used_s: float) -> None:
         with self._shares.lock:
-            share.note(used_s, self._shares.clock_s())
+            share.add_use(used_s, self._shares.clock_s())
 
-    def finish(self, share: CpuUse, used_s: float) -> None:
+    def finish(self, share: CpuShare, used_s: float) -> None:
         with self._shares.lock:
             self._queue.end(share, used_s)
             waiting = len(self._queue)
@@ -266,14 +268,15 @@ class RequestChannel:
 
 #: The time that the network's thread takes for a request and its response.
 _NETWORK_S = 0.0006
-#: A request counts for at most this multiple of its CPU time: its thread also waits for the interpreter.
-_MOST_WAITING = 3
+#: A request counts for its duration, but at most for this multiple of its CPU time: its thread also waits for the
+#: interpreter and, for longer, for the storage.
+_MAX_DURATION_PER_CPU = 3
 
 
 class KafkaRequestHandlerPool:
     """`size` threads that call `handle` with requests of the channel."""
 
-    def __init__(self, shares: CpuUses, handle: Callable[[Request], bool], size: int, name: str) -> None:
+    def __init__(self, shares: CpuShares, handle: Callable[[Request], bool], size: int, name: str) -> None:
         self.channel, self._shares, self._handle = RequestChannel(shares, size), shares, handle
         self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(size)]
 
@@ -296,19 +299,20 @@ class KafkaRequestHandlerPool:
         request.may_wait = False
         is_handled = self._handle(request)
         request.may_wait = True
-        # a failed attempt must also cost its client something
         cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
-        self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
+        used_s = min(_MAX_DURATION_PER_CPU * cpu_s, duration_s)
+        # a request that must wait is handled again: its response counts then, but this attempt now
+        self.channel.add_use(request.share, used_s + (_NETWORK_S if is_handled else 0))
         request.note_use(REQUEST_PERCENTAGE, duration_s)
         return is_handled
 
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
-            # read before: a request that waits may have another share afterwards
-            share, started_s, started_cpu_s = request.share, time.monotonic(), time.thread_time()
+            # read before the call, in which `offer_password` may give the request another share
+            share = request.share
+            started_s, started_cpu_s = time.monotonic(), time.thread_time()
             self._handle(request)
             cpu_s = time.thread_time() - started_cpu_s
-            # a thread that waits for storage uses no CPU, but one that computes also waits for other threads
-            used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - started_s)
+            used_s = min(_MAX_DURATION_PER_CPU * cpu_s, time.monotonic() - started_s)
             self.channel.finish(share, used_s + _NETWORK_S)
             request.note_use(REQUEST_PERCENTAGE, time.monotonic() - started_s)

@@ -27,7 +27,7 @@ from distlog.gateway.security.acls import (
 from distlog.gateway.security.users_file import HASHES, ScramSecret, check_name, parsed_secret, written_secret
 from distlog.gateway.server.fairness import (
     CLIENT_ID,
-    MOST_NAME_BYTES,
+    MAX_NAME_BYTES,
     NAMES,
     REQUEST_PERCENTAGE,
     USER,
@@ -51,7 +51,7 @@ Value = TypeVar("Value")
 
 
 class RootRecords(ABC, Generic[Key, Value]):
-    """The newest value of each key in the topic `name`; `subject` names them in logs. For many threads."""
+    """The newest value of each key in the topic `name`. `subject` names the values in logs. For many threads."""
 
     name: str
     subject: str
@@ -61,12 +61,15 @@ class RootRecords(ABC, Generic[Key, Value]):
         self._hosted: HostedTopic | None = None
         self._tail = PartitionTail(lambda offset: None)
         self._values: dict[Key, Value] = {}
-        # False if `on_changed` must be called, as after the first refresh
+        # True if `on_changed` was called with these values; False before the first refresh
         self._is_reported = False
 
     @abstractmethod
     def parse(self, key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
-        """Parse a record; None removes the key. An error is logged; UnknownValueError also removes its key."""
+        """Parse a record; the value None removes the key.
+
+        A record with an error is logged and ignored, but UnknownValueError removes its key.
+        """
 
     @abstractmethod
     def on_changed(self, values: Mapping[Key, Value]) -> None:
@@ -116,10 +119,12 @@ class RootRecords(ABC, Generic[Key, Value]):
                 try:
                     key, value = self.parse(row["key"] or b"", row["value"])
                 except (ValueError, DistlogError) as error:
-                    reason = text(str(error))[:_MOST_TEXT]
-                    _log.error("cannot read a record of %s: %s (offset=%s)", self.name, reason, row["offset"])
+                    effect = "is ignored"
                     if isinstance(error, UnknownValueError):
+                        effect = "only removes the former value"
                         self._values.pop(cast("Key", error.key), None)
+                    message = "a record of %s %s: %s; upgrade this gateway, or set the value again (offset=%s)"
+                    _log.error(message, self.name, effect, text(str(error))[:_MAX_SHOWN_CHARACTERS], row["offset"])
                     continue
                 if value is None:
                     self._values.pop(key, None)
@@ -130,10 +135,14 @@ class RootRecords(ABC, Generic[Key, Value]):
 _log = logging.getLogger("distlog.gateway")
 _CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
 #: The most characters of an error that the log shows: a record may have any text.
-_MOST_TEXT = 300
+_MAX_SHOWN_CHARACTERS = 300
+#: The errors of fields that are missing, or are not of the expected type.
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class UnknownValueError(ValueError):
+    """The new value of a key cannot be read."""
+
     def __init__(self, key: Hashable, reason: str) -> None:
         super().__init__(reason)
         self.key = key
@@ -172,9 +181,10 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
         return key, check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
     except InvalidConfigError as error:
+        # without the error's details, which are from the record
         raise ValueError(error.message) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError("this is not an ACL") from None
+    except _MALFORMED:
+        raise ValueError("it is not an ACL") from None
 
 
 class RootAcls(RootRecords[bytes, Acl]):
@@ -193,7 +203,7 @@ class RootAcls(RootRecords[bytes, Acl]):
         super().__init__(metadata, clock)
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
         self._lists = AccessLists((), self._super_users)
-        # the keys of each ACL's records: one key if a gateway wrote it
+        # the keys of each ACL's records: one key if a gateway wrote it, but other programs may order the fields
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self.denials = EventLog("requests that no ACL allows")
 
@@ -209,7 +219,10 @@ class RootAcls(RootRecords[bytes, Acl]):
 
     def delete(self, acls: Iterable[Acl]) -> None:
         keys = self._keys
-        deleted_keys = [key for acl in dict.fromkeys(acls) for key in keys.get(acl, (encode_acl(acl)[0],))]
+        deleted_keys = list[bytes]()
+        for acl in dict.fromkeys(acls):
+            key, _ = encode_acl(acl)
+            deleted_keys += keys.get(acl, [key])
         self.append([(key, None) for key in deleted_keys])
 
     def on_changed(self, values: Mapping[bytes, Acl]) -> None:
@@ -221,8 +234,6 @@ class RootAcls(RootRecords[bytes, Acl]):
 
 
 # The record of a credential: user and mechanism in the key, the secret in the value as in the file of users.
-
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class Credential(NamedTuple):
@@ -245,13 +256,13 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
     except InvalidConfigError:
         raise
     except _MALFORMED:
-        raise ValueError("this is not a credential") from None
+        raise ValueError("its key is not a user and a SCRAM mechanism") from None
     try:
         secret = None if value is None else parsed_secret(credential.mechanism, json.loads(value))
         return credential, secret
     except _MALFORMED:
-        # this also removes the former secret, which was replaced
-        raise UnknownValueError(credential, "this is not a credential") from None
+        # the former password must not stay valid
+        raise UnknownValueError(credential, "its value is not the secret of a user") from None
 
 
 class RootUsers(RootRecords[Credential, ScramSecret]):
@@ -280,20 +291,20 @@ Changes = Mapping[str, float | None]
 def check_quotas(entity: Entity, changes: Changes) -> None:
     types = [kind for kind, _ in entity.parts]
     if "ip" in types:
-        text = "quotas for IP addresses are not supported: set max.connections.per.ip to limit their connections"
-        raise InvalidConfigError(text)
+        advice = "set max.connections.per.ip to limit their connections"
+        raise InvalidConfigError(f"quotas for IP addresses are not supported: {advice}")
     if not types or not {USER, CLIENT_ID}.issuperset(types):
         raise InvalidConfigError("a quota must be for users or client ids", types=", ".join(types))
-    for _, name in entity.parts:
-        if name is not None and not 0 < len(name.encode()) <= MOST_NAME_BYTES:
-            raise InvalidConfigError("the name of a user or client id is empty or too long")
+    for kind, name in entity.parts:
+        if name is not None and not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+            raise InvalidConfigError(f"the {kind} of a quota must have 1 to {MAX_NAME_BYTES} bytes of UTF-8")
     for name, value in changes.items():
         if name not in NAMES:
             raise InvalidConfigError(f"a quota must be one of {', '.join(NAMES)}", found=name)
-        if value is not None and not (0 < value < _MAX_QUOTA and (value == int(value) or name == REQUEST_PERCENTAGE)):
-            raise InvalidConfigError(
-                "a quota must be above 0, and a whole number if it counts bytes", found=str(value)
-            )
+        if value is not None and not 0 < value < _MAX_QUOTA:
+            raise InvalidConfigError(f"the quota {name} must be above 0 and below 2^63", found=str(value))
+        if value is not None and name != REQUEST_PERCENTAGE and value != int(value):
+            raise InvalidConfigError(f"the quota {name} must be a whole number of bytes", found=str(value))
 
 
 def decode_quota(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
@@ -318,7 +329,7 @@ def decode_config(key: bytes, value: bytes | None) -> tuple[_Key, float | None]:
         fields: Any = json.loads(key)
         return decode_setting(fields, value) if "group" in fields else decode_quota(fields, value)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("this is not a quota or a setting") from error
+        raise ValueError("it is not a quota or a setting of a group") from error
 
 
 class DynamicConfigs(RootRecords[_Key, float]):

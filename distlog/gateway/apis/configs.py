@@ -174,7 +174,7 @@ _LISTED_TYPES = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 
 def list_config_resources(request: Request, broker: Broker) -> Fields:
     """List the topics, the live gateways, and the groups that have settings of their own; or only some types."""
-    if code := request.rights.denied(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+    if code := request.rights.check_code(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return {"error_code": code}
     types = set(request.get("resource_types", ()))
     if types - {*_LISTED_TYPES}:

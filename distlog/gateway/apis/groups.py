@@ -56,7 +56,7 @@ def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
 
 
 def _read_denial(request: Request) -> ErrorCode:
-    return request.rights.denied(Operation.READ, ResourceType.GROUP, request.body.group_id)
+    return request.rights.check_code(Operation.READ, ResourceType.GROUP, request.body.group_id)
 
 
 #: The first versions of JoinGroup in which a client must know its id (KIP-394), and may skip assignments (KIP-814).
@@ -269,11 +269,11 @@ def _group_offsets(
         )
     member_id, epoch = getattr(group_item, "member_id", None), getattr(group_item, "member_epoch", -1)
     denials = {
-        topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+        topic: rights.check_code(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         for topic in dict.fromkeys(topic for topic, _ in requested or ())
     }
     try:
-        if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
+        if code := rights.check_code(Operation.DESCRIBE, ResourceType.GROUP, group):
             raise CoordinatorError(code)
         allowed = None if requested is None else [partition for partition in requested if not denials[partition[0]]]
         committed = broker.groups.offsets.fetch(group, allowed, stable=stable, member_id=member_id, epoch=epoch)
@@ -318,10 +318,10 @@ def offset_delete(request: Request, broker: Broker) -> None:
         request.respond({"error_code": code, "topics": topics})
 
     try:
-        if code := rights.denied(Operation.DELETE, ResourceType.GROUP, group):
+        if code := rights.check_code(Operation.DELETE, ResourceType.GROUP, group):
             raise CoordinatorError(code)
         for topic in request.body.topics:
-            denied = rights.denied(Operation.READ, ResourceType.TOPIC, topic.name)
+            denied = rights.check_code(Operation.READ, ResourceType.TOPIC, topic.name)
             partitions = [(topic.name, partition.partition_index) for partition in topic.partitions]
             if denied:
                 results.update(dict.fromkeys(partitions, denied))
@@ -472,7 +472,7 @@ def describe_groups(request: Request, broker: Broker) -> Fields:
 
 
 def _describe_group(request: Request, broker: Broker, name: str) -> Fields:
-    code, operations = request.rights.denied(Operation.DESCRIBE, ResourceType.GROUP, name), NO_OPERATIONS
+    code, operations = request.rights.check_code(Operation.DESCRIBE, ResourceType.GROUP, name), NO_OPERATIONS
     if request.get("include_authorized_operations", False):
         operations = request.rights.operations(ResourceType.GROUP, name)
     if code:
@@ -515,7 +515,7 @@ def delete_groups(request: Request, broker: Broker) -> None:
     if not names:
         request.respond({"results": ()})
     for name in names:
-        if code := request.rights.denied(Operation.DELETE, ResourceType.GROUP, name):
+        if code := request.rights.check_code(Operation.DELETE, ResourceType.GROUP, name):
             add(name, code)
         else:
             broker.groups.members.delete(name, partial(add, name))

@@ -32,7 +32,7 @@ from distlog.gateway.security.users_file import (
     check_name,
     secret_of_salted,
 )
-from distlog.gateway.server.fairness import share_name
+from distlog.gateway.server.fairness import owner_name
 from distlog.gateway.server.request import Request, grouped
 
 
@@ -76,7 +76,7 @@ def _refuse(request: Request, broker: Broker, fields: Fields, *, user: str, reas
     assert session.sasl is not None
     failures, host = session.sasl.failures, session.address[0]
     failures.log.note(f"{user or 'a client'} at {host}", reason)
-    request.refuse(fields, failures.note_failure(share_name(None, host), shortest_s))
+    request.refuse(fields, failures.note_failure(owner_name(None, host), shortest_s))
 
 
 #: The mechanisms by their codes: ScramMechanism of Kafka's admin client.

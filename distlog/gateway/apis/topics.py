@@ -216,7 +216,7 @@ def describe_cluster(request: Request, broker: Broker) -> Fields:
 
 
 def describe_log_dirs(request: Request, broker: Broker) -> Fields:
-    if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
+    if code := request.rights.check_code(Operation.DESCRIBE, ResourceType.CLUSTER):
         return {"error_code": code}
     topics = list(_topics_of_log_dir(request, broker))
     return {"results": [{"log_dir": broker.metadata.root.url, "topics": topics}]}
@@ -385,7 +385,7 @@ def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_on
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:
     """Answer ELECTION_NOT_NEEDED for each requested partition; as in Kafka, a request for all gets an empty list."""
-    if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
+    if code := request.rights.check_code(Operation.ALTER, ResourceType.CLUSTER):
         return {"error_code": code}
     topics = request.body.topic_partitions or ()
     partitions = dict.fromkeys((topic.topic, number) for topic in topics for number in topic.partitions)
@@ -404,7 +404,7 @@ def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:
     """Refuse the request as a whole: after an error for a partition the Java client retries for a minute."""
-    if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
+    if code := request.rights.check_code(Operation.DESCRIBE, ResourceType.CLUSTER):
         return {"error_code": code, "error_message": None}
     return {"error_code": ErrorCode.invalid_request, "error_message": "gateways have no quorum: the storage decides"}
 

@@ -42,9 +42,9 @@ def run_for_code(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
 
 
 def _denial(request: Request, transactional_id: str, group: str | None = None) -> ErrorCode:
-    code = request.rights.denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    code = request.rights.check_code(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     if not code and group is not None:
-        code = request.rights.denied(Operation.READ, ResourceType.GROUP, group)
+        code = request.rights.check_code(Operation.READ, ResourceType.GROUP, group)
     return code
 
 
@@ -64,7 +64,7 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
     if id_ is None:
         # the right to write to any topic is enough (KIP-679)
         if not rights.allows_any(Operation.WRITE, ResourceType.TOPIC):
-            code = rights.denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+            code = rights.check_code(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         if code is ErrorCode.none:
             producer = ProducerId(new_producer_id(), 0)
     elif denied := _denial(request, id_):
@@ -252,7 +252,7 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
 
 def describe_transactions(request: Request, broker: Broker) -> Fields:
     ids, rights = list(dict.fromkeys(request.body.transactional_ids)), request.rights
-    denied = {id_: rights.denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, id_) for id_ in ids}
+    denied = {id_: rights.check_code(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, id_) for id_ in ids}
     states_by_id, allowed = dict[str, TransactionState](), [id_ for id_ in ids if not denied[id_]]
 
     def read_states() -> None:

@@ -22,7 +22,7 @@ from distlog.gateway.config import GroupConfigs, GroupSettings
 from distlog.gateway.groups.classic_group import GroupPhase, OnStored
 from distlog.gateway.groups.offsets_format import (
     MEMBER_RECORD_KINDS,
-    ConsumerKey,
+    ConsumerGroupKey,
     ConsumerValue,
     CurrentAssignment,
     MemberMetadata,
@@ -66,7 +66,7 @@ class ConsumerGroup:
         #: The topics of the last assignment; None if another gateway made the assignment.
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
-        self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
+        self._changes: dict[ConsumerGroupKey, ConsumerValue | None] = {}
         #: True after a failed store: all records are written again, since the log may lack changes.
         self._rewrites_all = False
         #: The callbacks of the last store in flight; None if there is none.
@@ -294,7 +294,7 @@ class ConsumerGroup:
         self._change(RecordKind.CURRENT, assignment, member.id)
 
     def _change(self, kind: RecordKind, value: ConsumerValue | None, member: str = "") -> None:
-        self._changes[ConsumerKey(self.id, kind, member)] = value
+        self._changes[ConsumerGroupKey(self.id, kind, member)] = value
 
     def _store(self, on_stored: OnStored = lambda code: None) -> None:
         """Store the changes since the last call; or everything, if an earlier store has failed."""
@@ -324,15 +324,15 @@ class ConsumerGroup:
 
         self._save(self.id, list(changes.items()), on_saved)
 
-    def _all_records(self) -> Iterator[tuple[ConsumerKey, ConsumerValue]]:
-        yield ConsumerKey(self.id, RecordKind.EPOCH), self.epoch
-        yield ConsumerKey(self.id, RecordKind.TARGET_EPOCH), self.target_epoch
+    def _all_records(self) -> Iterator[tuple[ConsumerGroupKey, ConsumerValue]]:
+        yield ConsumerGroupKey(self.id, RecordKind.EPOCH), self.epoch
+        yield ConsumerGroupKey(self.id, RecordKind.TARGET_EPOCH), self.target_epoch
         for member in self.members.values():
-            yield ConsumerKey(self.id, RecordKind.MEMBER, member.id), member.metadata
-            yield ConsumerKey(self.id, RecordKind.TARGET, member.id), self.target.get(member.id, frozenset())
-            yield ConsumerKey(self.id, RecordKind.CURRENT, member.id), member.current
+            yield ConsumerGroupKey(self.id, RecordKind.MEMBER, member.id), member.metadata
+            yield ConsumerGroupKey(self.id, RecordKind.TARGET, member.id), self.target.get(member.id, frozenset())
+            yield ConsumerGroupKey(self.id, RecordKind.CURRENT, member.id), member.current
 
-    def restore(self, records: Mapping[ConsumerKey, ConsumerValue]) -> None:
+    def restore(self, records: Mapping[ConsumerGroupKey, ConsumerValue]) -> None:
         """Restore stored records; sessions begin now. A member without a stored assignment gets an empty one."""
         self.phase_since_ms, self._topics = -1, None
         for key, value in records.items():
@@ -341,11 +341,11 @@ class ConsumerGroup:
             elif key.kind is RecordKind.TARGET_EPOCH and isinstance(value, int):
                 self.target_epoch = value
             elif key.kind is RecordKind.TARGET and isinstance(value, frozenset):
-                self.target[key.member] = value
+                self.target[key.member_id] = value
             elif isinstance(value, MemberMetadata):
-                current = records.get(ConsumerKey(self.id, RecordKind.CURRENT, key.member))
+                current = records.get(ConsumerGroupKey(self.id, RecordKind.CURRENT, key.member_id))
                 assignment = current if isinstance(current, CurrentAssignment) else _NO_ASSIGNMENT
-                member = self.members[key.member] = ConsumerMember(key.member, value, assignment)
+                member = self.members[key.member_id] = ConsumerMember(key.member_id, value, assignment)
                 member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
                 if assignment.state is MemberState.UNREVOKED_PARTITIONS:
                     member.revoke_by = self.clock() + value.rebalance_timeout_ms
@@ -354,7 +354,7 @@ class ConsumerGroup:
         """Tombstones for all records of a group without members."""
         # `_drop_member` has noted tombstones of former members, which may not be stored yet
         tombstones = (key for key, value in self._changes.items() if value is None)
-        epochs = (ConsumerKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
+        epochs = (ConsumerGroupKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
         return [(key, None) for key in (*tombstones, *epochs)]
 
     @property
@@ -450,7 +450,7 @@ class Subscriptions:
 #: The assignment of a new member.
 _NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
 
-ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
+ConsumerChanges = Sequence[tuple[ConsumerGroupKey, ConsumerValue | None]]
 #: Stores records of a group and calls back, at once or later; raises nothing.
 SaveConsumers = Callable[[str, ConsumerChanges, OnStored], None]
 

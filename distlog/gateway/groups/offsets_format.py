@@ -1,10 +1,10 @@
 """The records of `__consumer_offsets`, in Kafka's formats.
 
-Source: Kafka's messages GroupMetadataKey and GroupMetadataValue (version 3 is written, for brokers from 2.3 on;
-versions 0 to 3 are read). For groups of the newer protocol (KIP-848), in version 0: ConsumerGroupMetadata,
-ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and
-ConsumerGroupCurrentMemberAssignment. Records of other kinds are left as they are.
-`core.read.kafka_offsets` has the committed offsets.
+A classic group has one record: Kafka's messages GroupMetadataKey and GroupMetadataValue. Version 3 is written, which
+brokers read since 2.3; versions 0 to 3 are read. A consumer group (of the newer protocol, KIP-848) has several kinds
+of records, in version 0: ConsumerGroupMetadata, ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata,
+ConsumerGroupTargetAssignmentMember and ConsumerGroupCurrentMemberAssignment. Records of other kinds are left as they
+are. The format of committed offsets is in `core.read.kafka_offsets`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from distlog.core.read.kafka_offsets import (
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
 from distlog.gateway.protocol.messages import uvarint
 
-
-@dataclass(frozen=True, slots=True)
-class GroupKey:
-    group: str
-
-
 #: A partition: the id of its topic, and its number.
 TopicIdPartition = tuple[uuid.UUID, int]
 
 
+@dataclass(frozen=True, slots=True)
+class ClassicGroupKey:
+    group: str
+
+
 class RecordKind(IntEnum):
-    """The records of a group, by the versions of their keys."""
+    """The kinds of records of a consumer group; the number is the version of the key."""
 
     EPOCH = 3
     MEMBER = 5
@@ -49,20 +48,21 @@ class RecordKind(IntEnum):
     CURRENT = 8
 
 
-#: The kinds of records that a group has for each member.
+#: The kinds of records that a consumer group has for each member.
 MEMBER_RECORD_KINDS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerKey:
+class ConsumerGroupKey:
     group: str
     kind: RecordKind
-    member: str = ""
+    #: Empty if the kind is not in MEMBER_RECORD_KINDS.
+    member_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """The heartbeat fields of a member, as they were sent last. `pattern` is a regular expression of topic names."""
+    """The fields of a member's last heartbeats. `pattern` is a regular expression of topic names."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -75,7 +75,7 @@ class MemberMetadata:
 
 
 class MemberState(IntEnum):
-    """The step of a member on its way to its target, by Kafka's numbers."""
+    """The step of a member on its way to its target assignment, by Kafka's numbers."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -93,11 +93,13 @@ class CurrentAssignment:
     revoking: frozenset[TopicIdPartition]
 
 
-#: An epoch; or the metadata, the target or the current assignment of a member.
+#: An epoch; or the metadata, the target assignment or the current assignment of a member.
 ConsumerValue = int | MemberMetadata | frozenset[TopicIdPartition] | CurrentAssignment
 #: A key and its new value; None deletes it.
 GroupChange = (
-    tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None] | tuple[ConsumerKey, ConsumerValue | None]
+    tuple[OffsetKey, Position | None]
+    | tuple[ClassicGroupKey, GroupRecord | None]
+    | tuple[ConsumerGroupKey, ConsumerValue | None]
 )
 
 
@@ -110,50 +112,52 @@ class PendingOffset:
     position: Position
 
 
-#: The version of the key of a classic group, and the newest one of its value.
-_GROUP_KEY, _VALUE_VERSION = 2, 3
+#: The versions of a classic group's record: of its key, and of its value as written.
+_CLASSIC_KEY_VERSION, _CLASSIC_VALUE_VERSION = 2, 3
 
 
 def _blob(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
-def encode_key(key: OffsetKey | GroupKey | ConsumerKey) -> bytes:
+def encode_key(key: OffsetKey | ClassicGroupKey | ConsumerGroupKey) -> bytes:
     if isinstance(key, OffsetKey):
         return encode_offset_key(key)
-    if isinstance(key, GroupKey):
-        return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
+    if isinstance(key, ClassicGroupKey):
+        return struct.pack(">h", _CLASSIC_KEY_VERSION) + text_field(key.group)
     data = struct.pack(">h", key.kind) + text_field(key.group)
-    return data + text_field(key.member) if key.kind in MEMBER_RECORD_KINDS else data
+    return data + text_field(key.member_id) if key.kind in MEMBER_RECORD_KINDS else data
 
 
-def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
+def decode_key(data: bytes) -> OffsetKey | ClassicGroupKey | ConsumerGroupKey | None:
     """The key of a record; None for a record of another kind. Raises CorruptRecordError."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
     version = reader.number(">h")
-    if version == _GROUP_KEY:
-        return GroupKey(reader.text())
+    if version == _CLASSIC_KEY_VERSION:
+        return ClassicGroupKey(reader.text())
     if version not in set(RecordKind):
+        # the key of a committed offset, or of a kind that is left as it is
         return decode_offset_key(data)
     kind = RecordKind(version)
-    return ConsumerKey(reader.text(), kind, reader.text() if kind in MEMBER_RECORD_KINDS else "")
+    return ConsumerGroupKey(reader.text(), kind, reader.text() if kind in MEMBER_RECORD_KINDS else "")
 
 
 def encode_group(record: GroupRecord) -> bytes:
-    head = struct.pack(">h", _VALUE_VERSION) + text_field(record.protocol_type) + struct.pack(">i", record.generation)
-    names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.phase_since_ms)
-    fields = [struct.pack(">i", len(record.members))]
+    fields = [struct.pack(">h", _CLASSIC_VALUE_VERSION), text_field(record.protocol_type)]
+    fields += struct.pack(">i", record.generation), text_field(record.protocol), text_field(record.leader)
+    fields.append(struct.pack(">qi", record.phase_since_ms, len(record.members)))
     for member in record.members:
         fields += map(text_field, (member.id, member.instance_id, member.client_id, member.client_host))
         fields.append(struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms))
         fields += _blob(member.subscription), _blob(member.assignment)
-    return head + names + b"".join(fields)
+    return b"".join(fields)
 
 
 def decode_group(group: str, data: bytes) -> GroupRecord | None:
+    """The value of a classic group's record; None in an unknown version. Raises CorruptRecordError."""
     reader = FieldReader(data, "a group", OFFSETS_TOPIC)
     version = reader.number(">h")
-    if not 0 <= version <= _VALUE_VERSION:
+    if not 0 <= version <= _CLASSIC_VALUE_VERSION:
         return None
     return GroupRecord(
         group=group,
@@ -167,14 +171,15 @@ def decode_group(group: str, data: bytes) -> GroupRecord | None:
 
 
 def _member(reader: FieldReader, version: int) -> MemberRecord:
-    id, instance = reader.text(), reader.nullable_text() if version > 2 else None
+    member_id = reader.text()
+    instance_id = reader.nullable_text() if version > 2 else None
     client_id, client_host = reader.text(), reader.text()
-    # version 0 has only the session timeout
+    # version 0 has one timeout for both
     rebalance_timeout_ms = reader.number(">i")
     session_timeout_ms = reader.number(">i") if version > 0 else rebalance_timeout_ms
     return MemberRecord(
-        id=id,
-        instance_id=instance,
+        id=member_id,
+        instance_id=instance_id,
         client_id=client_id,
         client_host=client_host,
         rebalance_timeout_ms=rebalance_timeout_ms,
@@ -184,29 +189,31 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
     )
 
 
-#: A value of the newer protocol begins with its version, and ends with its number of tagged fields.
-_VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
+#: A value in a consumer group's record begins with its version (0), and ends with its number of tagged fields.
+_CONSUMER_VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
 
 
 def encode_consumer_value(value: ConsumerValue) -> bytes:
     if isinstance(value, int):
-        return _VERSION + struct.pack(">i", value) + _NO_TAGS
-    if isinstance(value, frozenset):
-        return _VERSION + _encode_partitions(value) + _NO_TAGS
-    if isinstance(value, CurrentAssignment):
-        head = struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
-        return _VERSION + head + _encode_partitions(value.assigned) + _encode_partitions(value.revoking) + _NO_TAGS
-    names = value.instance_id, value.rack_id, value.client_id, value.client_host
-    topics = _size(len(value.topics)) + b"".join(map(_text, value.topics))
-    end = struct.pack(">i", value.rebalance_timeout_ms) + _text(value.assignor) + _NO_TAGS
-    return _VERSION + b"".join(map(_text, names)) + topics + _text(value.pattern) + end
+        fields = [struct.pack(">i", value)]
+    elif isinstance(value, frozenset):
+        fields = [_encode_partitions(value)]
+    elif isinstance(value, CurrentAssignment):
+        fields = [struct.pack(">iib", value.epoch, value.previous_epoch, value.state)]
+        fields += _encode_partitions(value.assigned), _encode_partitions(value.revoking)
+    else:
+        fields = [*map(_text, (value.instance_id, value.rack_id, value.client_id, value.client_host))]
+        fields += _length(len(value.topics)), *map(_text, value.topics)
+        fields += _text(value.pattern), struct.pack(">i", value.rebalance_timeout_ms), _text(value.assignor)
+    return _CONSUMER_VERSION + b"".join(fields) + _NO_TAGS
 
 
 def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None:
-    """The value of a record; None in an unknown version. Raises CorruptRecordError."""
+    """The value of a consumer group's record; None in an unknown version. Raises CorruptRecordError."""
     reader = FieldReader(data, "a group", OFFSETS_TOPIC)
     if reader.number(">h") != 0:
         return None
+    # after the version, lengths are varints (KIP-482)
     reader.is_flexible = True
     if kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH):
         return reader.number(">i")
@@ -231,32 +238,36 @@ def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None
     )
 
 
-def _size(count: int) -> bytes:
-    """A length in the newer protocol: a varint of one more, so that 0 means null (KIP-482)."""
+def _length(count: int) -> bytes:
+    """A varint of the next number, since 0 stands for null (KIP-482)."""
     return uvarint(count + 1)
 
 
 def _text(value: str | None) -> bytes:
-    data = b"" if value is None else value.encode("utf-8")
-    return _size(-1) if value is None else _size(len(data)) + data
+    if value is None:
+        return _length(-1)
+    data = value.encode("utf-8")
+    return _length(len(data)) + data
 
 
 def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
     by_topic = groupby(sorted(partitions), itemgetter(0))
     topics = [(topic, [number for _, number in topic_partitions]) for topic, topic_partitions in by_topic]
-    fields = [_size(len(topics))]
+    fields = [_length(len(topics))]
     for topic, numbers in topics:
-        fields += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
+        fields += topic.bytes, _length(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
     return b"".join(fields)
 
 
 def _read_partitions(reader: FieldReader) -> frozenset[TopicIdPartition]:
     partitions = set[TopicIdPartition]()
+    # a null list (-1) is like an empty one
     for _ in range(reader.count()):
         topic = uuid.UUID(bytes=reader.read(16))
         count = reader.count()
         if count < 0:
-            raise CorruptRecordError(f"cannot read a group of {OFFSETS_TOPIC}: partitions are missing")
+            text = f"cannot read a group of {OFFSETS_TOPIC}: the list of partitions of a topic is null"
+            raise CorruptRecordError(f"{text}; restore {OFFSETS_TOPIC} from a copy")
         partitions.update((topic, number) for number in struct.unpack(f">{count}i", reader.read(4 * count)))
         reader.skip_tags()
     return frozenset(partitions)

@@ -43,9 +43,9 @@ from distlog.gateway.cluster import InternalTopicCompaction, Leadership
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.classic_group import GroupRecord, OnStored
 from distlog.gateway.groups.offsets_format import (
+    ClassicGroupKey,
     ConsumerValue,
     GroupChange,
-    GroupKey,
     PendingOffset,
     decode_consumer_value,
     decode_group,
@@ -355,7 +355,7 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
     if subject is not None and value is not None:
         if isinstance(subject, OffsetKey):
             decoded = decode_position(value)
-        elif isinstance(subject, GroupKey):
+        elif isinstance(subject, ClassicGroupKey):
             decoded = decode_group(subject.group, value)
         else:
             decoded = decode_consumer_value(subject.kind, value)

@@ -21,10 +21,10 @@ from distlog.gateway.config import GroupConfigs, GroupSettings
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, OnStored
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_format import (
-    ConsumerKey,
+    ClassicGroupKey,
+    ConsumerGroupKey,
     ConsumerValue,
     GroupChange,
-    GroupKey,
     PendingOffset,
     RecordKind,
 )
@@ -160,15 +160,15 @@ class GroupRegistry(CoordinatedEntries[Group]):
 
     def load(self, changes: Iterable[GroupChange | PendingOffset]) -> None:
         """Load stored groups. The sessions of their members begin now."""
-        values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
-        consumer_groups: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
+        values: dict[OffsetKey | ClassicGroupKey, Position | GroupRecord] = {}
+        consumer_groups: dict[str, dict[ConsumerGroupKey, ConsumerValue]] = {}
         pending = list[PendingOffset]()
         for change in changes:
             if isinstance(change, PendingOffset):
                 pending.append(change)
                 continue
             key, value = change
-            is_consumer = isinstance(key, ConsumerKey)
+            is_consumer = isinstance(key, ConsumerGroupKey)
             records: dict[Any, Any] = consumer_groups.setdefault(key.group, {}) if is_consumer else values
             if value is None:
                 records.pop(key, None)
@@ -233,7 +233,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
             clock=self.clock,
             wall_clock=self.wall_clock,
             new_id=self._new_id,
-            save=lambda record, on_stored: self._store(name, [(GroupKey(name), record)], on_stored),
+            save=lambda record, on_stored: self._store(name, [(ClassicGroupKey(name), record)], on_stored),
         )
 
     def _new_consumer_group(self, name: str) -> ConsumerGroup:
@@ -263,14 +263,14 @@ class GroupRegistry(CoordinatedEntries[Group]):
             raise CoordinatorError(ErrorCode.group_id_not_found)
         if not joins:
             raise CoordinatorError(ErrorCode.unknown_member_id)
-        self.store.store(membership.id, [(GroupKey(membership.id), None)], lambda code: None)
+        self.store.store(membership.id, [(ClassicGroupKey(membership.id), None)], lambda code: None)
         consumer_group = group.membership = self._new_consumer_group(membership.id)
         return consumer_group
 
     def delete(self, group: Group, on_stored: OnStored) -> None:
         """Delete a group without members, and its offsets; the caller holds its lock."""
         membership, offsets = group.membership, group.offsets
-        deletions: Sequence[GroupChange] = [(GroupKey(membership.id), None)]
+        deletions: Sequence[GroupChange] = [(ClassicGroupKey(membership.id), None)]
         if isinstance(membership, ConsumerGroup):
             deletions = membership.deletions()
         # before the removal, so that a client that creates the group again stores its records after the deletions

@@ -24,7 +24,8 @@ class InvalidRequestError(CorruptionError):
     """The bytes of a request do not follow Kafka's protocol: the connection must end."""
 
 
-_BAD_CLIENT = "the client has a bug, or sends another version than it says"
+#: The cause of a malformed request, for error messages.
+BAD_CLIENT = "the client has a bug, or sends another version than it says"
 
 # All schemas are in one file: importing kio's classes of one version takes ms, for which a request would wait.
 
@@ -133,8 +134,9 @@ def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible
         is_array, kind, message = kind.endswith("[]"), kind.removesuffix("[]"), None
         if kind not in FIXED and kind not in EMPTY_VALUES:
             message, kind = _message(kind, lines, depth + 1, version, is_flexible), ""
+        # the options since, until and null are versions of the message
         if options.get("since", 0) <= version <= options.get("until", version):
-            is_nullable = version >= options.get("null", version + 1)
+            is_nullable = "null" in options and version >= options["null"]
             default = options.get("default", empty_value(kind, is_array=is_array))
             fields.append(SchemaField(field_name, kind, message, is_array, is_nullable, options.get("tag"), default))
     return MessageSchema(name, is_flexible, tuple(fields))
@@ -163,6 +165,9 @@ COPIED_BYTES = 1 << 14
 #: The bytes of an id, and the most bytes of a varint of 32 bits.
 _UUID_BYTES, _UVARINT_BYTES = 16, 5
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+#: The format of a RequestHead.
+_HEAD = struct.Struct(">hhi")
+#: Decodes a memoryview, which has no `decode`.
 _UTF_8 = partial(str, encoding="utf-8")
 #: The byte before a nullable message that is present (KIP-893), and the byte of one that is null.
 _PRESENT, _ABSENT = b"\x01", b"\xff"
@@ -177,11 +182,12 @@ class ItemBudget:
     def charge(self, count: int, min_bytes: int, remaining_bytes: int) -> None:
         """Count items of at least `min_bytes`; raises InvalidRequestError for too many, or too few bytes for them."""
         if count * min_bytes > remaining_bytes:
-            text = "a request claims more items than it has bytes for"
+            text = f"a request claims more items than it has bytes for: {BAD_CLIENT}"
             raise InvalidRequestError(text, items=count, bytes=remaining_bytes)
         self._remaining -= count
         if self._remaining < 0:
-            raise InvalidRequestError("a request has too many items", most=MAX_ITEMS)
+            text = "a request has too many items: request fewer topics, partitions or resources at once"
+            raise InvalidRequestError(text, most=MAX_ITEMS)
 
 
 #: Reads a message at a position; returns the message and its end.
@@ -202,11 +208,10 @@ def message_reader(message: MessageSchema) -> MessageReader:
             for step in steps:
                 position = step(values, data, position, budget)
         except (IndexError, struct.error):
-            raise InvalidRequestError(
-                f"a request ends within {message.name}: {_BAD_CLIENT}", size=len(data)
-            ) from None
+            raise InvalidRequestError(f"a request ends within {message.name}: {BAD_CLIENT}", size=len(data)) from None
         except UnicodeDecodeError:
-            raise InvalidRequestError("a text of a request is not UTF-8", part=message.name) from None
+            text = f"a text of a request is not UTF-8: {BAD_CLIENT}"
+            raise InvalidRequestError(text, part=message.name) from None
         return make(values), position
 
     return read
@@ -218,7 +223,8 @@ def client_id_and_end(frame: memoryview) -> tuple[str, int]:
     try:
         position = _read_client_id(values, frame, _HEAD.size, ItemBudget())
     except (struct.error, UnicodeDecodeError):
-        raise InvalidRequestError("a request has a malformed head", size=len(frame)) from None
+        text = f"the client id in a request's head cannot be read: {BAD_CLIENT}"
+        raise InvalidRequestError(text, size=len(frame)) from None
     return values[0] or "", position
 
 
@@ -226,7 +232,7 @@ def skip_tags(data: memoryview, position: int, budget: ItemBudget) -> int:
     try:
         return _read_tags((), ())([], data, position, budget)
     except IndexError:
-        raise InvalidRequestError(f"a request ends within its head: {_BAD_CLIENT}", size=len(data)) from None
+        raise InvalidRequestError(f"a request ends within its head: {BAD_CLIENT}", size=len(data)) from None
 
 
 def _in_order(message: MessageSchema) -> list[SchemaField]:
@@ -298,23 +304,26 @@ def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -
 def _read_sized(
     make: Callable[[memoryview], Any], length: struct.Struct | None, name: str, *, is_nullable: bool
 ) -> _StepReader:
-    """Read a text, or bytes, after a `length`; without one, after a compact length, which often has one byte."""
+    """Read a text, or bytes, after a `length`; if `length` is None, after a compact length (a varint, KIP-482)."""
     unpack, length_size = (None, 0) if length is None else (length.unpack_from, length.size)
 
     def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
-        size: int
+        # a call of a _LengthReader would take longer than the rest
         if unpack is not None:
-            (size,), position = unpack(data, position), position + length_size
+            (size,) = unpack(data, position)
+            position += length_size
+        elif data[position] < 0x80:
+            size = data[position] - 1
+            position += 1
         else:
-            size, position = data[position] - 1, position + 1
-            if size >= 0x7F:
-                size, position = _compact_length(data, position - 1)
-        end = position + size
+            size, position = _compact_length(data, position)
+        end: int = position + size
         if size < 0:
             values.append(None if is_nullable else _refuse_null(name))
             return position
         if end > len(data):
-            raise InvalidRequestError("a field claims more bytes than there are", field=name, size=size)
+            text = f"a field of a request claims more bytes than the request has: {BAD_CLIENT}"
+            raise InvalidRequestError(text, field=name, size=size)
         values.append(make(data[position:end]))
         return end
 
@@ -325,12 +334,13 @@ _read_client_id = _read_sized(_UTF_8, _INT16, "client_id", is_nullable=True)
 
 
 def _refuse_null(name: str) -> NoReturn:
-    raise InvalidRequestError(f"a field of a request must not be null: {_BAD_CLIENT}", field=name)
+    raise InvalidRequestError(f"a field of a request must not be null: {BAD_CLIENT}", field=name)
 
 
 def _read_uuid(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
     raw = bytes(data[position : position + _UUID_BYTES])
     if len(raw) < _UUID_BYTES:
+        # message_reader raises an InvalidRequestError instead
         raise IndexError
     values.append(uuid.UUID(bytes=raw) if any(raw) else None)
     return position + _UUID_BYTES
@@ -406,15 +416,21 @@ def _min_bytes(field: SchemaField, is_flexible: bool) -> int:
         return _min_message_bytes(field.message)
     if field.kind in FIXED:
         return struct.calcsize(">" + FIXED[field.kind])
-    return _UUID_BYTES if field.kind == "uuid" else 1 if is_flexible else 2 if field.kind == "string" else 4
+    if field.kind == "uuid":
+        return _UUID_BYTES
+    # the length of a text, or of bytes
+    if is_flexible:
+        return 1
+    return (_INT16 if field.kind == "string" else _INT32).size
 
 
 def _min_message_bytes(message: MessageSchema) -> int:
     def min_bytes(field: SchemaField) -> int:
         if field.is_array:
-            return 1 if message.is_flexible else 4
+            return 1 if message.is_flexible else _INT32.size
         return 1 if field.is_nullable and field.message else _min_bytes(field, message.is_flexible)
 
+    # a flexible message ends with its number of tagged fields
     return max(sum(min_bytes(field) for field in message.fields if field.tag is None) + message.is_flexible, 1)
 
 
@@ -435,12 +451,14 @@ def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _S
             size, position = _uvarint(data, position)
             end = position + size
             if end > len(data):
-                raise InvalidRequestError("a tagged field claims more bytes than there are", tag=tag, size=size)
+                text = f"a tagged field of a request claims more bytes than the request has: {BAD_CLIENT}"
+                raise InvalidRequestError(text, tag=tag, size=size)
             if tag in tagged:
                 index, read = tagged[tag]
                 value: list[Any] = []
                 if read(value, data[:end], position, budget) != end:
-                    raise InvalidRequestError("a tagged field has another size than it claims", tag=tag, size=size)
+                    text = f"a tagged field of a request has another size than it claims: {BAD_CLIENT}"
+                    raise InvalidRequestError(text, tag=tag, size=size)
                 values[index] = value[0]
             position = end
         return position
@@ -474,7 +492,7 @@ def _uvarint(data: memoryview, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise InvalidRequestError("a number of a request has too many bytes", position=position)
+    raise InvalidRequestError(f"a number of a request has too many bytes: {BAD_CLIENT}", position=position)
 
 
 class ChunkWriter:
@@ -482,6 +500,7 @@ class ChunkWriter:
 
     def __init__(self) -> None:
         self.chunks = list[ResponseChunk]()
+        #: Small chunks that follow the last one of `chunks`.
         self.small = bytearray()
 
     def put(self, data: ResponseChunk) -> None:
@@ -640,8 +659,6 @@ def uvarint(value: int) -> bytes:
     return bytes(data)
 
 
-#: The format of a RequestHead.
-_HEAD = struct.Struct(">hhi")
 PRODUCE_KEY = 0
 #: The largest request without records: many small fields cost thirty times their size, and seconds.
 LARGEST_OTHER_BYTES = 4 << 20
@@ -664,14 +681,15 @@ class ParsedRequest(NamedTuple):
 
 def read_head(frame: memoryview) -> RequestHead:
     if len(frame) < _HEAD.size:
-        raise InvalidRequestError("a request is too short to have a header", size=len(frame))
+        raise InvalidRequestError(f"a request is too short to have a header: {BAD_CLIENT}", size=len(frame))
     return RequestHead(*_HEAD.unpack_from(frame))
 
 
 def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
     """Parse a request. Raises InvalidRequestError. As in Kafka, bytes after its end are ignored."""
     if len(frame) > LARGEST_OTHER_BYTES and head.api_key != PRODUCE_KEY:
-        raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
+        text = "a request without records is too large: request fewer topics, partitions or resources at once"
+        raise InvalidRequestError(text, api_key=head.api_key, size=len(frame), largest=LARGEST_OTHER_BYTES)
     is_head_flexible, read_body = _reader(head.api_key, head.api_version)
     budget = ItemBudget(most_items)
     try:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from distlog.core.errors import DistlogError
 from distlog.core.log.partition_log import SHORT_WAIT_S
-from distlog.gateway.server.fairness import CpuUse, change_count
+from distlog.gateway.server.fairness import CpuShare, change_count
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import Partition, VisibleEnd
 
@@ -26,6 +26,8 @@ _MIN_BYTES = 64 << 10
 
 
 class FetchMemory:
+    """`limit` bytes for the records of fetches, until their clients have received the responses."""
+
     def __init__(self, limit: int) -> None:
         self._limit, self.used, self._lock = limit, 0, threading.Lock()
 
@@ -154,6 +156,7 @@ class DelayedFetch(DelayedOperation):
     #: The requested partitions, by the topic's name or id and the partition's number.
     partitions: Mapping[tuple[str | uuid.UUID, int], Any]
     missing: int = 0
+    #: The ends of the partitions when the fetch was read, up to which no record is new.
     visible_ends: dict[Partition, VisibleEnd] = field(default_factory=dict)
     #: The partitions whose appends wake the fetch; none if the client watches too many.
     watched: tuple[Partition, ...] = ()
@@ -193,8 +196,10 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     def __init__(self, handle_again: Callable[[Request], None], refresh_ms: int) -> None:
         super().__init__("delayed-fetches", handle_again, _CHECK_S, _MAX_CHECK_PAUSE_S)
         self._refresh_ms = refresh_ms
+        # the fetches that watch a partition: from their wait until they are read again
         self._by_partition: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
-        self._watched = Counter[CpuUse]()
+        # by owner: the number of partitions that the owner's fetches watch
+        self._watched = Counter[CpuShare]()
 
     def wait(self, fetch: DelayedFetch) -> bool:
         """Let a fetch wait; returns False if there are enough records already, or its time is over."""
@@ -220,18 +225,20 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     def on_append(self, partition: Partition) -> None:
         if partition not in self._by_partition:
             return
-        ends, fetches_of_share, waiting = cache(_visible_end), Counter[CpuUse](), list[DelayedFetch]()
+        fetches_of_share, waiting = Counter[CpuShare](), list[DelayedFetch]()
         with self._lock:
             for fetch in self._by_partition.get(partition, ()):
                 fetches_of_share[fetch.request.share] += 1
                 if fetch.is_waiting and fetches_of_share[fetch.request.share] <= _MAX_WOKEN:
                     waiting.append(fetch)
+        ends = cache(_visible_end)
         self._wake([fetch for fetch in waiting if fetch.is_complete(ends, [partition])])
 
     def _watch(self, fetch: DelayedFetch) -> None:
-        remaining, owner = _MAX_WATCHED - self._watched.total(), _owner(fetch)
+        owner = _owner(fetch)
+        watched_by_others = self._watched.total() - self._watched[owner]
         # a client may watch half of the partitions that other clients leave
-        if self._watched[owner] + len(fetch.visible_ends) > (remaining + self._watched[owner]) // 2:
+        if self._watched[owner] + len(fetch.visible_ends) > (_MAX_WATCHED - watched_by_others) // 2:
             return
         fetch.watched = tuple(fetch.visible_ends)
         self._watched[owner] += len(fetch.watched)
@@ -253,7 +260,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         )
 
 
-def _owner(fetch: DelayedFetch) -> CpuUse:
+def _owner(fetch: DelayedFetch) -> CpuShare:
     share = fetch.request.share
     return share.parent or share
 
@@ -266,7 +273,7 @@ _APPEND_CHECK_S, _MAX_APPEND_PAUSE_S = 0.005, 0.1
 
 @dataclass(slots=True, eq=False)
 class DelayedAppend(DelayedOperation):
-    """A produce request that waits for one lock in each partition of `locks`: True is the flush lock."""
+    """A produce request that waits for a lock in each partition: of flushes (True), or of direct appends (False)."""
 
     #: True if the request is appended even after its client has disconnected.
     is_needed: bool

@@ -1,4 +1,8 @@
-"""Fair shares of clients: time of the CPU, quotas (KIP-13, KIP-55, KIP-124), and memory of requests."""
+"""Fair shares of clients: time of the CPU, quotas (KIP-13, KIP-55, KIP-124), and memory of requests.
+
+A client belongs to an owner: its user or, without a login, its address. CPU time is divided among the active owners
+first, then among the client ids of each owner.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-# A use is CPU time that decays by half in each half-life: old work is forgotten, and idle time gains nothing.
+# A use is a sum of CPU seconds that decays by half in each half-life: old work is forgotten, and idle time is not
+# saved for later.
 
-#: A client without a user is identified by its address; with IPv6 by its network, with a prefix of this length.
+#: With IPv6, a client chooses among the addresses of its network, whose prefix has this length.
 _IPV6_PREFIX = 64
 _HALF_LIFE_S = 1.0
-#: The number of CPUs that a client keeps busy if its use stays at one second (ln 2 / half-life).
+#: The number of CPUs that a client keeps busy if its use stays at one second: ln 2 / half-life.
 _CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
 #: How long a client counts as active after a request: in this time, other clients must leave room for it.
 _ACTIVE_S = 0.5
-#: The largest use: even a client that used all the time for long waits at most a second.
+#: The largest use, of 0.8 CPUs: so a client that used all the time for minutes soon has its turn again.
 _MAX_USE_S = 0.8 / _CPUS_PER_USE
-#: A share with less use is idle.
-_NO_USE_S = 1e-6
+#: A share whose use has decayed to this is idle.
+_IDLE_USE_S = 1e-6
 #: Idle shares are forgotten when this many exist, or twice as many as the active ones.
 _MANY_SHARES = 1000
 #: Longer client ids are cut: without a login, a client may send ids of 32 KiB.
@@ -31,30 +36,33 @@ CountKey = TypeVar("CountKey", bound=Hashable)
 
 
 @dataclass(slots=True, eq=False)
-class CpuUse:
-    """The CPU time of an owner (a user or an address), or of one of its client ids, which counts for both."""
+class CpuShare:
+    """The use of an owner or, with the owner as `parent`, of one client id. The root's children are the owners."""
 
     name: Hashable
-    parent: CpuUse | None
-    #: The use at `active_s`, the time of the last request or of its end; and when a handler last began a request.
+    parent: CpuShare | None
+    #: The use at `active_s`, when a request of this share last arrived or ended.
     use_s: float = 0
     active_s: float = float("-inf")
+    #: When a handler last began a request of this share.
     served_s: float = float("-inf")
-    children: dict[Hashable, CpuUse] = field(default_factory=dict)
+    children: dict[Hashable, CpuShare] = field(default_factory=dict)
     #: The active children, the least recently active first.
-    active: OrderedDict[CpuUse, None] = field(default_factory=OrderedDict)
+    active: OrderedDict[CpuShare, None] = field(default_factory=OrderedDict)
 
     def use(self, now_s: float) -> float:
         return self.use_s * 0.5 ** ((now_s - self.active_s) / _HALF_LIFE_S) if self.use_s else 0
 
-    def note(self, used_s: float, now_s: float) -> None:
-        self.use_s, self.active_s = min(self.use(now_s) + used_s, _MAX_USE_S), now_s
+    def add_use(self, used_s: float, now_s: float) -> None:
+        """Add CPU time to this share and its parents, which are active from now on, even with 0."""
+        self.use_s = min(self.use(now_s) + used_s, _MAX_USE_S)
+        self.active_s = now_s
         if self.parent is not None:
             self.parent.active[self] = None
             self.parent.active.move_to_end(self)
-            self.parent.note(used_s, now_s)
+            self.parent.add_use(used_s, now_s)
 
-    def active_children(self, now_s: float) -> int:
+    def active_child_count(self, now_s: float) -> int:
         active = self.active
         while active:
             oldest = next(iter(active))
@@ -64,8 +72,8 @@ class CpuUse:
         return len(active)
 
 
-def share_name(principal: str | None, address: str) -> str:
-    """The name of a client's share: its user, or without one its address (with IPv6, its network)."""
+def owner_name(principal: str | None, address: str) -> str:
+    """The owner of a client: its user or, without a login, its address (with IPv6, its network)."""
     if principal is not None:
         return f"user {principal}"
     try:
@@ -78,44 +86,44 @@ def share_name(principal: str | None, address: str) -> str:
 
 
 def change_count(counts: Counter[CountKey], key: CountKey, amount: int) -> None:
-    """Add to a count, and forget it at 0: clients choose the keys."""
+    """Add to a count, and forget a count of 0: clients choose the keys, so zeros would fill the memory."""
     counts[key] += amount
     if not counts[key]:
         del counts[key]
 
 
-class CpuUses:
-    """The shares of all clients. `clock_s` is monotonic.
-
-    The caller holds `lock`, except for `leaves_room`, which takes it, and `share`, which needs none.
-    """
+class CpuShares:
+    """The shares of all clients. The caller holds `lock` for the methods of a CpuShare; `clock_s` is monotonic."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.clock_s, self.lock = clock_s, threading.Lock()
-        self.all = CpuUse("all", None)
-        self._count, self._forget_at = 0, _MANY_SHARES
+        self.root = CpuShare("all", None)
+        self._count, self._forget_at_count = 0, _MANY_SHARES
 
-    def share(self, owner: str, client_id: str) -> CpuUse:
-        if self._count >= self._forget_at:
+    def share(self, owner: str, client_id: str) -> CpuShare:
+        """The share of a client id; needs no lock, since only the network's thread and logins add shares."""
+        if self._count >= self._forget_at_count:
             self._forget_idle()
-        return self._child(self._child(self.all, owner), client_id[:_MAX_CLIENT_ID])
+        return self._child(self._child(self.root, owner), client_id[:_MAX_CLIENT_ID])
 
-    def leaves_room(self, share: CpuUse) -> bool:
-        """True if a client has used less than its fraction of the time, so that other active clients have theirs."""
-        now_s, fraction = self.clock_s(), _ALLOWED_FRACTION
+    def leaves_room(self, share: CpuShare) -> bool:
+        """True if the client and its owner are below their allowances; takes the lock."""
+        now_s, allowance = self.clock_s(), _ALLOWED_FRACTION
         with self.lock:
             for level in (share.parent, share):
                 assert level is not None
                 assert level.parent is not None
-                fraction /= max(level.parent.active_children(now_s) + (level not in level.parent.active), 1)
-                if level.use(now_s) * _CPUS_PER_USE > fraction:
+                # this share counts as active, since its request is about to be handled
+                active = level.parent.active_child_count(now_s) + (level not in level.parent.active)
+                allowance /= active
+                if level.use(now_s) * _CPUS_PER_USE > allowance:
                     return False
         return True
 
-    def _child(self, parent: CpuUse, name: Hashable) -> CpuUse:
+    def _child(self, parent: CpuShare, name: Hashable) -> CpuShare:
         share = parent.children.get(name)
         if share is None:
-            share = parent.children[name] = CpuUse(name, parent)
+            share = parent.children[name] = CpuShare(name, parent)
             self._count += 1
         return share
 
@@ -123,24 +131,26 @@ class CpuUses:
         """Forget idle shares; a client that sends again later starts with no use."""
         now_s = self.clock_s()
         # lists, since the thread of authentication may add a share concurrently
-        owners = list(self.all.children.values())
-        for parent in (*owners, self.all):
+        owners = list(self.root.children.values())
+        # the root is last, since an owner that still has client ids is not idle
+        for parent in (*owners, self.root):
             parent.children = {
                 child.name: child
                 for child in list(parent.children.values())
-                if child.children or child.use(now_s) > _NO_USE_S or now_s - child.active_s <= _ACTIVE_S
+                if child.children or child.use(now_s) > _IDLE_USE_S or now_s - child.active_s <= _ACTIVE_S
             }
-        self._count = len(self.all.children) + sum(len(owner.children) for owner in owners)
-        self._forget_at = max(_MANY_SHARES, 2 * self._count)
+        self._count = len(self.root.children) + sum(len(owner.children) for owner in owners)
+        self._forget_at_count = max(_MANY_SHARES, 2 * self._count)
 
 
-# The user or address with the least use is next, then its client id with the least use, then the oldest request.
+# The owner with the least use is next, then its client id with the least use, then the oldest request.
 # Threads share one interpreter, so a client that computes all the time slows down the other clients. While several
 # clients are active, a client near its allowance has one handler, and heavy clients together get a part of the time.
 
 #: The fraction of the time that all heavy clients have together.
 _HEAVY_FRACTION = 0.4
-#: A client's allowance, as a part of an equal share of the time. A client above it with waiting requests is heavy.
+#: A client's allowance, as a part of an equal share of the time. A client above its allowance with more than
+#: _FEW_WAITING requests in the queue is heavy.
 _ALLOWED_FRACTION = 0.8
 #: A client with at most this many waiting requests limits itself: it sends the next one after a response.
 _FEW_WAITING = 4
@@ -149,35 +159,38 @@ Waiting = TypeVar("Waiting")
 
 
 class FairQueue(Generic[Waiting]):
-    """Waiting items of shares, and the running ones: at most `size`. The caller has the lock."""
+    """Queued items (requests) of each share; `handlers` threads run them. The caller holds the shares' lock."""
 
-    def __init__(self, shares: CpuUses, size: int) -> None:
-        self._shares, self._size = shares, size
-        self._waiting: dict[CpuUse, dict[CpuUse, deque[Waiting]]] = {}
-        self._running = Counter[CpuUse]()
-        self._count = 0
+    def __init__(self, shares: CpuShares, handlers: int) -> None:
+        self._shares, self._handlers = shares, handlers
+        # queued items by owner and share
+        self._waiting: dict[CpuShare, dict[CpuShare, deque[Waiting]]] = {}
+        # the number of running items of each owner and of each share
+        self._running = Counter[CpuShare]()
+        self._waiting_count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self._waiting_count
 
-    def put(self, share: CpuUse, item: Waiting) -> None:
-        share.note(0, self._shares.clock_s())
+    def put(self, share: CpuShare, item: Waiting) -> None:
+        # marks the share as active
+        share.add_use(0, self._shares.clock_s())
         assert share.parent is not None
         self._waiting.setdefault(share.parent, {}).setdefault(share, deque()).append(item)
-        self._count += 1
+        self._waiting_count += 1
 
     def next(self, *, limited: bool = True) -> Waiting | None:
         """Remove and return the next item to run; None if no item may run now. If not `limited`, any item may run."""
-        now_s, root = self._shares.clock_s(), self._shares.all
-        fraction = 1 / max(root.active_children(now_s), len(self._waiting), 1)
+        now_s, root = self._shares.clock_s(), self._shares.root
+        owner_fraction = 1 / max(root.active_child_count(now_s), len(self._waiting), 1)
         for owner in self._runnable(root, self._waiting, 1.0, now_s, limited):
-            for share in self._runnable(owner, self._waiting[owner], fraction, now_s, limited):
+            for share in self._runnable(owner, self._waiting[owner], owner_fraction, now_s, limited):
                 self._running[owner] += 1
                 self._running[share] += 1
                 owner.served_s = share.served_s = now_s
                 queue = self._waiting[owner][share]
                 item = queue.popleft()
-                self._count -= 1
+                self._waiting_count -= 1
                 if not queue:
                     del self._waiting[owner][share]
                     if not self._waiting[owner]:
@@ -185,106 +198,66 @@ class FairQueue(Generic[Waiting]):
                 return item
         return None
 
-    def end(self, share: CpuUse, used_s: float) -> None:
-        share.note(used_s, self._shares.clock_s())
+    def end(self, share: CpuShare, used_s: float) -> None:
+        share.add_use(used_s, self._shares.clock_s())
         assert share.parent is not None
         for level in (share, share.parent):
             change_count(self._running, level, -1)
 
     def _runnable(
-        self, parent: CpuUse, waiting: Mapping[CpuUse, object], fraction: float, now_s: float, limited: bool
-    ) -> list[CpuUse]:
-        """The shares that may run another item, the least use first. The parent has this fraction of the time."""
+        self,
+        parent: CpuShare,
+        waiting: Mapping[CpuShare, object],
+        time_fraction: float,
+        now_s: float,
+        limited: bool,
+    ) -> list[CpuShare]:
+        """The children of `parent` among `waiting` that may run another item now, the least use first."""
         ordered = list(waiting)
         if len(ordered) > 1:
             ordered.sort(key=lambda share: (share.use(now_s), share.served_s))
         if not limited or not ordered:
             return ordered
-        active = parent.active_children(now_s) + sum(share not in parent.active for share in waiting)
+        # a share whose request waited for long is not in `active` anymore
+        active = parent.active_child_count(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
             # leaves a handler to a new client of another owner, and one to a new client id of this owner
-            reserved = 1 if parent.parent is None else 2
-            return [share for share in ordered if self._running[share] < max(self._size - reserved, 1)]
-        allowance, max_handlers = _ALLOWED_FRACTION * fraction / active, max(self._size // active, 1)
+            reserved = 1 if parent is self._shares.root else 2
+            return [share for share in ordered if self._running[share] < max(self._handlers - reserved, 1)]
+        allowance = _ALLOWED_FRACTION * time_fraction / active
+        max_handlers = max(self._handlers // active, 1)
         cpus = {share: share.use(now_s) * _CPUS_PER_USE for share in ordered}
-        heavy = {share for share in ordered if cpus[share] > allowance and self._waiting_items(share) > _FEW_WAITING}
-        has_time = sum(cpus[share] for share in heavy) < _HEAVY_FRACTION * fraction
+        heavy = {share for share in ordered if cpus[share] > allowance and self._items_of(share) > _FEW_WAITING}
+        may_run_heavy = sum(cpus[share] for share in heavy) < _HEAVY_FRACTION * time_fraction
         # a share near its allowance gets one handler at a time
         return [
             share
             for share in ordered
-            if (has_time or share not in heavy)
+            if (may_run_heavy or share not in heavy)
             and self._running[share] < (1 if cpus[share] > allowance / 2 else max_handlers)
         ]
 
-    def _waiting_items(self, share: CpuUse) -> int:
+    def _items_of(self, share: CpuShare) -> int:
+        """The number of queued items of an owner, or of one of its client ids."""
         if share in self._waiting:
             return sum(map(len, self._waiting[share].values()))
         assert share.parent is not None
         return len(self._waiting[share.parent][share])
 
 
-class Quotas:
-    """The limits of all clients and their debts, for many threads. `clock_s` is monotonic."""
-
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s, self._lock = clock_s, threading.Lock()
-        self.limits: Limits = {}
-        self._debts: dict[tuple[str, tuple[str, str]], _Debt] = {}
-
-    def set(self, limits: Limits) -> None:
-        with self._lock:
-            self.limits, self._debts = dict(limits), self._debts if limits else {}
-
-    def note(self, user: str, client_id: str, name: str, amount: float) -> None:
-        if not self.limits or amount <= 0:
-            return
-        limit, sharing = self._limit(user, client_id, name)
-        if limit is None:
-            return
-        now_s = self._clock_s()
-        per_second = limit / 100 if name == REQUEST_PERCENTAGE else limit
-        with self._lock:
-            if len(self._debts) > _MANY_DEBTS:
-                self._debts = {key: debt for key, debt in self._debts.items() if debt.left_s(now_s)}
-            debt = self._debts.setdefault((name, sharing), _Debt())
-            debt.seconds, debt.noted_s = debt.left_s(now_s) + amount / per_second, now_s
-
-    def wait_s(self, user: str, client_id: str) -> float:
-        """The seconds until the next request of a client may be read; mostly 0."""
-        return max(self._wait_s(user, client_id, name) for name in NAMES) if self.limits else 0
-
-    def _wait_s(self, user: str, client_id: str, name: str) -> float:
-        limit, sharing = self._limit(user, client_id, name)
-        if limit is None:
-            return 0
-        with self._lock:
-            debt = self._debts.get((name, sharing))
-            left_s = 0 if debt is None else debt.left_s(self._clock_s()) - _BURST_S
-        return min(max(left_s, 0), _LONGEST_S.get(name, _LONGEST_FOR_BYTES_S))
-
-    def _limit(self, user: str, client_id: str, name: str) -> tuple[float | None, tuple[str, str]]:
-        limits = self.limits
-        # clients without a login may send ids of any length: only this much is compared and kept
-        for entity, sharing in _entities(user, client_id[: MOST_NAME_BYTES + 1]):
-            limit = limits.get(entity, {}).get(name)
-            if limit is not None:
-                return limit, sharing
-        return None, ("", "")
-
-
 PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
 #: All quotas by Kafka's names: bytes in a second, and percent of the time of one handler.
 NAMES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+USER, CLIENT_ID = "user", "client-id"
 #: The longest name of a user or client id that may have a quota of its own.
-MOST_NAME_BYTES = 1 << 10
-#: Stands for all names that have no quota of their own.
+MAX_NAME_BYTES = 1 << 10
+#: The name that stands for all users, or client ids, that have no quota of their own.
 DEFAULT = None
 
 
 class Entity(NamedTuple):
-    """The clients of a quota: parts are (type, name) with the type user or client-id, sorted by type."""
+    """The clients of a quota: parts are (type, name) with the type USER or CLIENT_ID, sorted by type."""
 
     parts: tuple[tuple[str, str | None], ...]
 
@@ -293,12 +266,14 @@ class Entity(NamedTuple):
         return cls(tuple(sorted(parts.items())))
 
 
-USER, CLIENT_ID = "user", "client-id"
+#: By entity and by name of the quota.
 Limits = Mapping[Entity, Mapping[str, float]]
+#: The user and client id that share one quota; an empty name is all users, or all client ids.
+_Debtor = tuple[str, str]
 
 
-def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]]]:
-    """The entities that apply to a client, in Kafka's order, each with the clients that share its quota."""
+def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, _Debtor]]:
+    """The entities that apply to a client, in Kafka's order, each with the debtor of its quota."""
     for name in (user, DEFAULT):
         for client in (client_id, DEFAULT):
             yield Entity.of({USER: name, CLIENT_ID: client}), (user, client_id)
@@ -312,15 +287,17 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, st
 # names.
 
 _BURST_S = 1.0
-#: The longest pauses: Kafka's for the time of handlers, and for bytes one after which clients do not give up.
-_LONGEST_S = {REQUEST_PERCENTAGE: 1.0}
-_LONGEST_FOR_BYTES_S = 20.0
+#: The longest pause for the time of handlers, as in Kafka.
+_LONGEST_WAIT_S = {REQUEST_PERCENTAGE: 1.0}
+#: The longest pause for bytes: shorter than the request timeout of clients (30 s).
+_LONGEST_WAIT_FOR_BYTES_S = 20.0
 #: If there are more debts, paid debts are forgotten.
 _MANY_DEBTS = 10_000
 
 
 @dataclass(slots=True)
 class _Debt:
+    #: The time in which the quota pays off the debt, as of `noted_s`.
     seconds: float = 0
     noted_s: float = 0
 
@@ -328,7 +305,61 @@ class _Debt:
         return max(self.seconds - (now_s - self.noted_s), 0)
 
 
-#: Each request may use this much, even while large requests that never arrive hold the memory.
+class Quotas:
+    """The quotas of all clients and their debts, for many threads. `clock_s` is monotonic."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s, self._lock = clock_s, threading.Lock()
+        self.limits: Limits = {}
+        # by the name of the quota and the debtor
+        self._debts: dict[tuple[str, _Debtor], _Debt] = {}
+
+    def set(self, limits: Limits) -> None:
+        with self._lock:
+            self.limits = dict(limits)
+            if not limits:
+                self._debts = {}
+
+    def note(self, user: str, client_id: str, name: str, amount: float) -> None:
+        """Add what a client has used to the debt for the quota `name`: bytes, or seconds of a handler."""
+        if not self.limits or amount <= 0:
+            return
+        limit, debtor = self._limit_and_debtor(user, client_id, name)
+        if limit is None:
+            return
+        now_s = self._clock_s()
+        paid_per_second = limit / 100 if name == REQUEST_PERCENTAGE else limit
+        with self._lock:
+            if len(self._debts) > _MANY_DEBTS:
+                self._debts = {key: debt for key, debt in self._debts.items() if debt.left_s(now_s)}
+            debt = self._debts.setdefault((name, debtor), _Debt())
+            debt.seconds = debt.left_s(now_s) + amount / paid_per_second
+            debt.noted_s = now_s
+
+    def wait_s(self, user: str, client_id: str) -> float:
+        """The seconds until the next request of a client may be read; mostly 0."""
+        return max(self._wait_s(user, client_id, name) for name in NAMES) if self.limits else 0
+
+    def _wait_s(self, user: str, client_id: str, name: str) -> float:
+        limit, debtor = self._limit_and_debtor(user, client_id, name)
+        if limit is None:
+            return 0
+        with self._lock:
+            debt = self._debts.get((name, debtor))
+            wait_s = 0 if debt is None else debt.left_s(self._clock_s()) - _BURST_S
+        return min(max(wait_s, 0), _LONGEST_WAIT_S.get(name, _LONGEST_WAIT_FOR_BYTES_S))
+
+    def _limit_and_debtor(self, user: str, client_id: str, name: str) -> tuple[float | None, _Debtor]:
+        limits = self.limits
+        # clients without a login may send ids of any length: an id that is cut here is too long to have a quota
+        for entity, debtor in _entities(user, client_id[: MAX_NAME_BYTES + 1]):
+            limit = limits.get(entity, {}).get(name)
+            if limit is not None:
+                return limit, debtor
+        return None, ("", "")
+
+
+#: A connection may use this much, even while large requests that never arrive hold the memory.
 _ALWAYS_ADMITTED_BYTES = 64 << 10
 
 
@@ -337,32 +368,35 @@ class RequestMemory:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._owner_limit, self.used = limit, limit * 3 // 4, 0
-        # by owner: the bytes above _ALWAYS_ADMITTED_BYTES, and the number of shares with `will_release`
-        self._used_by, self._releasing = Counter[str](), Counter[str]()
+        # by owner: the bytes of its connections above _ALWAYS_ADMITTED_BYTES
+        self._large_bytes = Counter[str]()
+        # by owner: the number of its shares with `will_release`
+        self._releasing = Counter[str]()
         #: By the waiting share: the bytes that it waits for, and the callback for their grant.
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
     def next_admitted(self) -> MemoryShare | None:
         fitting = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
-        return min(fitting, key=lambda share: self._used_by[share.owner], default=None)
+        return min(fitting, key=lambda share: self._large_bytes[share.owner], default=None)
 
     def admits(self, share: MemoryShare, size: int) -> bool:
-        """True if a request may use `size` more bytes. A small request may until its owner has the maximum."""
-        is_small = share.size + size <= _ALWAYS_ADMITTED_BYTES and self._used_by[share.owner] <= self._owner_limit
+        """True if a share may use `size` more bytes. A small share may until its owner has the maximum."""
+        is_small = share.size + size <= _ALWAYS_ADMITTED_BYTES and self._large_bytes[share.owner] <= self._owner_limit
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
         """True if there is room, or no other share will release memory: then a wait would never end."""
-        # only other shares can end its wait: this one, if it is counted as one that will release memory, waits itself
+        # this share cannot end its own wait, although it may be among the shares that will release memory
         own_count = int(share.will_release and not share.releasable)
-        if self._used_by[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
+        if self._large_bytes[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
             return False
         return self.used + size <= self._limit or self._releasing.total() <= own_count
 
     def resize(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.size
-        if change := max(size - _ALWAYS_ADMITTED_BYTES, 0) - max(share.size - _ALWAYS_ADMITTED_BYTES, 0):
-            change_count(self._used_by, share.owner, change)
+        change = max(size - _ALWAYS_ADMITTED_BYTES, 0) - max(share.size - _ALWAYS_ADMITTED_BYTES, 0)
+        if change:
+            change_count(self._large_bytes, share.owner, change)
         share.size = size
         self.update_releasing(share)
 
@@ -376,10 +410,14 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """The memory of a connection, of which `releasable` bytes need no more memory before their release."""
+    """The memory of a connection's requests and responses: `size` bytes.
+
+    `releasable` bytes of them will be released even while the connection waits for more memory.
+    """
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
-        self._memory, self.owner, self.size, self.releasable = memory, owner, 0, 0
+        self._memory, self.owner = memory, owner
+        self.size = self.releasable = 0
         self.will_release = False
 
     def reserve(self, size: int, on_granted: Callable[[], None]) -> bool:

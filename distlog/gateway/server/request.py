@@ -14,6 +14,7 @@ import numpy as np
 from distlog.gateway.event_log import EventLog
 from distlog.gateway.protocol.error_codes import AccessDeniedError, RefusedError, UnknownTopicIdError, fields_or_error
 from distlog.gateway.protocol.messages import (
+    BAD_CLIENT,
     MAX_ITEMS,
     PRODUCE_KEY,
     ErrorCode,
@@ -27,18 +28,21 @@ from distlog.gateway.protocol.messages import (
 )
 from distlog.gateway.security.acls import CLUSTER_NAME, OPERATIONS, AccessLists, Operation, ResourceType
 from distlog.gateway.security.authentication import SaslExchange
-from distlog.gateway.server.fairness import CpuUse, Quotas
+from distlog.gateway.server.fairness import CpuShare, Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request, which its handler answers once, from any thread. `read` parses the bytes of `frame` into `body`."""
+    """A request, which its handler answers once, from any thread.
+
+    `read` parses the bytes of `frame` into `body`. A request of an unknown version has neither.
+    """
 
     head: RequestHead
     frame: memoryview | None
     session: ClientSession
-    share: CpuUse
+    share: CpuShare
     quotas: Quotas
     client: ClientConnection
     client_id: str = ""
@@ -81,7 +85,8 @@ class Request:
 
     def read(self, most_items: int = MAX_ITEMS) -> None:
         if self.frame is not None:
-            (self.client_id, self.body), self.frame = read_request(self.frame, self.head, most_items), None
+            self.client_id, self.body = read_request(self.frame, self.head, most_items)
+            self.frame = None
 
     def respond(self, fields: Fields | None) -> None:
         """Send the response, or nothing for None. A response that cannot be written closes the connection."""
@@ -106,7 +111,7 @@ class Request:
         self.client.allow_pipelining(self)
 
     def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
-        # a request of an unknown version, which has no body, is answered in version 0
+        # as in Kafka, ApiVersions of an unknown version, the only request without a body, is answered in version 0
         version = self.head.api_version if self.body is not None else 0
         try:
             return write_response(self.head.api_key, version, self.head.correlation_id, fields)
@@ -201,7 +206,8 @@ class Rights:
             # raises, and logs one denial for all operations
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
-    def denied(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
+    def check_code(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
+        """As `check`, but returns the code of the error, or `ErrorCode.none`, which is false."""
         try:
             self.check(operation, kind, name)
         except AccessDeniedError as error:
@@ -252,10 +258,10 @@ _LENGTH_BYTES = 4
 _FIRST_MEMORY = 64 << 10
 #: Other protocols, by the bytes with which they begin: usual mistakes in a client's settings.
 _OTHER_PROTOCOLS = {
-    b"\x16\x03": ": it is TLS, which this listener does not have",
-    b"GE": ": it is HTTP",
-    b"PO": ": it is HTTP",
-    b"HE": ": it is HTTP",
+    b"\x16\x03": "it is TLS, which this listener does not have",
+    b"GE": "it is HTTP",
+    b"PO": "it is HTTP",
+    b"HE": "it is HTTP",
 }
 _TOO_LARGE = (
     "a request is larger than socket.request.max.bytes (before authentication: sasl.server.max.receive.size): send "
@@ -270,8 +276,8 @@ class FrameReader:
         self._shared_buffer, self.max_length = shared_buffer, max_length
         # received bytes; from `_position` on, they are in no frame yet
         self._unread, self._position = b"", 0
+        # the started frame: of its bytes, `_filled` were received; reserved memory is enough for `_granted`
         self._frame: memoryview | None = None
-        # the bytes of the frame that were received, and the bytes that may be used, as memory is reserved for them
         self._filled = self._granted = 0
 
     @property
@@ -312,16 +318,22 @@ class FrameReader:
             return 0
         length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
         if not 0 < length <= self.max_length:
-            hint = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2], "")
-            text = f"a request has an invalid length{hint}" if hint or length <= 0 else _TOO_LARGE
+            protocol = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2])
+            if protocol is not None:
+                text = f"a request has an invalid length: {protocol}"
+            else:
+                text = f"a request has an invalid length: {BAD_CLIENT}" if length <= 0 else _TOO_LARGE
             raise InvalidRequestError(text, length=length, largest=self.max_length)
-        payload, self._position = self._unread[start : start + length], start + length
+        payload = self._unread[start : start + length]
+        self._position = start + length
         if self.unframed < _LENGTH_BYTES:
+            # no other frame is in the buffer: free it
             self._unread, self._position = self._unread[self._position :], 0
         self._filled, self._granted = len(payload), 0
         if self._filled == length:
             self._frame = memoryview(payload)
         else:
+            # not a bytearray, which would be filled with zeros: the system gives a page when its bytes arrive
             self._frame = np.empty(length, np.uint8).data
             self._frame[: self._filled] = payload
         return length
@@ -329,7 +341,8 @@ class FrameReader:
     def next(self) -> memoryview | None:
         if self._frame is None or self._filled < len(self._frame):
             return None
-        frame, self._frame, self._filled = self._frame.toreadonly(), None, 0
+        frame = self._frame.toreadonly()
+        self._frame, self._filled = None, 0
         return frame
 
 
@@ -362,7 +375,7 @@ def fields_or_errors_of_items(
 
     def refuse_duplicates(equal_items: Sequence[Any]) -> Fields | None:
         if len(equal_items) > 1:
-            raise RefusedError("the request names this item twice: name it once")
+            raise RefusedError("the request names this topic or resource more than once: name it once")
         return work(equal_items[0])
 
     groups = grouped(items, key).values()

@@ -28,7 +28,7 @@ from distlog.gateway.protocol.messages import (
 from distlog.gateway.security.authentication import Authentication, SaslExchange
 from distlog.gateway.security.tls import PrincipalMapper, TlsContext, subject_name
 from distlog.gateway.security.users_file import Users
-from distlog.gateway.server.fairness import CpuUses, MemoryShare, Quotas, RequestMemory, change_count, share_name
+from distlog.gateway.server.fairness import CpuShares, MemoryShare, Quotas, RequestMemory, change_count, owner_name
 from distlog.gateway.server.request import (
     TOKEN_HEAD,
     ClientSession,
@@ -60,7 +60,7 @@ class SocketServer:
         self,
         config: GatewayConfig,
         loop: asyncio.AbstractEventLoop,
-        shares: CpuUses,
+        shares: CpuShares,
         quotas: Quotas,
         offer: Callable[[Request, Callable[[], bool]], bool],
         supports: Callable[[RequestHead, ClientSession], bool],
@@ -122,7 +122,7 @@ class SocketServer:
             return
         except OSError as error:
             _log.warning("cannot accept a connection: %s", error.strerror or error)
-            # a client that has disconnected must not delay the next one
+            # no pause after other errors: a client that has disconnected must not delay the next one
             if error.errno in _NO_SOCKETS:
                 self.loop.remove_reader(listening)
                 self.loop.call_later(_NO_SOCKETS_S, self._resume, listening)
@@ -168,6 +168,7 @@ class SocketServer:
     def _check_clients(self) -> None:
         if not self.is_open:
             return
+        # first, so that an error below does not end the checks
         self.loop.call_later(_CHECK_S, self._check_clients)
         if self._tls is not None:
             self._tls.refresh()
@@ -196,7 +197,7 @@ class SocketServer:
 
     def run_in_turn(self, work: Callable[[], None]) -> None:
         """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
-        # `run_later` need not wake the loop: added work is done below
+        # so that `run_later` does not wake the loop: added work is done below
         self._is_woken = True
         try:
             work()
@@ -214,7 +215,7 @@ class SocketServer:
 
     def admit(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
         """Return the session of a new connection; None if there are too many, in all or from its host."""
-        host, config = share_name(None, address[0]), self.config
+        host, config = owner_name(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._host_counts[host] >= config.max_connections_per_ip:
             self.refused += 1
             self.failures.note(f"a client at {address[0]}", "max.connections or max.connections.per.ip is reached")
@@ -229,7 +230,7 @@ class SocketServer:
     def disconnected(self, session: ClientSession) -> None:
         if session in self._sessions:
             self._sessions.remove(session)
-            change_count(self._host_counts, share_name(None, session.address[0]), -1)
+            change_count(self._host_counts, owner_name(None, session.address[0]), -1)
 
 
 #: The connections that the system holds until they are accepted.
@@ -294,17 +295,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
+        # the principal, and the owner that it makes
         self._cached_owner: tuple[str | None, str] | None = None
-        # requests without a response; the newest may wait for its turn or for memory, or let the next one be handled
+        # requests whose response was not sent; the newest one may wait for memory, or for the response before it
         self._in_flight = deque[Request]()
-        self._newest_waits = self._allows_pipelining = False
+        self._newest_waits = False
+        # True if the newest request lets the next one be handled already
+        self._allows_pipelining = False
         # True if the client has closed its side, but its requests after a Produce request are still handled
         self._is_draining = False
+        # `_frame_bytes` of the memory are reserved for the frame that is being received
         self._memory, self._frame_bytes = MemoryShare(server.memory, self._owner), 0
         self._waits_for_memory = False
         self._transport: Any = None
-        self._is_paused = self._is_stopping = False
-        self._is_lost, self._is_reading, self._throttles = False, True, 0
+        # True while the client does not take what was written
+        self._is_paused = False
+        self._is_stopping = self._is_lost = False
+        self._is_reading, self._throttles = True, 0
         # responses that wait to be written with the next one; and whether the next request was handled at once
         self._ready_chunks, self._is_next_handled = list[ResponseChunk](), False
         self._frames = FrameReader(server.shared_buffer, self._max_length())
@@ -379,30 +386,32 @@ class Connection(asyncio.BufferedProtocol):
             self.hang_up(str(error))
 
     def _start_next(self) -> None:
-        size = self._frames.begin()
+        length = self._frames.begin()
         if self._frames.is_started:
-            self._timeouts.begin_receiving(size)
-        if size := self._frames.wanted_bytes:
-            if not self._memory.reserve(size, partial(self._on_memory_granted, size)):
+            self._timeouts.begin_receiving(length)
+        wanted_bytes = self._frames.wanted_bytes
+        if wanted_bytes:
+            if not self._memory.reserve(wanted_bytes, partial(self._on_memory_granted, wanted_bytes)):
+                # the client must not time out while the gateway receives nothing
                 self._timeouts.end_receiving()
                 self._waits_for_memory = True
                 self._set_reading(False)
                 return
-            self._grant(size)
+            self._grant(wanted_bytes)
         frame = self._frames.next()
         if frame is None:
             self._set_reading(True)
             if self._is_draining and not self._in_flight:
                 self._close()
-        else:
-            self._timeouts.end_receiving()
-            request = self._new_request(frame)
-            request.memory, self._frame_bytes = self._frame_bytes, 0
-            # records are still appended, but a fetch does not wait for new ones
-            request.is_gone = self._is_lost and request.head.api_key != PRODUCE_KEY
-            self._in_flight.append(request)
-            self._newest_waits, self._allows_pipelining = True, False
-            self._handle_newest()
+            return
+        self._timeouts.end_receiving()
+        request = self._new_request(frame)
+        request.memory, self._frame_bytes = self._frame_bytes, 0
+        # after the client has closed its side, records are still appended, but a fetch does not wait for new ones
+        request.is_gone = self._is_lost and request.head.api_key != PRODUCE_KEY
+        self._in_flight.append(request)
+        self._newest_waits, self._allows_pipelining = True, False
+        self._handle_newest()
 
     def _grant(self, size: int) -> None:
         self._frames.grant(size)
@@ -420,13 +429,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_newest(self) -> None:
         """Handle the newest request, if its turn has come and there is memory for it."""
-        request, size = self._in_flight[-1], 0
+        request = self._in_flight[-1]
+        size = parsed_size(request)
         if len(self._in_flight) > 1:
+            # only Produce requests are handled before the response to the request before them
             if request.head.api_key != PRODUCE_KEY:
                 return
-            # a small frame has no memory reserved yet
-            size = _IN_FLIGHT_BYTES + (len(request.frame or b"") if not request.memory else 0)
-        size += parsed_size(request)
+            size += _IN_FLIGHT_BYTES
+            # a small frame, which was received in one step, has no memory reserved yet
+            if not request.memory:
+                size += len(request.frame or b"")
         self._waits_for_memory = not self._memory.reserve(size, partial(self._offer, request, size))
         if not self._waits_for_memory:
             self._offer(request, size)
@@ -458,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
         principal = self.session.principal
         if self._cached_owner is None or self._cached_owner[0] != principal:
             name = None if principal == ANONYMOUS else principal
-            self._cached_owner = principal, share_name(name, self.session.address[0])
+            self._cached_owner = principal, owner_name(name, self.session.address[0])
         return self._cached_owner[1]
 
     def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
@@ -483,8 +495,9 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
         if request not in self._in_flight:
             return
+        # the request may have authenticated the client, which may send larger requests from now on
         self._frames.max_length = self._max_length()
-        request.unsent, size = list(chunks), sum(map(len, chunks))
+        request.unsent = list(chunks)
         self._release(request)
         if self._is_lost:
             self._end(request)
@@ -493,7 +506,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._in_flight[0] is request:
             self._write()
         if request in self._in_flight and not request.on_sent:
-            # the response waits for its turn, or for the client; the records of a fetch have their own memory
+            # the response waits for its turn, or for the client; a fetch, which has `on_sent`, has memory of its own
+            size = sum(map(len, chunks))
             self._memory.charge(size)
             request.memory = size
             if request.is_pipelined:
@@ -513,6 +527,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send the responses that are ready, in order; as much as the client takes now."""
         while self._in_flight and (unsent := self._in_flight[0].unsent) is not None:
             self._timeouts.begin_sending(sum(map(len, unsent)))
+            # responses to Produce requests are small, and several share a write
             if self._in_flight[0].head.api_key == PRODUCE_KEY and not self._is_paused:
                 self._ready_chunks += unsent
                 unsent.clear()
@@ -537,6 +552,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(self._in_flight[0])
         self._is_next_handled = False
         self._continue()
+        # if the next request was handled at once, its response is ready soon, and joins this write
         if not self._is_next_handled or len(self._ready_chunks) >= _MAX_JOINED_RESPONSES:
             self._write_ready()
 
@@ -565,7 +581,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight.remove(request)
         self._release(request)
         if not self._memory.size:
-            # the client may have authenticated since
+            # the client may have authenticated; memory in use stays counted for the owner that has reserved it
             self._memory.owner = self._owner
         for on_sent in request.on_sent:
             on_sent()
@@ -593,7 +609,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._newest_waits and not self._waits_for_memory:
             self._handle_newest()
         elif self._can_read_next:
-            # an answered request must not let in more bytes than it had
+            # not if many bytes were received already, while earlier requests waited
             self._set_reading(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
@@ -626,7 +642,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes = 0
         for request in list(self._in_flight):
             request.is_gone = True
-            # no handler will end this request
+            # no handler will end a request that was answered, or was not handled yet
             if request.unsent is not None or (self._newest_waits and request is self._in_flight[-1]):
                 self._end(request)
         self._newest_waits = False
@@ -640,7 +656,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._close()
             return
-        # a started frame would get no memory
+        # a started frame would get no memory from now on
         self._set_reading(False)
         if self._in_flight[0].unsent is not None:
             self._abort_soon()
@@ -675,8 +691,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server.loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
 
     def _max_length(self) -> int:
-        config, length = self._server.config, self._server.config.socket_request_max_bytes
-        return min(length, config.sasl_server_max_receive_size) if self.session.principal is None else length
+        config, is_authenticated = self._server.config, self.session.principal is not None
+        max_bytes = config.socket_request_max_bytes
+        return max_bytes if is_authenticated else min(max_bytes, config.sasl_server_max_receive_size)
 
 
 #: A client slower than this is cut off.
@@ -687,6 +704,7 @@ _IDLE = "the client was idle for connections.max.idle.ms"
 class ConnectionTimeouts:
     def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
         self._clock_s, self._config = clock_s, config
+        # `_touched_s` is the time of the client's last activity
         self._created_s = self._touched_s = clock_s()
         # when the whole request must be received, and when the whole response must be sent
         self._receive_deadline_s: float | None = None
@@ -696,8 +714,9 @@ class ConnectionTimeouts:
         self._touched_s = self._clock_s()
 
     def begin_receiving(self, size: int) -> None:
+        """Set the deadline of a new frame of `size` bytes; a `size` of 0 keeps the deadline of a started frame."""
         if size or self._receive_deadline_s is None:
-            self._receive_deadline_s = self._end_s(size)
+            self._receive_deadline_s = self._deadline_s(size)
 
     def end_receiving(self) -> None:
         self._receive_deadline_s = None
@@ -705,13 +724,13 @@ class ConnectionTimeouts:
 
     def begin_sending(self, size: int) -> None:
         if self._send_deadline_s is None:
-            self._send_deadline_s = self._end_s(size)
+            self._send_deadline_s = self._deadline_s(size)
 
     def end_sending(self) -> None:
         self._send_deadline_s = None
         self.note_activity()
 
-    def _end_s(self, size: int) -> float:
+    def _deadline_s(self, size: int) -> float:
         return self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
 
     def close_reason(self, *, is_idle: bool, is_authenticated: bool) -> str | None:
@@ -720,8 +739,9 @@ class ConnectionTimeouts:
         due_s = [time_s for time_s in (self._receive_deadline_s, self._send_deadline_s) if time_s is not None]
         if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped, or is too slow, in the middle of a request or a response"
-        waits = is_idle or bool(due_s)
-        if waits and not is_authenticated and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
+        waits_for_client = is_idle or bool(due_s)
+        age_ms = 1000 * (now_s - self._created_s)
+        if waits_for_client and not is_authenticated and age_ms > config.authentication_timeout_ms:
             return "the client did not authenticate in time"
         if is_idle and silent_ms > config.connections_max_idle_ms:
             return _IDLE

@@ -20,7 +20,7 @@ from distlog.core.topic import Topic
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
 from distlog.gateway.groups.committed_offsets import commit_positions
-from distlog.gateway.groups.offsets_format import GroupKey
+from distlog.gateway.groups.offsets_format import ClassicGroupKey
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
 
@@ -42,7 +42,7 @@ def stored(topic: Topic, group: str, members: tuple[MemberRecord, ...]) -> None:
     store.begin([store.partition_of(group)])
     record = GroupRecord(group=group, protocol_type="consumer", generation=1, phase_since_ms=0, members=members)
     codes = list[ErrorCode]()
-    store.store(group, [(GroupKey(group), record)], codes.append)
+    store.store(group, [(ClassicGroupKey(group), record)], codes.append)
     store.close()
     assert codes == [ErrorCode.none]
 

@@ -8,7 +8,7 @@ import pytest
 
 from distlog.core.errors import CorruptRecordError
 from distlog.gateway.groups.offsets_format import (
-    ConsumerKey,
+    ConsumerGroupKey,
     ConsumerValue,
     CurrentAssignment,
     MemberMetadata,
@@ -36,11 +36,11 @@ MEMBER = MemberMetadata(
 MEMBER_HEX = "03" + b"i1".hex() + "00" + "0263" + "032f68" + "03" + "0261" + "036263" + "00" + "000493e0"
 
 KEYS = [
-    (ConsumerKey("g", RecordKind.EPOCH), "0003000167"),
-    (ConsumerKey("g", RecordKind.MEMBER, "m"), "000500016700016d"),
-    (ConsumerKey("g", RecordKind.TARGET_EPOCH), "0006000167"),
-    (ConsumerKey("g", RecordKind.TARGET, "m"), "000700016700016d"),
-    (ConsumerKey("g", RecordKind.CURRENT, "m"), "000800016700016d"),
+    (ConsumerGroupKey("g", RecordKind.EPOCH), "0003000167"),
+    (ConsumerGroupKey("g", RecordKind.MEMBER, "m"), "000500016700016d"),
+    (ConsumerGroupKey("g", RecordKind.TARGET_EPOCH), "0006000167"),
+    (ConsumerGroupKey("g", RecordKind.TARGET, "m"), "000700016700016d"),
+    (ConsumerGroupKey("g", RecordKind.CURRENT, "m"), "000800016700016d"),
 ]
 VALUES: list[tuple[RecordKind, ConsumerValue, str]] = [
     (RecordKind.EPOCH, 7, "0000" + "00000007" + "00"),
@@ -56,7 +56,7 @@ VALUES: list[tuple[RecordKind, ConsumerValue, str]] = [
 
 
 @pytest.mark.parametrize(("key", "expected"), KEYS, ids=[key.kind.name for key, _ in KEYS])
-def test_keys_are_those_of_kafka(key: ConsumerKey, expected: str) -> None:
+def test_keys_are_those_of_kafka(key: ConsumerGroupKey, expected: str) -> None:
     assert encode_key(key).hex() == expected
     assert decode_key(encode_key(key)) == key
 

@@ -23,7 +23,7 @@ from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.protocol.error_codes import CoordinatorError
 from distlog.gateway.protocol.messages import RequestHead
-from distlog.gateway.server.fairness import CpuUses, Quotas
+from distlog.gateway.server.fairness import CpuShares, Quotas
 from distlog.gateway.server.request import ClientSession, Request
 from distlog.gateway.topics.topic_index import TopicSummary
 
@@ -57,7 +57,7 @@ def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     ended: list[str] = []
     session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
     client: Any = SimpleNamespace(fail=lambda _, reason: ended.append(reason))
-    quotas, share = Quotas(lambda: 0.0), CpuUses(lambda: 0.0).share("ANONYMOUS", "")
+    quotas, share = Quotas(lambda: 0.0), CpuShares(lambda: 0.0).share("ANONYMOUS", "")
     request = Request(RequestHead(12, 4, 1), None, session, share, quotas, client, body=object())
     request.respond({"throttle_time": 0, "error_code": "no code"})
     assert ended == ["the response cannot be written"]

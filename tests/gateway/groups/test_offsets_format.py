@@ -17,7 +17,7 @@ from distlog.core.read.kafka_offsets import (
     offsets_partition,
 )
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
-from distlog.gateway.groups.offsets_format import GroupKey, decode_group, decode_key, encode_group, encode_key
+from distlog.gateway.groups.offsets_format import ClassicGroupKey, decode_group, decode_key, encode_group, encode_key
 
 MEMBER = MemberRecord(
     id="m",
@@ -42,7 +42,7 @@ GROUP = GroupRecord(
 
 def test_the_bytes_are_kafkas() -> None:
     assert encode_key(OffsetKey("g", "topic", 5)) == b"\0\1\0\1g\0\5topic\0\0\0\5"
-    assert encode_key(GroupKey("g")) == b"\0\2\0\1g"
+    assert encode_key(ClassicGroupKey("g")) == b"\0\2\0\1g"
     assert (
         encode_position(Position(7, -1, "x", 9))
         == b"\0\3" + b"\0" * 7 + b"\7\xff\xff\xff\xff\0\1x" + b"\0" * 7 + b"\t"
@@ -87,7 +87,7 @@ def test_records_of_newer_kinds_are_left_alone() -> None:
 def test_records_round_trip(group: str, topic: str, partition: int, offset: int, text: str) -> None:
     key, position = OffsetKey(group, topic, partition), Position(offset, 3, text, 4)
     assert decode_key(encode_key(key)) == key
-    assert decode_key(encode_key(GroupKey(group))) == GroupKey(group)
+    assert decode_key(encode_key(ClassicGroupKey(group))) == ClassicGroupKey(group)
     assert decode_position(encode_position(position)) == position
 
 

@@ -14,7 +14,7 @@ from open_files import open_below
 import distlog
 from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, OffsetKey, Position, decode_position, offsets_partition
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
-from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, decode_key
+from distlog.gateway.groups.offsets_format import ClassicGroupKey, GroupChange, decode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
 
@@ -52,15 +52,15 @@ def test_stored_groups_are_read_by_the_next_gateway(root: str) -> None:
     topic = leading(root)
     assert loaded(topic) == []
     assert stored(topic, (key(0), Position(7)), (key(1), Position(8))) is ErrorCode.none
-    assert stored(topic, (key(1), None), (GroupKey("billing"), None)) is ErrorCode.none
+    assert stored(topic, (key(1), None), (ClassicGroupKey("billing"), None)) is ErrorCode.none
     assert written(root) == [
         (key(0), Position(7)),
         (key(1), Position(8)),
         (key(1), None),
-        (GroupKey("billing"), None),
+        (ClassicGroupKey("billing"), None),
     ]
     changes = loaded(leading(root))
-    assert changes == [(key(0), Position(7)), (key(1), None), (GroupKey("billing"), None)]
+    assert changes == [(key(0), Position(7)), (key(1), None), (ClassicGroupKey("billing"), None)]
     topic.close()
 
 
@@ -106,8 +106,8 @@ def test_a_too_large_group_is_refused_permanently(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / OFFSETS_TOPIC), 3, {"cleanup.policy": "compact"})
     topic, reply = leading(tmp_path), SimpleQueue[ErrorCode]()
     topic.store("billing", [(key(0), Position(7))], reply.put)
-    assert stored(topic, (GroupKey("billing"), large_group(1 << 21))) is ErrorCode.unknown_server_error
-    assert stored(topic, (GroupKey("billing"), large_group(9 << 20))) is ErrorCode.unknown_server_error
+    assert stored(topic, (ClassicGroupKey("billing"), large_group(1 << 21))) is ErrorCode.unknown_server_error
+    assert stored(topic, (ClassicGroupKey("billing"), large_group(9 << 20))) is ErrorCode.unknown_server_error
     assert reply.get(timeout=60) is ErrorCode.none
     assert stored(topic, (key(0), Position(8))) is ErrorCode.none
     topic.close()

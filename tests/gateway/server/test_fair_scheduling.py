@@ -26,7 +26,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway.apis import APIS
-from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, MemoryShare, RequestMemory, share_name
+from distlog.gateway.server.fairness import CpuShare, CpuShares, FairQueue, MemoryShare, RequestMemory, owner_name
 
 ALL_TOPICS = {
     "topics": None,
@@ -40,10 +40,10 @@ class Turns:
 
     def __init__(self, handlers: int) -> None:
         self.now_s = 100.0
-        self.shares = CpuUses(lambda: self.now_s)
+        self.shares = CpuShares(lambda: self.now_s)
         self.queue = FairQueue[str](self.shares, handlers)
 
-    def put(self, owner: str, count: int = 1, client_id: str = "") -> CpuUse:
+    def put(self, owner: str, count: int = 1, client_id: str = "") -> CpuShare:
         share = self.shares.share(owner, client_id)
         for _ in range(count):
             self.queue.put(share, owner + client_id)
@@ -100,7 +100,7 @@ def test_a_client_with_many_requests_has_two_fifths_of_the_time_while_another_is
             # its earlier use, while no other client was active, is forgotten by then
             used_s, started_s = 0.0, turns.now_s
         # it sends the next request when it has the answer, so it seldom waits
-        honest.note(0.0001, turns.now_s)
+        honest.add_use(0.0001, turns.now_s)
         if turns.run(0.003) is None:
             turns.now_s += 0.001
         else:
@@ -123,12 +123,12 @@ def test_a_heavy_client_has_one_handler_while_another_is_active() -> None:
     turns = Turns(8)
     slow = turns.put("slow", 10)
     turns.put("honest")
-    slow.note(1, turns.now_s)
+    slow.add_use(1, turns.now_s)
     assert [turns.queue.next() for _ in range(3)] == ["honest", None, None]
     turns.queue.end(turns.shares.share("honest", ""), 0.001)
     turns.now_s += 1
     # its use has faded to less than two fifths of the time
-    turns.shares.share("honest", "").note(0, turns.now_s)
+    turns.shares.share("honest", "").add_use(0, turns.now_s)
     assert [turns.queue.next() for _ in range(2)] == ["slow", None]
 
 
@@ -142,13 +142,13 @@ def test_idle_clients_are_forgotten() -> None:
 
 
 def test_a_client_is_known_by_its_user_or_by_its_address() -> None:
-    assert share_name("alice", "10.0.0.1") == "user alice"
-    assert share_name(None, "10.0.0.1") == "10.0.0.1"
+    assert owner_name("alice", "10.0.0.1") == "user alice"
+    assert owner_name(None, "10.0.0.1") == "10.0.0.1"
     # all addresses of one customer, and an address of IPv4 as IPv6 writes it
-    assert share_name(None, "2001:db8::1") == share_name(None, "2001:db8::ffff:2")
-    assert share_name(None, "2001:db8::1") != share_name(None, "2001:db8:0:1::1")
-    assert share_name(None, "::ffff:10.0.0.1") == "10.0.0.1"
-    assert share_name(None, "") == ""
+    assert owner_name(None, "2001:db8::1") == owner_name(None, "2001:db8::ffff:2")
+    assert owner_name(None, "2001:db8::1") != owner_name(None, "2001:db8:0:1::1")
+    assert owner_name(None, "::ffff:10.0.0.1") == "10.0.0.1"
+    assert owner_name(None, "") == ""
 
 
 def test_an_honest_client_is_answered_while_all_handlers_are_busy(

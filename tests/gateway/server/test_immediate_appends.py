@@ -30,7 +30,7 @@ from distlog.core.log.partition_log import PartitionLog, WouldWaitError
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.server import delayed_operations
-from distlog.gateway.server.fairness import CpuUses
+from distlog.gateway.server.fairness import CpuShares
 from distlog.gateway.server.request import FrameReader
 
 NO_SYNC = {"flush.messages": 1 << 40}
@@ -205,17 +205,17 @@ def test_the_network_thread_answers_others_while_a_lock_is_held(
 
 def test_a_client_below_its_share_leaves_memory_to_others() -> None:
     now_s = 100.0
-    shares = CpuUses(lambda: now_s)
+    shares = CpuShares(lambda: now_s)
     first, second = shares.share("first", "a"), shares.share("second", "a")
     assert shares.leaves_room(first)
-    first.note(10, now_s)
+    first.add_use(10, now_s)
     assert shares.leaves_room(first)
-    second.note(0.01, now_s)
+    second.add_use(0.01, now_s)
     assert not shares.leaves_room(first)
     assert shares.leaves_room(second)
     # and one client id of an owner no more than its part of the owner's
     other = shares.share("second", "b")
-    other.note(0.5, now_s)
+    other.add_use(0.5, now_s)
     assert not shares.leaves_room(other)
     now_s += 60
     assert shares.leaves_room(first)
