@@ -350,7 +350,6 @@ def _commit_for_kafka(topic: distlog.Topic, kafka_group: str, positions: Mapping
     from distlog.gateway.groups.committed_offsets import commit_positions
 
     committed = {number: offset for number, offset in positions.items() if offset is not None}
-    # offsets from before `replaced_ms` are of a dropped topic with this name
     commit_positions(topic.storage, kafka_group, committed, since_ms=topic.snapshot.replaced_ms)
 
 

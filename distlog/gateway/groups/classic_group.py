@@ -99,6 +99,7 @@ class ClassicGroup:
         if old_id in self._unsynced_ids:
             self._unsynced_ids.remove(old_id)
             self._unsynced_ids.add(new_id)
+        # from here on, `member` has the new id
         self.members.replace(member, new_id)
         former_subscription = member.subscription(self.protocol)
         member.request = request
@@ -139,6 +140,7 @@ class ClassicGroup:
         self._enter_phase(GroupPhase.PREPARING)
 
     def _complete_if_all_joined(self) -> None:
+        # the first rebalance waits for more members, and clients with reserved ids join soon
         if self._rebalance is None or self._rebalance.is_first or self.reserved_ids:
             return
         if all(member.join is not None for member in self.members):
@@ -220,6 +222,7 @@ class ClassicGroup:
     def leave(self, member_id: str, instance_id: str | None) -> None:
         """Remove a member; a static member may be named by its instance only."""
         if self.reserved_ids.pop(member_id, None) is not None:
+            # the client was given an id, but has not joined with it
             self._complete_if_all_joined()
             return
         static_member = self.members.static_member(instance_id)
@@ -575,7 +578,11 @@ MIN_REBALANCE_MS = 100
 
 @dataclass(slots=True)
 class Rebalance:
-    """Members join until `deadline`, in ms. The first rebalance of a group is extended for new members (KIP-134)."""
+    """Members join until `deadline`, in ms of the group's clock (KIP-134).
+
+    The first rebalance of a group waits `delay_ms` for more members. Whenever members have joined in that time, it
+    waits again, in all for at most `extension_ms` longer.
+    """
 
     deadline: float
     is_first: bool = False
@@ -585,7 +592,8 @@ class Rebalance:
 
     @classmethod
     def first(cls, now: float, delay_ms: int, timeout_ms: int) -> Rebalance:
-        return cls(now + delay_ms, True, delay_ms, max(0, timeout_ms - delay_ms))
+        extension_ms = max(0, timeout_ms - delay_ms)
+        return cls(now + delay_ms, is_first=True, delay_ms=delay_ms, extension_ms=extension_ms)
 
     @classmethod
     def later(cls, now: float, timeout_ms: int) -> Rebalance:

@@ -70,6 +70,7 @@ class CommittedOffsets:
         self._ended.apply(group)
         missing = ErrorCode.illegal_generation
         with self._groups.locked(group, create=generation < 0, missing_code=missing) as entry:
+            # producers of older versions name no member
             if generation >= 0 or member_id or instance_id is not None:
                 if isinstance(entry.membership, ConsumerGroup):
                     entry.membership.check(member_id, generation, ErrorCode.illegal_generation)
@@ -230,7 +231,10 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
-    """Commit a group's offsets in `topic` by partition, durably, all or none. Raises DistlogError."""
+    """Commit a group's offsets in `topic` by partition, durably, all or none. Raises DistlogError.
+
+    `since_ms` is the time since which `topic` has its name: older offsets are of a dropped topic.
+    """
     if topic.sibling(OFFSETS_TOPIC) is None:
         raise InvalidConfigError(
             "no gateway can serve this topic: its address needs a folder above it", url=topic.url
@@ -256,8 +260,8 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
         store.begin([number], check_no_gateway)
         groups = GroupRegistry(store, GroupSettings())
         groups.load(store.load([number]))
+        # the callback may run in another thread
         codes = queue.SimpleQueue[ErrorCode]()
-        # offsets before `since_ms` would belong to a dropped topic
         now_ms = max(groups.wall_clock(), since_ms)
         changes = {(name, partition): Position(offset, commit_ms=now_ms) for partition, offset in positions.items()}
         CommittedOffsets(groups, EndedTransactions(groups, store), retention_ms=0).commit(group, changes, codes.put)

@@ -36,6 +36,11 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 _log = logging.getLogger("distlog.gateway")
 
+#: The epochs of a member that joins, of a member that leaves, and of a static member that leaves and will come back.
+JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
+#: The assignment of a new member.
+_NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
+
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
 # members, subscriptions or subscribed topics change. Then an assignor chooses the target of each member: its next
 # partitions. A member first revokes partitions outside of its target. Then it gets the new epoch, and the partitions
@@ -138,15 +143,15 @@ class ConsumerGroup:
             # the topics could not be read: the client tries again
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._find_or_create_member(request)
-        previous_assigned, old = member.current.assigned, member.metadata
-        metadata = _updated(old, request)
-        subscription_changed = is_new or (metadata.topics, metadata.pattern) != (old.topics, old.pattern)
-        if is_new or metadata != old:
+        previous_assigned, previous = member.current.assigned, member.metadata
+        metadata = _updated(previous, request)
+        subscription_changed = is_new or (metadata.topics, metadata.pattern) != (previous.topics, previous.pattern)
+        if is_new or metadata != previous:
             member.metadata, self._subscriptions = metadata, None
             self._change(RecordKind.MEMBER, metadata, member.id)
         if subscription_changed:
             self._begin_epoch()
-        # else a later heartbeat assigns
+        # until all subscribed topics were read, the assignment waits for a later heartbeat
         if topics.has_read(self.subscriptions.names, self.subscriptions.patterns):
             names = self.subscriptions.topic_names(topics)
             subscribed = {name: summary for name in names if (summary := topics.summary(name)) is not None}
@@ -165,11 +170,11 @@ class ConsumerGroup:
         """Return the member of a heartbeat, and whether it is new. Raises CoordinatorError."""
         joins = request.epoch == JOINS
         member = self.members.get(request.member_id)
-        former = self.static_member(request.instance_id)
-        if joins and former is not None and former.id != request.member_id:
-            if former.current.epoch != LEAVES_FOR_A_WHILE:
+        static_member = self.static_member(request.instance_id)
+        if joins and static_member is not None and static_member.id != request.member_id:
+            if static_member.current.epoch != LEAVES_FOR_A_WHILE:
                 raise CoordinatorError(ErrorCode.unreleased_instance_id)
-            return self._replace_static_member(former, request.member_id or self._new_id()), False
+            return self._replace_static_member(static_member, request.member_id or self._new_id()), False
         if joins and member is None:
             if len(self.members) >= self.settings.max_size:
                 raise CoordinatorError(ErrorCode.group_max_size_reached)
@@ -196,19 +201,21 @@ class ConsumerGroup:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         return member
 
-    def _replace_static_member(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
-        target = self.target.pop(old.id, frozenset())
-        self._drop_member(old)
-        member = dataclasses.replace(old, id=new_id)
-        self.members[new_id], self.target[new_id] = member, target
-        self._change(RecordKind.MEMBER, member.metadata, new_id)
-        self._change(RecordKind.TARGET, target, new_id)
-        self._change(RecordKind.CURRENT, member.current, new_id)
+    def _replace_static_member(self, former: ConsumerMember, member_id: str) -> ConsumerMember:
+        """Give a static member that has restarted, under another id, what the former member had."""
+        target = self.target.pop(former.id, frozenset())
+        self._drop_member(former)
+        member = dataclasses.replace(former, id=member_id)
+        self.members[member_id], self.target[member_id] = member, target
+        self._change(RecordKind.MEMBER, member.metadata, member_id)
+        self._change(RecordKind.TARGET, target, member_id)
+        self._change(RecordKind.CURRENT, member.current, member_id)
         return member
 
     def _leave(self, request: ConsumerHeartbeat) -> None:
         member = self._existing_member(request)
         if request.epoch == LEAVES_FOR_A_WHILE:
+            # a static member keeps its partitions until it comes back, or its session ends
             epoch, previous_epoch, assigned = LEAVES_FOR_A_WHILE, member.current.epoch, member.current.assigned
             current = CurrentAssignment(epoch, previous_epoch, MemberState.STABLE, assigned, revoking=frozenset())
             self._set_assignment(member, current)
@@ -236,6 +243,7 @@ class ConsumerGroup:
         """True if the target has all partitions of exactly these topics."""
         if self._topics is not None:
             return topics == self._topics
+        # another gateway made the assignment: compare the partitions
         assigned = set[TopicIdPartition]().union(*self.target.values())
         return assigned == {
             (topic_uuid(summary), number) for summary in topics.values() for number in range(summary.partitions)
@@ -265,6 +273,7 @@ class ConsumerGroup:
         current = member.current
         if current.state is MemberState.STABLE and current.epoch == self.target_epoch:
             return
+        # the member has not reported yet that it gave back all revoked partitions
         if current.state is MemberState.UNREVOKED_PARTITIONS and (owned is None or owned & current.revoking):
             return
         target = self.target.get(member.id, frozenset())
@@ -273,17 +282,18 @@ class ConsumerGroup:
             unrevoked = MemberState.UNREVOKED_PARTITIONS
             assignment = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, to_revoke)
         else:
-            free = self._unowned(member, target - retained)
+            free = self._without_owner(target - retained, member)
             state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
             previous_epoch = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
             assignment = CurrentAssignment(self.target_epoch, previous_epoch, state, retained | free, frozenset())
         self._set_assignment(member, assignment)
 
-    def _unowned(self, member: ConsumerMember, target: frozenset[TopicIdPartition]) -> frozenset[TopicIdPartition]:
-        if not target:
-            return target
-        assignments = (other.current for other in self.members.values() if other is not member)
-        return target.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
+    def _without_owner(
+        self, partitions: frozenset[TopicIdPartition], member: ConsumerMember
+    ) -> frozenset[TopicIdPartition]:
+        """The partitions that no other member has, or must still give back."""
+        assignments = [other.current for other in self.members.values() if other is not member]
+        return partitions.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
 
     def _set_assignment(self, member: ConsumerMember, assignment: CurrentAssignment) -> None:
         if assignment == member.current:
@@ -370,10 +380,6 @@ class ConsumerGroup:
         self._store()
 
 
-#: The epochs of a member that joins, of a member that leaves, and of a static member that leaves and will come back.
-JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
     """A heartbeat. None, or -1 for a time, means unchanged. `pattern` is a regular expression of topic names."""
@@ -422,7 +428,7 @@ class ConsumerMember:
 
     @property
     def order(self) -> str:
-        """The name by which assignors order members; a static member keeps it after a restart."""
+        """The name by which assignors sort members; a static member keeps its name after a restart."""
         return self.metadata.instance_id or self.id
 
     def topic_names(self, known_topics: SubscribedTopics) -> set[str]:
@@ -446,9 +452,6 @@ class Subscriptions:
     def topic_names(self, known_topics: SubscribedTopics) -> set[str]:
         return {*self.names, *(name for pattern in self.patterns for name in known_topics.matching(pattern))}
 
-
-#: The assignment of a new member.
-_NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
 
 ConsumerChanges = Sequence[tuple[ConsumerGroupKey, ConsumerValue | None]]
 #: Stores records of a group and calls back, at once or later; raises nothing.
@@ -513,8 +516,8 @@ def assign_ranges(
     for topic, count in topics.items():
         readers = [member for member in ordered if topic in members[member].topics]
         for index, reader in enumerate(readers):
-            start, end = (count * edge // len(readers) for edge in (index, index + 1))
-            partitions_of[reader].update((topic, number) for number in range(start, end))
+            numbers = range(count * index // len(readers), count * (index + 1) // len(readers))
+            partitions_of[reader].update((topic, number) for number in numbers)
     return {member: frozenset(partitions) for member, partitions in partitions_of.items()}
 
 
@@ -583,6 +586,7 @@ class _Sharing:
         for giver in order:
             for topic in {topic for topic, _ in self.partitions[giver]}:
                 taker = min(self._readers[topic], key=lambda member: len(self.partitions[member]))
+                # a difference of one would only be reversed
                 if len(self.partitions[giver]) >= len(self.partitions[taker]) + 2:
                     partition = max(partition for partition in self.partitions[giver] if partition[0] == topic)
                     self.partitions[giver].remove(partition)

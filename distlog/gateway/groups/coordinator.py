@@ -184,10 +184,9 @@ class ConsumerCoordinator:
             with group.lock:
                 if isinstance(group.membership, ConsumerGroup):
                     subscriptions.append(group.membership.subscriptions)
-        names = frozenset[str]().union(*(subscription.names for subscription in subscriptions))
-        self._topics.refresh(
-            names, frozenset[str]().union(*(subscription.patterns for subscription in subscriptions))
-        )
+        names = {name for subscription in subscriptions for name in subscription.names}
+        patterns = {pattern for subscription in subscriptions for pattern in subscription.patterns}
+        self._topics.refresh(names, patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,36 +235,37 @@ class DroppedTopics:
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
         self._offsets, self._find = offsets, find
-        # the ids of topics at the last check, and the dropped topics whose offsets could not be deleted yet
-        self._ids: dict[str, str] = {}
+        # by name, the ids of topics at the last check
+        self._topic_ids: dict[str, str] = {}
+        # the names of dropped topics whose offsets could not be deleted yet
         self._unfinished = set[str]()
 
     def check(self) -> None:
         topics = self._offsets.topics()
         self._unfinished.intersection_update(topics)
-        previous_ids, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
+        previous_ids = self._topic_ids
+        self._topic_ids = {name: id for name, id in previous_ids.items() if name in topics}
         created_ms = dict[str, int]()
         for name in sorted(topics):
+            snapshot: Snapshot | None = None
             try:
                 snapshot = self._find(name)
-                ids, replaced_ms = (snapshot.topic_id, *snapshot.former_ids), snapshot.replaced_ms
             except TopicNotFoundError:
-                ids, replaced_ms = (), 0
+                self._topic_ids.pop(name, None)
             except Exception as error:
                 # no error may end the checks
                 _log.debug("cannot check whether %s was dropped: %s", name, error)
                 continue
+            ids = () if snapshot is None else (snapshot.topic_id, *snapshot.former_ids)
             is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
             self._unfinished.discard(name)
-            if replaced_ms:
+            if snapshot is not None:
+                self._topic_ids[name] = snapshot.topic_id
+            if snapshot is not None and snapshot.replaced_ms:
                 # a new topic has replaced an old one: groups may have newer offsets, in the new topic
-                created_ms[name] = replaced_ms
+                created_ms[name] = snapshot.replaced_ms
             elif is_dropped:
                 self._offsets.delete_topic(name, partial(self._unfinished.add, name))
-            if ids:
-                self._ids[name] = ids[0]
-            else:
-                self._ids.pop(name, None)
         if created_ms:
             self._offsets.delete_older(created_ms)
 
@@ -290,7 +290,7 @@ class GroupServices:
     ) -> None:
         self._store, self._lease, self._is_stopping = store, lease, threading.Event()
         self._wake, self._unloaded = threading.Event(), threading.Event()
-        # the coordination of each store that shares the lease, and functions that read the stores' partition counts
+        # of each store that shares the lease: its coordination, and a function that reads its partition count
         self._coordinations, self._count_readers = list[Coordination](), list[Callable[[], int]]()
         self.coordination = self.share(store, store.open)
         #: Returns the partition of `__consumer_offsets` for a group; and a fence for appends to a led partition.
@@ -303,8 +303,8 @@ class GroupServices:
         self.members, self._topics = GroupCoordinator(self._registry), topics
         self.configs = self._registry.configs
         self.consumers = ConsumerCoordinator(self._registry, topics)
-        ended = EndedTransactions(self._registry, store)
-        self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
+        ended_transactions = EndedTransactions(self._registry, store)
+        self.offsets = CommittedOffsets(self._registry, ended_transactions, retention_ms=retention_ms)
         self._threads = [
             threading.Thread(target=self._run_timers, name="group-timer", daemon=True),
             threading.Thread(target=self._keep_lease, name="gateway-lease", daemon=True),
@@ -414,6 +414,10 @@ def _clear_and_continue(wake: threading.Event, is_stopping: threading.Event) -> 
     return not is_stopping.is_set()
 
 
+#: Instead of a term: the partition is being unloaded.
+_UNLOADING = -1
+
+
 class Coordination:
     """Loads the partitions of `store` that the `lease` holds, and unloads others, which sets `unloaded`."""
 
@@ -457,15 +461,15 @@ class Coordination:
     def _load_and_unload(self, registry: CoordinatedEntries[Any]) -> None:
         held, term = self._held, self._lease.term
         lost_partitions = self._store.lost_partitions() if self._loaded else ()
-        old = {
+        unloaded = {
             number
             for number, loaded_term in self._loaded.items()
             if number not in held or loaded_term != term or number in lost_partitions
         }
-        if old:
-            self._unload(old, registry)
-        if new := held - self._loaded.keys():
-            self._load(new, term, registry)
+        if unloaded:
+            self._unload(unloaded, registry)
+        if missing := held - self._loaded.keys():
+            self._load(missing, term, registry)
 
     def _unload(self, partitions: set[int], registry: CoordinatedEntries[Any]) -> None:
         remaining = {number: term for number, term in self._loaded.items() if number not in partitions}
@@ -500,10 +504,6 @@ class Coordination:
         self._store.begin(partitions, check_lease)
         registry.load(self._store.load(partitions))
         self._loaded = {**self._loaded, **dict.fromkeys(partitions, term)}
-
-
-#: Instead of a term: the partition is being unloaded.
-_UNLOADING = -1
 
 
 class LeaderStore(Protocol):

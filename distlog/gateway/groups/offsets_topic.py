@@ -76,7 +76,7 @@ class OffsetsTopic:
         self._linger_ms, self.partitions = linger_ms, partitions
         self._lock = threading.Lock()
         #: The topic after the first use; None again after it was dropped.
-        self._cached: tuple[Topic, Leadership] | None = None
+        self._cached: _OpenTopic | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
         # by partition, since a stopped process may hold the lock of one; on an object store only one, under None
         self._batchings = dict[int | None, OffsetsBatching]()
@@ -84,27 +84,27 @@ class OffsetsTopic:
         self._callback_thread: threading.Thread | None = None
 
     def open(self) -> int:
-        return self._topic_and_leadership()[0].partitions
+        """Open or create the topic; returns its number of partitions. Raises DistlogError."""
+        return self._open_topic().topic.partitions
 
     def partition_of(self, group: str) -> int:
         return offsets_partition(group, self.partitions)
 
     def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
         """Lead partitions, and fence earlier leaders. Raises the errors of `Leadership.begin`."""
-        self._topic_and_leadership()[1].begin(partitions, check_may_lead)
+        self._open_topic().leadership.begin(partitions, check_may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
         """Store nothing more in these partitions, and close their files, which keep the space of deleted segments."""
-        self._topic_and_leadership()[1].end(partitions)
+        self._open_topic().leadership.end(partitions)
         with self._lock:
-            ended = [self._batchings.pop(number) for number in partitions if number in self._batchings]
-        in_parallel(OffsetsBatching.close, ended)
+            ended_batchings = [self._batchings.pop(number) for number in partitions if number in self._batchings]
+        in_parallel(OffsetsBatching.close, ended_batchings)
 
     def compact(self) -> None:
         """Compact the partitions that this gateway leads; one caller at a time. Raises nothing."""
         if (cached := self._cached) is not None:
-            topic, leadership = cached
-            self._compaction.step(topic, leadership.partitions)
+            self._compaction.step(cached.topic, cached.leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
         """The partitions that another gateway leads since a failure; all if the topic was dropped."""
@@ -112,16 +112,15 @@ class OffsetsTopic:
             cached, has_failed = self._cached, any(batching.has_failed for batching in self._batchings.values())
         if cached is None or not has_failed:
             return ()
-        _, leadership = cached
         try:
-            return leadership.lost_partitions()
+            return cached.leadership.lost_partitions()
         except TopicNotFoundError:
             with self._lock:
                 self._cached = None
-            return list(leadership.partitions)
+            return list(cached.leadership.partitions)
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
-        _, leadership = self._topic_and_leadership()
+        leadership = self._open_topic().leadership
         return lambda snapshot: leadership.check(snapshot, (partition,))
 
     def drain(self) -> None:
@@ -133,7 +132,7 @@ class OffsetsTopic:
         """The changes in partitions, oldest first. A corrupt record is logged. Raises DistlogError."""
         if not partitions:
             return
-        topic = self._topic_and_leadership()[0].refresh()
+        topic = self._open_topic().topic.refresh()
         snapshot = topic.live_snapshot
         for number in partitions:
             # `ended` reads the end markers after the load
@@ -174,16 +173,16 @@ class OffsetsTopic:
         size_code = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
         batching.append(number, records, on_stored, size_code)
 
-    def _topic_and_leadership(self) -> tuple[Topic, Leadership]:
+    def _open_topic(self) -> _OpenTopic:
         with self._lock:
             if self._cached is None:
                 topic = _open_or_create(self._url, self.partitions, self._options)
                 self.partitions = topic.partitions
-                self._cached = topic, Leadership(topic.handle, topic.current)
+                self._cached = _OpenTopic(topic, Leadership(topic.handle, topic.current))
             return self._cached
 
     def _batching_of(self, partition: int) -> OffsetsBatching:
-        topic, leadership = self._topic_and_leadership()
+        topic, leadership = self._open_topic()
         key = partition if topic.storage.is_local_disk else None
         with self._lock:
             batching = self._batchings.get(key)
@@ -361,6 +360,11 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
             decoded = decode_consumer_value(subject.kind, value)
     is_unknown = subject is None or (decoded is None and value is not None)
     return None if is_unknown else (subject, decoded)  # type: ignore[return-value]
+
+
+class _OpenTopic(NamedTuple):
+    topic: Topic
+    leadership: Leadership
 
 
 class EndedTransaction(NamedTuple):

@@ -60,13 +60,17 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     def __init__(self, check: Callable[[str], None], new: Callable[[str], Entry]) -> None:
         self.check, self._new = check, new
         self._lock, self._entries = threading.Lock(), dict[str, Entry]()
+        # the number of calls of `unload`
         self._unloads = 0
 
     @contextmanager
     def lock_entry(
         self, name: str, *, create: bool = False, missing_code: ErrorCode = ErrorCode.none, is_loading: bool = False
     ) -> Iterator[Entry]:
-        """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`."""
+        """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`.
+
+        `is_loading`: entries of partitions that are being loaded, which `check` refuses, may be locked too.
+        """
         while True:
             unloads = self._unloads
             if not is_loading:
@@ -76,7 +80,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                 if entry is None and create:
                     entry = self._entries[name] = self._new(name)
             if entry is None:
-                # if it was unloaded, `missing_code` would make members give up their partitions
+                # if it was unloaded since the check above, `missing_code` would make members give up their partitions
                 if unloads != self._unloads:
                     continue
                 raise CoordinatorError(missing_code)
@@ -353,6 +357,7 @@ class GroupOffsets:
     def __init__(self, group: str) -> None:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
+        # the topics of these partitions; None to collect them again
         self._topics: frozenset[str] | None = frozenset()
         self._pending = WaitingChanges[TopicPartition, Position]()
         #: The numbers of changes in flight by partition: outside of transactions, and in transactions.
@@ -468,6 +473,7 @@ class GroupOffsets:
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
         """The partitions without subscribers whose offset was unused for `retention_ms` (KIP-211)."""
         topics = subscribed_topics(group)
+        # during a rebalance of a classic group, members that have subscriptions may not have joined again
         is_settled = isinstance(group, ConsumerGroup) or group.phase in (GroupPhase.EMPTY, GroupPhase.STABLE)
         if topics is None or not is_settled:
             return []
@@ -487,6 +493,10 @@ def subscribed_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | N
         return group.subscribed_topics
     if group.members.protocol_type != "consumer":
         return None
-    topics = [parse_subscription(member.subscription(group.protocol)) for member in group.members]
-    subscriptions = [topics_of_member for topics_of_member in topics if topics_of_member is not None]
-    return frozenset[str]().union(*subscriptions) if len(subscriptions) == len(topics) else None
+    topics = set[str]()
+    for member in group.members:
+        subscription = parse_subscription(member.subscription(group.protocol))
+        if subscription is None:
+            return None
+        topics |= subscription
+    return frozenset(topics)
