@@ -67,9 +67,9 @@ _MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: replic
 
 def topic_setting_fields(config: TopicConfig, **options: bool) -> Iterator[Fields]:
     """The fields of each setting of a topic; `options` are passed to `_setting_fields`."""
-    overrides, values, inherited = config.overrides(), config.all(), dict(config.defaults)
+    overrides, values, broker_values = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
-        source = _BROKER_VALUE if setting.name in inherited else _DEFAULT
+        source = _BROKER_VALUE if setting.name in broker_values else _DEFAULT
         source = _TOPIC_VALUE if setting.name in overrides else source
         shown = ShownSetting(setting.name, setting_text(values[setting.name]), source == _DEFAULT, setting.meaning)
         kind = _LIST if setting.name in _LISTS else _TYPE_OF_CLASS[type(setting.default)]
@@ -102,7 +102,8 @@ def _group_setting_fields(broker: Broker, group: str, **options: bool) -> Iterat
     broker.configs.refresh()
     overrides = broker.configs.groups.overrides(group)
     for setting in broker.configs.groups.all_settings(group):
-        source = _GROUP_VALUE if setting.name in overrides else _DEFAULT if setting.is_default else _BROKER_VALUE
+        source = _DEFAULT if setting.is_default else _BROKER_VALUE
+        source = _GROUP_VALUE if setting.name in overrides else source
         yield _setting_fields(setting, source, _INT, **options)
 
 
@@ -330,11 +331,11 @@ def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
     if strict and len(names_by_type) > len(components):
         return False
     for component in components:
+        if component.entity_type not in names_by_type:
+            return False
         # the default entity has the name None
         name = component.match if component.match_type == _EXACT else None
-        if component.entity_type not in names_by_type or (
-            component.match_type != _ANY and names_by_type[component.entity_type] != name
-        ):
+        if component.match_type != _ANY and names_by_type[component.entity_type] != name:
             return False
     return True
 
@@ -361,7 +362,7 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
     changes = {op.key: None if op.remove else op.value for op in entry.ops}
     try:
         if len(changes) < len(entry.ops):
-            raise RefusedError("the request sets a quota twice")
+            raise RefusedError("the request sets a quota of this entity more than once: set it once")
         check_quotas(entity, changes)
     except ValueError as error:
         # as in Kafka, which returns INVALID_REQUEST for a wrong setting here

@@ -18,7 +18,7 @@ from distlog.gateway.protocol.messages import ErrorCode, Fields, ResponseChunk
 from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.delayed_operations import DelayedFetch
 from distlog.gateway.server.fairness import CONSUMER_BYTE_RATE
-from distlog.gateway.server.request import Request, by_topic, grouped, topic_key
+from distlog.gateway.server.request import Request, by_topic, topic_key
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition
 
@@ -47,6 +47,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         }
         operation = request.handler_state = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
     while True:
+        # it watches its partitions again if it waits
         broker.fetches.forget(operation)
         reads = _read_all(request, broker, operation)
         missing = body.min_bytes - sum(read.size for read in reads)
@@ -85,12 +86,14 @@ def _read_all(request: Request, broker: Broker, operation: DelayedFetch) -> list
     reserved_bytes = broker.fetch_memory.reserve(
         min(requested_bytes, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)
     )
-    remaining, reads = reserved_bytes, list[_FetchedPartition]()
+    remaining_bytes, reads = reserved_bytes, list[_FetchedPartition]()
     for (topic, _), partition in partitions.items():
-        is_first = remaining == reserved_bytes
-        reads.append(_read(request, broker, topic, partition, remaining, committed, is_first=is_first))
-        remaining -= reads[-1].size
-    broker.fetch_memory.release(remaining)
+        is_first = remaining_bytes == reserved_bytes
+        read = _read(request, broker, topic, partition, remaining_bytes, committed, is_first=is_first)
+        reads.append(read)
+        remaining_bytes -= read.size
+    # negative if the first batch was larger
+    broker.fetch_memory.release(remaining_bytes)
     return reads
 
 
@@ -99,7 +102,7 @@ def _read(
     broker: Broker,
     topic: str | uuid.UUID,
     requested: Any,
-    remaining: int,
+    remaining_bytes: int,
     committed: bool,
     *,
     is_first: bool,
@@ -107,7 +110,7 @@ def _read(
     try:
         request.rights.check_topic(Operation.READ, topic, broker.metadata)
         partition = broker.metadata.readable_topic(topic).partition(requested.partition)
-        max_bytes = max(min(requested.partition_max_bytes, remaining), 0)
+        max_bytes = max(min(requested.partition_max_bytes, remaining_bytes), 0)
         data = partition.fetch(requested.fetch_offset, max_bytes, committed=committed)
         if data.batches is not None and len(data.batches) > max_bytes and not is_first:
             # only the first batch of a response may be larger than the client's limit
@@ -158,9 +161,12 @@ _EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
 
 def list_offsets(request: Request, broker: Broker) -> Fields:
     committed = request.get("isolation_level", 0) == _READ_COMMITTED
+    by_name: dict[str, list[Any]] = {}
+    for (name, _), requested in _by_partition(request).items():
+        by_name.setdefault(name, []).append(requested)
     topics = [
-        {"name": name, "partitions": _topic_offsets(request, broker, name, [item[1] for item in items], committed)}
-        for name, items in grouped(_by_partition(request).items(), lambda item: item[0][0]).items()
+        {"name": name, "partitions": _topic_offsets(request, broker, name, partitions, committed)}
+        for name, partitions in by_name.items()
     ]
     return {"topics": topics}
 
@@ -204,6 +210,7 @@ def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields
     if time_ms in (EARLIEST, _EARLIEST_LOCAL):
         start = state.log_start_offset
         return {"offset": start, "leader_epoch": epochs.epoch_of(state, start)}
+    # as in Kafka, an offset that does not exist has the fields' defaults: -1
     if time_ms == _LATEST_TIERED or (time_ms < 0 and time_ms != MAX_TIMESTAMP):
         return {}
     offset_and_time = offset_for_time(hosted.topic.reader, state, time_ms)
@@ -214,8 +221,8 @@ def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields
     return {"offset": offset, "timestamp": timestamp, "leader_epoch": epochs.epoch_of(state, offset)}
 
 
-# An imported log has its broker's leader epochs: each ends where the next one begins, and the latest at the log end.
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
+    # an imported log has its broker's epochs: each ends where the next one begins, and the latest at the log end
     requested = {(topic.topic, item.partition): item for topic in request.body.topics for item in topic.partitions}
     ends = (
         (name, fields_or_error(_epoch_end, request, broker, name, item, partition=number))

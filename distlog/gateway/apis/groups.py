@@ -248,26 +248,27 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
     groups, stable = request.get("groups"), request.get("require_stable", False)
     if groups is None:
         return _group_offsets(request, broker, request.body.group_id, [request.body.topics], stable)
+    # a request may name a group several times: with other topics, or another member
     answers = [
         {
             "group_id": name,
-            **_group_offsets(request, broker, name, [group.topics for group in repeats], stable, repeats[-1]),
+            **_group_offsets(request, broker, name, [item.topics for item in items], stable, member_item=items[-1]),
         }
-        for name, repeats in grouped(groups, attrgetter("group_id")).items()
+        for name, items in grouped(groups, attrgetter("group_id")).items()
     ]
     return {"groups": answers}
 
 
 def _group_offsets(
-    request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, group_item: Any = None
+    request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, member_item: Any = None
 ) -> Fields:
-    """The offsets in the listed topics, in all if a list is None; since version 9, `group_item` may name a member."""
+    """The offsets in the listed topics, in all if a list is None; `member_item` may name a member (version 9)."""
     rights, requested = request.rights, None
     if None not in topic_lists:
         requested = dict.fromkeys(
             (topic.name, n) for topics in topic_lists for topic in topics for n in topic.partition_indexes
         )
-    member_id, epoch = getattr(group_item, "member_id", None), getattr(group_item, "member_epoch", -1)
+    member_id, epoch = getattr(member_item, "member_id", None), getattr(member_item, "member_epoch", -1)
     denials = {
         topic: rights.check_code(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         for topic in dict.fromkeys(topic for topic, _ in requested or ())
@@ -458,11 +459,15 @@ def list_groups(request: Request, broker: Broker) -> Fields:
     states = {state.lower() for state in request.get("states_filter", ())}
     types = {type.lower() for type in request.get("types_filter", ())}
     groups = [
-        {"group_id": name, "protocol_type": group.protocol_type, "group_state": state, "group_type": group.type}
+        {
+            "group_id": group.group,
+            "protocol_type": group.protocol_type,
+            "group_state": group.phase.value,
+            "group_type": group.type,
+        }
         for group in services.members.descriptions()
-        for name, state in [(group.group, group.phase.value)]
-        if (not states or state.lower() in states) and (not types or group.type in types)
-        if is_all or rights.allows(Operation.DESCRIBE, ResourceType.GROUP, name)
+        if (not states or group.phase.value.lower() in states) and (not types or group.type in types)
+        if is_all or rights.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group)
     ]
     return {"error_code": code, "groups": groups}
 
@@ -472,10 +477,9 @@ def describe_groups(request: Request, broker: Broker) -> Fields:
 
 
 def _describe_group(request: Request, broker: Broker, name: str) -> Fields:
-    code, operations = request.rights.check_code(Operation.DESCRIBE, ResourceType.GROUP, name), NO_OPERATIONS
-    if request.get("include_authorized_operations", False):
-        operations = request.rights.operations(ResourceType.GROUP, name)
-    if code:
+    is_requested = request.get("include_authorized_operations", False)
+    operations = request.rights.operations(ResourceType.GROUP, name) if is_requested else NO_OPERATIONS
+    if code := request.rights.check_code(Operation.DESCRIBE, ResourceType.GROUP, name):
         fields = _group_fields(GroupDescription(name, GroupPhase.DEAD, "", "", (), code))
         return {**fields, "group_state": "", "authorized_operations": operations}
     return {**_group_fields(broker.groups.members.describe(name)), "authorized_operations": operations}

@@ -95,6 +95,7 @@ class ProduceRequest(DelayedAppend):
         # a client that wants no response may disconnect before the append
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._batches = broker, list(_produced_batches(body))
+        # commits whose callbacks have not run yet
         self._pending_commits, self._lock = 0, threading.Lock()
         request.note_use(PRODUCER_BYTE_RATE, sum(len(batch.records or b"") for batch in self._batches))
         self._fail([batch for batch in self._batches if batch.error is not None])
@@ -194,7 +195,7 @@ class ProduceRequest(DelayedAppend):
     def _records_and_fence(self, hosted: HostedTopic, batch: ProducedBatch) -> tuple[bytes, Fence | None]:
         records, id_ = batch.records, self.request.body.transactional_id
         if not records:
-            raise InvalidRecordError("a produce request has no records for a partition")
+            raise InvalidRecordError("the produce request has no records for this partition")
         if not attributes_of(records) & TRANSACTIONAL:
             return records, None
         if id_ is None:
@@ -283,8 +284,9 @@ class ProduceRequest(DelayedAppend):
             return
         results, remaining_errors = list[tuple[str | uuid.UUID, Fields]](), _MAX_RECORD_ERRORS
         for batch in batches:
-            results.append((batch.topic, _batch_fields(batch, remaining_errors)))
-            remaining_errors -= len(results[-1][1].get("record_errors", ()))
+            fields = _batch_fields(batch, remaining_errors)
+            results.append((batch.topic, fields))
+            remaining_errors -= len(fields.get("record_errors", ()))
         request.respond({"responses": by_topic(results, "partition_responses")})
 
 
@@ -309,9 +311,11 @@ def _needs_only_writes(request: Request, broker: Broker) -> bool:
 
 def _produced_batches(body: Any) -> Iterator[ProducedBatch]:
     batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
-    for (topic, number), repeats in grouped(batches, lambda batch: (batch[0], batch[1].index)).items():
-        error = RefusedError("the request names a partition twice", partition=number) if len(repeats) > 1 else None
-        yield ProducedBatch(topic, number, repeats[0][1].records, error=error)
+    for (topic, number), repeats in grouped(batches, lambda item: (item[0], item[1].index)).items():
+        text = "the request names a partition more than once: send one batch"
+        error = RefusedError(text, partition=number) if len(repeats) > 1 else None
+        _, data = repeats[0]
+        yield ProducedBatch(topic, number, data.records, error=error)
 
 
 def _warn_of_early_times(batch: ProducedBatch, partition: Partition) -> None:

@@ -113,7 +113,7 @@ def describe_users(request: Request, broker: Broker) -> Fields:
 
 def _user_fields(equal_names: list[str], secrets: Mapping[str, ScramSecret] | None) -> Fields:
     if len(equal_names) > 1:
-        raise RefusedError("the request names the user twice", code=ErrorCode.duplicate_resource)
+        raise RefusedError("the request names the user more than once", code=ErrorCode.duplicate_resource)
     if secrets is None:
         raise RefusedError("the root does not have this user", code=ErrorCode.resource_not_found)
     infos = [
@@ -161,12 +161,13 @@ def _parsed_change(requested: Any, users: RootUsers, *, is_file_user: bool) -> t
     try:
         check_name(requested.name)
         if is_file_user:
-            raise InvalidConfigError("the gateway's file of users has this user, and takes precedence")
+            raise InvalidConfigError("the gateway's file of users has this user: change it by `distlog users`")
         if not MIN_ITERATIONS <= requested.iterations <= ITERATIONS:
             raise InvalidConfigError(f"iterations must be {MIN_ITERATIONS} to {ITERATIONS}")
-        has_hash_size = len(requested.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
-        if not has_hash_size or not 0 < len(requested.salt) <= _MAX_SALT_BYTES:
-            raise InvalidConfigError("the salt or the salted password has a wrong length")
+        hash_bytes = hashlib.new(HASHES[mechanism]).digest_size
+        if len(requested.salted_password) != hash_bytes or not 0 < len(requested.salt) <= _MAX_SALT_BYTES:
+            text = f"the salted password must have {hash_bytes} bytes, and the salt 1 to {_MAX_SALT_BYTES}"
+            raise InvalidConfigError(text)
     except InvalidConfigError as error:
         raise RefusedError(error.message, code=ErrorCode.unacceptable_credential) from None
     return credential, secret_of_salted(mechanism, requested.salted_password, requested.salt, requested.iterations)
@@ -197,26 +198,26 @@ def _parsed(parse: Callable[[Any], _Result], fields: Any) -> _Result:
 def _parsed_acl(fields: Any) -> Acl:
     return check_acl(
         Acl(
-            _enum_value(ResourceType, fields.resource_type),
-            _enum_value(PatternType, fields.resource_pattern_type),
-            fields.resource_name,
-            fields.principal,
-            fields.host,
-            _enum_value(Operation, fields.operation),
-            _enum_value(Permission, fields.permission_type),
+            resource_type=_enum_value(ResourceType, fields.resource_type),
+            pattern_type=_enum_value(PatternType, fields.resource_pattern_type),
+            name=fields.resource_name,
+            principal=fields.principal,
+            host=fields.host,
+            operation=_enum_value(Operation, fields.operation),
+            permission=_enum_value(Permission, fields.permission_type),
         )
     )
 
 
 def _parsed_filter(fields: Any) -> AclFilter:
     return AclFilter(
-        _enum_value(ResourceType, fields.resource_type_filter),
-        _enum_value(PatternType, fields.pattern_type_filter),
-        fields.resource_name_filter,
-        fields.principal_filter,
-        None if fields.host_filter is None else check_host(fields.host_filter),
-        _enum_value(Operation, fields.operation),
-        _enum_value(Permission, fields.permission_type),
+        resource_type=_enum_value(ResourceType, fields.resource_type_filter),
+        pattern_type=_enum_value(PatternType, fields.pattern_type_filter),
+        name=fields.resource_name_filter,
+        principal=fields.principal_filter,
+        host=None if fields.host_filter is None else check_host(fields.host_filter),
+        operation=_enum_value(Operation, fields.operation),
+        permission=_enum_value(Permission, fields.permission_type),
     )
 
 

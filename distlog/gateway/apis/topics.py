@@ -175,19 +175,21 @@ _MAX_PARTITIONS = 2000
 
 def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     body, limit = request.body, request.body.response_partition_limit
-    cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
+    cursor_topic, cursor_partition = "", 0
+    if body.cursor is not None:
+        cursor_topic, cursor_partition = body.cursor.topic_name, max(0, body.cursor.partition_index)
     remaining = min(limit, _MAX_PARTITIONS) if limit > 0 else _MAX_PARTITIONS
     topics, next_cursor = list[Fields](), None
     names = sorted(
         {topic.name for topic in body.topics}
         or filter(request.rights.may_describe, broker.metadata.summaries_or_errors())
     )
-    for name in (name for name in names if name >= cursor[0]):
+    for name in (name for name in names if name >= cursor_topic):
         if not remaining:
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
-        first = cursor[1] if name == cursor[0] else 0
-        fields = fields_or_error(_fields_from, request, broker, name, first, remaining, name=name, partitions=())
+        start = cursor_partition if name == cursor_topic else 0
+        fields = fields_or_error(_fields_from, request, broker, name, start, remaining, name=name, partitions=())
         next_cursor = fields.get("next_cursor")
         topics.append({field: value for field, value in fields.items() if field != "next_cursor"})
         remaining -= len(fields["partitions"])
@@ -196,16 +198,16 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     return {"topics": topics, "next_cursor": next_cursor}
 
 
-def _fields_from(request: Request, broker: Broker, name: str, first: int, limit: int) -> Fields:
-    """The topic with up to `limit` partitions from `first` on, and the cursor of the next one, or None."""
+def _fields_from(request: Request, broker: Broker, name: str, start: int, most: int) -> Fields:
+    """The topic with up to `most` partitions from `start` on, and the cursor of the next partition, or None."""
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     summary = broker.metadata.fresh_topic(name).summary
-    end = min(summary.partitions, first + limit)
+    end = min(summary.partitions, start + most)
     # empty lists, as from a broker: the Java client refuses null, which the protocol allows
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
-    partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(first, end), broker)]
+    partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(start, end), broker)]
     next_cursor = {"topic_name": name, "partition_index": end} if end < summary.partitions else None
-    # a topic's fields have all of its partitions: leave them out, and add the requested ones
+    # with 0 partitions, since the requested ones replace them
     fields = _topic_fields(summary._replace(partitions=0), request, broker)
     return {**fields, "partitions": partitions, "next_cursor": next_cursor}
 
@@ -315,10 +317,10 @@ def _invalid_assignment(text: str) -> RefusedError:
 
 
 def _check_replicas(assignments: Sequence[Any]) -> None:
-    for brokers in (assignment.broker_ids for assignment in assignments):
-        if not brokers:
+    for assignment in assignments:
+        if not assignment.broker_ids:
             raise _invalid_assignment("The manual partition assignment includes an empty replica list.")
-        if len({*brokers}) < len(brokers):
+        if len({*assignment.broker_ids}) < len(assignment.broker_ids):
             raise _invalid_assignment("The manual partition assignment includes a broker more than once.")
 
 

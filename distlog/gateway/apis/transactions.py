@@ -55,12 +55,12 @@ def fenced_code(api_version: int, first_version: int) -> ErrorCode:
 
 #: The first versions of InitProducerId, and of the other APIs, that have PRODUCER_FENCED.
 _INIT_FENCED_SINCE, _FENCED_SINCE = 4, 2
+_NO_PRODUCER = ProducerId(-1, -1)
 
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
     body, rights, id_ = request.body, request.rights, request.body.transactional_id
-    no_producer, code = ProducerId(-1, -1), ErrorCode.none
-    producer = no_producer
+    code, producer = ErrorCode.none, _NO_PRODUCER
     if id_ is None:
         # the right to write to any topic is enough (KIP-679)
         if not rights.allows_any(Operation.WRITE, ResourceType.TOPIC):
@@ -76,13 +76,13 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
     else:
         producers = list[ProducerId]()
         current = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
-        expected = None if current == no_producer else current
+        expected = None if current == _NO_PRODUCER else current
         begin = broker.transactions.coordinator.begin_producer
         code = run_for_code(
             lambda: producers.append(begin(id_, body.transaction_timeout, expected)),
             fenced=fenced_code(request.api_version, _INIT_FENCED_SINCE),
         )
-        producer = producers[0] if producers else no_producer
+        producer = producers[0] if producers else _NO_PRODUCER
     return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 
@@ -216,6 +216,7 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     return None
 
 
+#: A filter of transactions that selects all durations.
 _NO_DURATION = -1
 
 
@@ -228,13 +229,13 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
         except ValueError:
             code, ids = ErrorCode.invalid_regular_expression, frozenset()
         states = [state for state in states if state.transactional_id in ids]
-    body, names = request.body, {status.kafka_name for status in TransactionStatus}
+    body, all_names = request.body, {status.kafka_name for status in TransactionStatus}
     state_names, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
-    started_before_ms = broker.clock() - request.get("duration_filter", _NO_DURATION)
-    is_by_duration = request.get("duration_filter", _NO_DURATION) != _NO_DURATION
+    min_duration_ms = request.get("duration_filter", _NO_DURATION)
+    started_before_ms = broker.clock() - min_duration_ms
     return {
         "error_code": code,
-        "unknown_state_filters": tuple(name for name in dict.fromkeys(body.state_filters) if name not in names),
+        "unknown_state_filters": tuple(name for name in dict.fromkeys(body.state_filters) if name not in all_names),
         "transaction_states": [
             {
                 "transactional_id": state.transactional_id,
@@ -245,7 +246,7 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
             if request.rights.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, state.transactional_id)
             and (not state_names or state.status.kafka_name in state_names)
             and (not producers or state.producer.id in producers)
-            and (not is_by_duration or 0 <= state.started_ms < started_before_ms)
+            and (min_duration_ms == _NO_DURATION or 0 <= state.started_ms < started_before_ms)
         ],
     }
 

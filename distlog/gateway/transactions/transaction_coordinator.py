@@ -128,7 +128,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             # once a wait for a lock has failed, don't wait for others: the same process may hold them
             timeout_s = 0 if lock_wait_failed.is_set() else OWN_WAIT_S
             try:
-                # raised if another thread has forgotten the id
+                # a CoordinatorError: another thread has forgotten the id
                 with suppress(CoordinatorError), self.lock_entry(id_) as transaction:
                     self._run_timer(id_, transaction, timeout_s)
             except DistlogError as error:
@@ -144,7 +144,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     def _run_timer(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
         if state is None:
-            # the id's first record could not be stored
+            # the first state of the id could not be stored
             self.remove(id_, transaction)
         elif state.has_timed_out(now_ms):
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
@@ -156,8 +156,8 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             self.remove(id_, transaction)
 
     def _next_producer(self, producer: ProducerId) -> ProducerId:
-        has_last_epoch = producer.epoch >= LAST_EPOCH
-        return ProducerId(self._new_id(), 0) if has_last_epoch else ProducerId(producer.id, producer.epoch + 1)
+        has_next_epoch = producer.epoch < LAST_EPOCH
+        return ProducerId(producer.id, producer.epoch + 1) if has_next_epoch else ProducerId(self._new_id(), 0)
 
     def _decide(self, transaction: CoordinatedTransaction, decision: TransactionState) -> None:
         """Store a decision, which is final, and write its markers; if they fail, `run_timers` repeats them."""
@@ -166,8 +166,8 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         try:
             self._write_end(transaction, decision)
         except DistlogError as error:
-            text = "the transaction of %r is decided, but not visible yet: %s"
-            _log.warning(text, decision.transactional_id, error)
+            message = "the transaction of %r is decided, but not visible yet (retried): %s"
+            _log.warning(message, decision.transactional_id, error)
 
     def _write_end(
         self, transaction: CoordinatedTransaction, decision: TransactionState, timeout_s: float = OWN_WAIT_S
@@ -181,6 +181,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         """Finish a decided transaction, and return the state. Raises CoordinatorError: the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
+            # after an error, the state is still decided: see below
             with suppress(DistlogError):
                 self._write_end(transaction, state)
         if transaction.state is None or transaction.state.is_decided:

@@ -43,18 +43,22 @@ from distlog.gateway.topics.partition import RECORD_COLUMNS, Fence, PartitionTai
 class TransactionLog:
     """The newest state of each transactional id; for many threads, except `begin` and `end`."""
 
-    def __init__(self, metadata: MetadataCache, clock: Callable[[], int], partitions: Callable[[], int]) -> None:
-        # `partitions` returns the number of partitions of a new topic
-        self._metadata, self._clock, self._new_topic_partitions = metadata, clock, partitions
+    def __init__(
+        self, metadata: MetadataCache, clock: Callable[[], int], new_topic_partitions: Callable[[], int]
+    ) -> None:
+        # `new_topic_partitions` returns the number of partitions of a new topic, `_partitions` of the existing one
+        self._metadata, self._clock, self._new_topic_partitions = metadata, clock, new_topic_partitions
         self._partitions: int | None = None
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
-        self._has_failed, self._compaction = False, InternalTopicCompaction()
+        # True after an append that another leader, or a drop of the topic, has refused
+        self._has_failed = False
+        self._compaction = InternalTopicCompaction()
         #: Appends that no call waits for.
         self._in_flight = set[Future[AppendInfo]]()
 
     def read_partition_count(self) -> int:
-        """Return the topic's number of partitions, or `partitions` if it is missing. Raises DistlogError."""
+        """Return the number of partitions of the existing topic, or of a new one. Raises DistlogError."""
         if self._partitions is None:
             with suppress(TopicNotFoundError):
                 self._partitions = self._metadata.fresh_topic(TRANSACTIONS_TOPIC).topic.partitions
@@ -85,8 +89,9 @@ class TransactionLog:
         state_topic = self._state_topic
         if state_topic is None or not self._has_failed:
             return ()
-        is_new = self._open_topic() is not state_topic
-        partitions = list(state_topic.leadership.partitions) if is_new else state_topic.leadership.lost_partitions()
+        was_replaced = self._open_topic() is not state_topic
+        leadership = state_topic.leadership
+        partitions = list(leadership.partitions) if was_replaced else leadership.lost_partitions()
         self._has_failed = False
         return partitions
 
@@ -246,8 +251,9 @@ class NewestStates:
             return list(self._states.values())
 
     def add(self, state: TransactionState, offset: int) -> None:
-        """Add a state that this process has written at `offset`, if all states before it were read."""
+        """Add a state that this process has written at `offset`, which saves a read of it."""
         with self._lock:
+            # else states before it were not read yet: it is read with them
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state
                 self._tail.offset = offset + 1
@@ -268,8 +274,8 @@ class NewestStates:
         """Read new segments in parallel, if there are several: most are small, since each was a commit."""
         hosted = self._partition.hosted
         state = hosted.snapshot.partitions[self._partition.number]
-        first = state.segments.find(self._tail.offset)
-        segments = [state.segments[number] for number in range(first, len(state.segments))]
+        first_row = state.segments.find(self._tail.offset)
+        segments = [state.segments[row] for row in range(first_row, len(state.segments))]
         if len(segments) < 2:
             return
         for chunk in whole_logs(hosted.topic.reader, segments):
