@@ -194,7 +194,10 @@ def test_a_missing_user_is_1(cli: CommandLine, tmp_path: Path) -> None:
     users = str(tmp_path / "users.json")
     assert cli.bare("users", users, "--set", "alice", stdin=b"secret\n").status == output.SUCCESS
     outcome = cli.bare("users", users, "--delete", "bob")
-    assert (outcome.status, outcome.err) == (output.FAILED, "distlog: the user does not exist (user=bob)\n")
+    assert (outcome.status, outcome.err) == (
+        output.FAILED,
+        "distlog: the user does not exist: `distlog users FILE` lists the users (user=bob)\n",
+    )
 
 
 def test_a_name_that_no_topic_can_have_is_2(cli: CommandLine) -> None:

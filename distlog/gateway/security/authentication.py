@@ -103,7 +103,7 @@ class ScramExchange:
 
     def __init__(self, mechanism: str, users: Users, nonce: Callable[[], str]) -> None:
         self._mechanism, self._users, self._new_nonce = mechanism, users, nonce
-        #: The user that the client claims to be, after its first message.
+        #: The user that the client claims to be; empty until its first message, which also sets the other fields.
         self.name = ""
 
     def first(self, token: bytes) -> bytes:

@@ -39,7 +39,7 @@ class TlsFiles:
             )
         if (self.ca is None) == (self.client_auth != "none"):
             raise InvalidConfigError(
-                "clients' certificates need a file of authorities: give both settings, or neither",
+                "client certificates and their authorities need each other: set both, or neither",
                 cafile=self.ca,
                 client_auth=self.client_auth,
             )
@@ -62,6 +62,7 @@ class TlsFiles:
         return context
 
     def stamp(self) -> Sequence[object]:
+        """Return a value that changes when a file changes."""
         paths = self.certificate, self.key, self.ca, self.crl, self.key_password_file
         return [stamp_of(path) for path in paths if path is not None]
 
@@ -170,7 +171,8 @@ class PrincipalMapper:
             match = pattern.fullmatch(subject)
             if match is not None:
                 name = _GROUP_REFERENCE.sub(lambda group: match[int(group[1])] or "", replacement)  # noqa: B023
-                name = name.lower() if case == "L" else name.upper() if case == "U" else name
+                if case:
+                    name = name.lower() if case == "L" else name.upper()
                 return None if subject and not name else name
         return None
 

@@ -49,8 +49,8 @@ class UsersFile:
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: The iterations of a new secret: the most that Kafka allows. Clients demand a minimum.
 ITERATIONS = 16_384
-#: The mechanism that checks the plain password of an unknown user.
-PLAIN_BY = "SCRAM-SHA-256"
+#: The mechanism by which a plain password of an unknown user is checked.
+UNKNOWN_USER_MECHANISM = "SCRAM-SHA-256"
 #: The iterations that a secret may have: RFC 5802 has the minimum; with more than the maximum, logins would hang.
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
 SALT_BYTES = 32
@@ -114,7 +114,7 @@ class Users:
 
     def plain_mechanism(self, name: str) -> str:
         """The mechanism that checks a plain password: the cheapest one that the user has."""
-        return next(iter(sorted(self.secrets.get(name, ()))), PLAIN_BY)
+        return min(self.secrets.get(name, ()), default=UNKNOWN_USER_MECHANISM)
 
     def with_root_users(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
         return replace(self, secrets={**secrets, **self.secrets})
@@ -124,7 +124,7 @@ class Users:
 
     def without_user(self, name: str) -> Users:
         if name not in self.secrets:
-            raise DistlogError("the user does not exist", user=name)
+            raise DistlogError("the user does not exist: `distlog users FILE` lists the users", user=name)
         return replace(self, secrets={user: secrets for user, secrets in self.secrets.items() if user != name})
 
     def to_json(self) -> str:
@@ -231,8 +231,9 @@ def _read(path: str) -> tuple[Users, _Stamp]:
                     path=path,
                     mode=oct(stat.S_IMODE(status.st_mode)),
                 )
+            # root may read any file, and a file of root is trusted
             if 0 not in (os.geteuid(), status.st_uid) and status.st_uid != os.geteuid():
-                raise StorageError("the file of users belongs to another user: chown it", path=path)
+                raise StorageError("the file of users belongs to another user: chown it to this one", path=path)
             text = file.read(_MAX_BYTES)
     except OSError as error:
         if isinstance(error, DistlogError):

@@ -119,9 +119,8 @@ class GatheredAppends:
             if at_once:
                 self._due_s = _PAST
             elif not self._waiting:
-                self._due_s = now_s + (
-                    self._linger_s if now_s < self._pause_from_s else min(_BURST_S, self._linger_s)
-                )
+                comes_after_pause = now_s >= self._pause_from_s
+                self._due_s = now_s + (min(_BURST_S, self._linger_s) if comes_after_pause else self._linger_s)
             sender = None
             if connection is not None:
                 sender = self._senders.setdefault(connection, Sender())
@@ -181,7 +180,7 @@ class GatheredAppends:
             for sender, requests in pending.requests.items():
                 if sender is not None:
                     sender.answer(requests, now_s)
-            self._expected = {sender for sender in pending.requests if sender is not None and sender.window}
+            self._expected = {sender for sender in pending.requests if sender is not None and sender.max_in_flight}
             self._expected_until_s = now_s + _BURST_S
         for batch in pending.batches:
             if isinstance(batch.outcome, BaseException):
@@ -223,10 +222,11 @@ class GatheredAppends:
         result, snapshot = commit_batches(check, valid, config, partial(refuse_fenced, accepted))
         self._hosted.topic.advance(snapshot)
         for number, batches in accepted.items():
-            offset = result.offsets[number][0]
+            offset, _ = result.offsets[number]
             for batch in batches:
-                end = offset + batch.valid.offset_count
-                batch.outcome, offset = _append_info(snapshot, number, offset, end), end
+                end_offset = offset + batch.valid.offset_count
+                batch.outcome = _append_info(snapshot, number, offset, end_offset)
+                offset = end_offset
 
     def _must_commit(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
         """True if the batch must be committed; else sets its outcome: an error, or its earlier append."""
@@ -236,9 +236,8 @@ class GatheredAppends:
             batch.outcome = error
             return False
         if earlier is not None:
-            batch.outcome = _append_info(
-                check.snapshot, batch.partition, earlier.first_offset, earlier.last_offset + 1
-            )
+            first_offset, end_offset = earlier.first_offset, earlier.last_offset + 1
+            batch.outcome = _append_info(check.snapshot, batch.partition, first_offset, end_offset)
         return earlier is None
 
 
@@ -285,21 +284,22 @@ def _refusal(fence: Fence, current: Snapshot) -> Exception | None:
     return None
 
 
-def _append_info(snapshot: Snapshot, partition: int, first: int, end: int) -> AppendInfo:
+def _append_info(snapshot: Snapshot, partition: int, first_offset: int, end_offset: int) -> AppendInfo:
     state, time_ms = snapshot.partitions[partition], NO_TIMESTAMP
     if snapshot.config.message_timestamp_type == "LogAppendTime":
-        row = state.segments.find(first)
+        row = state.segments.find(first_offset)
         time_ms = state.segments[row].append_time_ms if row < len(state.segments) else NO_TIMESTAMP
-    return AppendInfo(Appended(first, end, SEALED, snapshot.version, False, time_ms), state.log_start_offset)
+    appended = Appended(first_offset, end_offset, SEALED, snapshot.version, flush_due=False, append_time_ms=time_ms)
+    return AppendInfo(appended, state.log_start_offset)
 
 
 class Completeness(Enum):
     """Whether a sender will send more requests before its next response."""
 
     UNKNOWN = auto()
-    #: Its window is not full: it sends more soon, or has nothing more to send.
+    #: The sender has fewer than `max_in_flight` requests in flight: it sends more soon, or has nothing more to send.
     SENDING = auto()
-    #: Its window is full: the sender waits for a response.
+    #: The sender has `max_in_flight` requests in flight, and waits for a response.
     WAITING = auto()
     #: An idempotent producer, with as many requests in flight as it may have.
     FULL = auto()
@@ -307,10 +307,10 @@ class Completeness(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A connection, which sends up to `window` requests, if known, before it waits for a response."""
+    """A connection, which sends up to `max_in_flight` requests, None if unknown, before it waits for a response."""
 
     in_flight: int = 0
-    window: int | None = None
+    max_in_flight: int | None = None
     sent_s: float = _PAST
     answered_s: float = _PAST
     #: True if the first request in flight came soon after a response: the sender has a backlog.
@@ -321,21 +321,22 @@ class Sender:
             self.has_backlog = now_s - self.answered_s <= soon_s
         self.in_flight += 1
         self.sent_s = now_s
-        if self.window is not None and self.in_flight > self.window:
-            self.window = None
+        if self.max_in_flight is not None and self.in_flight > self.max_in_flight:
+            self.max_in_flight = None
 
     def answer(self, requests: int, now_s: float) -> None:
         self.in_flight -= requests
         self.answered_s = now_s
+        # it sent no more for a while: these were all that it sends before a response
         if not self.in_flight and now_s - self.sent_s >= _BURST_S:
-            self.window = requests
+            self.max_in_flight = requests
 
     def completeness(self, requests: int, *, is_idempotent: bool) -> Completeness:
         if is_idempotent and requests >= KEPT_BATCHES:
             return Completeness.FULL
-        if self.window is None or not self.has_backlog:
+        if self.max_in_flight is None or not self.has_backlog:
             return Completeness.UNKNOWN
-        return Completeness.SENDING if requests < self.window else Completeness.WAITING
+        return Completeness.SENDING if requests < self.max_in_flight else Completeness.WAITING
 
 
 class _PendingCommit:
@@ -345,6 +346,7 @@ class _PendingCommit:
         self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _PAST
         self.requests = Counter[Sender | None]()
         self._completeness = dict[Sender | None, Completeness]()
+        # the number of senders by their completeness
         self._senders = Counter[Completeness]()
 
     def add(self, batches: Sequence[GatheredBatch], sender: Sender | None) -> None:

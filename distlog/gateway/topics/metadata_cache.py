@@ -191,7 +191,7 @@ class MetadataCache:
 
     def _create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        log = self._log(storage)
+        log = self._commit_log(storage)
         snapshot = log.create(partitions, config)
         with self._lock:
             dropped = self._topics.pop(name, None)
@@ -211,7 +211,7 @@ class MetadataCache:
     def _check_name(self, name: str, partitions: int) -> None:
         check_partition_count(partitions)
         check_not_internal(name)
-        # if the topic itself exists, this is the error
+        # if the topic itself exists, TopicExistsError is the error
         for other in self._colliding_names.collisions(name):
             if self._exists(other) and not self._exists(name):
                 raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
@@ -222,6 +222,7 @@ class MetadataCache:
         except TopicNotFoundError:
             return False
         except (CorruptMetadataError, UnsupportedVersionError):
+            # it exists, but cannot be opened
             pass
         return True
 
@@ -268,7 +269,7 @@ class MetadataCache:
         try:
             return self._loads.get(name, lambda: self._load(name, storage))
         except TopicNotFoundError:
-            self._missing_names.note()
+            self._missing_names.note_miss()
             raise
 
     def _load(self, name: str, storage: Storage) -> HostedTopic:
@@ -276,16 +277,17 @@ class MetadataCache:
         if hosted is not None:
             # another thread has loaded the topic concurrently
             return hosted
-        log = self._log(storage)
+        log = self._commit_log(storage)
         snapshot = log.load()
+        # the files of a copied topic have the name of the original
         with suppress(DistlogError):
-            original = self._log(self.root.child(snapshot.name)) if name != snapshot.name else None
+            original = self._commit_log(self.root.child(snapshot.name)) if name != snapshot.name else None
             if original is not None and original.load().topic_id == snapshot.topic_id:
                 text = "the topic %s %s; until then Kafka clients get another id for it, %s"
                 _log.warning(text, name, copy_text(snapshot.name), client_id(name, snapshot))
         return self._keep(name, storage, log, snapshot)
 
-    def _log(self, storage: Storage) -> CommitLog:
+    def _commit_log(self, storage: Storage) -> CommitLog:
         return topic_log(storage, self._clock, engine="gateway", defaults=self.defaults)
 
     def _keep(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
@@ -443,7 +445,7 @@ class MissingNames:
                     self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
             return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
 
-    def note(self) -> None:
+    def note_miss(self) -> None:
         with self._lock:
             self._misses += 1
 
@@ -484,7 +486,7 @@ _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 def check_not_internal(name: str) -> None:
     if name in INTERNAL_TOPICS:
-        raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
+        raise InvalidTopicError("only gateways write and change this internal topic", topic=name)
 
 
 def _results_or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:

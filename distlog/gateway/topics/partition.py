@@ -45,8 +45,9 @@ class Partition:
         self.hosted, self.number, self._logs, self._check_first = hosted, number, logs, check_first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
-        # a snapshot, and its state with the active segment's newest records; a state and its last stable offset
+        # a snapshot, and the partition's state in it with the active segment's newest records
         self._cached_state: tuple[Snapshot, PartitionState] | None = None
+        # a state, and its last stable offset
         self._cached_stable: tuple[PartitionState, int] | None = None
         self._epochs = LeaderEpochs()
 
@@ -282,7 +283,10 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs and their first offsets, ascending. The latest also covers records of gateways, which have no epoch."""
+    """Epochs and their first offsets, ascending.
+
+    The latest epoch ends at the log end, although the records that gateways append have no epoch.
+    """
 
     entries: Sequence[tuple[int, int]] = ()
 
@@ -302,10 +306,12 @@ class LeaderEpochs:
         """The end of an epoch: the start of the next one, or the log end."""
         if not self.entries or epoch == self.latest:
             return EpochEnd(epoch, log_end_offset)
-        index = bisect_right([entry_epoch for entry_epoch, _ in self.entries], epoch)
-        if epoch < 0 or index == len(self.entries):
+        next_index = bisect_right([entry_epoch for entry_epoch, _ in self.entries], epoch)
+        if epoch < 0 or next_index == len(self.entries):
             return EpochEnd(NONE, NONE)
-        return EpochEnd(self.entries[index - 1][0] if index else epoch, self.entries[index][1])
+        _, end_offset = self.entries[next_index]
+        # as in Kafka, for an unknown epoch the end of the epoch before it
+        return EpochEnd(self.entries[next_index - 1][0] if next_index else epoch, end_offset)
 
 
 class LogOffsets(NamedTuple):
