@@ -250,9 +250,8 @@ def _check_combination(bounds: Bounds, *, follows: bool, is_old: bool) -> None:
     if bounds.offset == distlog.LATEST and not follows:
         raise typer.BadParameter("latest needs --follow, --group or --timeout", param_hint="--offset")
     if is_old and follows:
-        raise typer.BadParameter(
-            "an old version gets no new records: omit --version and --timestamp", param_hint="--follow"
-        )
+        text = "an old version gets no new records: omit --version and --timestamp"
+        raise typer.BadParameter(text, param_hint="--follow")
 
 
 def sql(

@@ -216,9 +216,8 @@ def alter(
     """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
     if not changes and partitions is None and not (new_id or seal):
-        raise typer.BadParameter(
-            "nothing to change: add an option, as in --config retention.ms=-1", param_hint="--config"
-        )
+        text = "nothing to change: add an option, as in --config retention.ms=-1"
+        raise typer.BadParameter(text, param_hint="--config")
     if conflicts := {name for name, _ in config}.intersection(unset or ()):
         raise typer.BadParameter(f"{min(conflicts)} is also set by --config", param_hint="--unset")
     topic = distlog.open(url, storage_options=dict(storage))
@@ -324,9 +323,8 @@ def groups(
     if any(changes) and group is None:
         raise typer.BadParameter("required with --reset, --from-kafka, --to-kafka and --delete", param_hint="--group")
     if sum(changes) > 1:
-        raise typer.BadParameter(
-            "--reset, --from-kafka, --to-kafka and --delete cannot be combined", param_hint="--group"
-        )
+        text = "--reset, --from-kafka, --to-kafka and --delete cannot be combined"
+        raise typer.BadParameter(text, param_hint="--group")
     topic = distlog.open(url, storage_options=dict(storage))
     if group is not None and (reset is not None or from_kafka is not None):
         topic.reset_group(group, reset, kafka=from_kafka)

@@ -86,13 +86,11 @@ class AclSettings:
 
     def __post_init__(self) -> None:
         if self.authorizer not in _AUTHORIZERS:
-            raise InvalidConfigError(
-                f"authorizer.class.name must be empty, or one of {', '.join(_AUTHORIZERS[1:])}", found=self.authorizer
-            )
+            text = f"authorizer.class.name must be empty, or one of {', '.join(_AUTHORIZERS[1:])}"
+            raise InvalidConfigError(text, found=self.authorizer)
         if _COMMA.search(self.super_users):
-            raise InvalidConfigError(
-                "super.users must be separated by semicolons, not by commas", found=self.super_users
-            )
+            text = "super.users must be separated by semicolons, not by commas"
+            raise InvalidConfigError(text, found=self.super_users)
         # raises for a wrong principal
         _ = self.super_principals
 
@@ -323,9 +321,8 @@ class GroupConfigs:
 def _group_number(name: str, value: str) -> int:
     """Parse the value of a group's setting. Raises InvalidConfigError with Kafka's texts."""
     if name.startswith(_OTHER_KINDS):
-        raise InvalidConfigError(
-            f"{name} cannot be set: this server has only consumer groups, no share groups or streams groups"
-        )
+        text = f"{name} cannot be set: this server has only consumer groups, no share groups or streams groups"
+        raise InvalidConfigError(text)
     if name not in _GROUP_FIELDS:
         raise InvalidConfigError(f"Unknown group config name: {name}")
     text = value.strip()

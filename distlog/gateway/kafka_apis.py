@@ -64,9 +64,8 @@ class KafkaApis:
             return True
         if head.api_key == API_VERSIONS_KEY:
             return False
-        raise InvalidRequestError(
-            "the gateway does not support this API or version", api_key=head.api_key, version=head.api_version
-        )
+        text = "the gateway does not support this API or version"
+        raise InvalidRequestError(text, api_key=head.api_key, version=head.api_version)
 
     def offer_new(self, request: Request, has_time: Callable[[], bool]) -> bool:
         """Handle a small Produce request in the network's thread, and return True; queue all other requests."""

@@ -408,9 +408,8 @@ def _range(
 ) -> tuple[int, int]:
     """Return the start and the end offset; the records are the first at or after the times of the options."""
     if options.start.kind == "offset" and options.start.of(partition) == LATEST:
-        raise InvalidConfigError(
-            f"option {options.start.option} cannot be latest in a batch read", partition=partition
-        )
+        text = f"option {options.start.option} cannot be latest in a batch read"
+        raise InvalidConfigError(text, partition=partition)
     start = resolved_start(state, partition, options, start_record)
     bound = options.end
     end = end_record[0] if end_record else state.log_end_offset

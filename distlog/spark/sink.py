@@ -75,9 +75,8 @@ class PlannedTopic:
 
     def check(self, head: Snapshot) -> None:
         if self.topic_id != head.topic_id:
-            raise CommitConflictError(
-                "nothing was committed: the topic was dropped and created again during the write; write again"
-            )
+            text = "nothing was committed: the topic was dropped and created again during the write; write again"
+            raise CommitConflictError(text)
 
 
 def partition_column(rows: DataFrame, partitions: int) -> Column:
@@ -374,9 +373,8 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, topic.topic_id, topic.version)
         app_id = self._options.app_id or (batch and batch.query_id)
         if not app_id:
-            raise CommitConflictError(
-                "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
-            )
+            text = "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
+            raise CommitConflictError(text)
         options = replace(self._options, app_id=app_id, batch_id=batchId)
         own_batch = MicroBatch(app_id, batchId)  # if no task has reported the micro-batch
         result = commit_written(options, topic, task_reports, handle, snapshot, batch=own_batch)

@@ -415,9 +415,8 @@ class DeltaTable(LakeTable):
         if "/" not in self.requested_name:
             return self.requested_name
         if not self.requested_name.startswith("/") and "://" not in self.requested_name:
-            raise InvalidConfigError(
-                "the path of a table of Delta begins with / or a scheme", table=self.requested_name
-            )
+            text = "the path of a table of Delta begins with / or a scheme"
+            raise InvalidConfigError(text, table=self.requested_name)
         return f"delta.{quoted(self.requested_name)}"
 
     def _check_settings(self) -> None:

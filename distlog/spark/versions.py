@@ -88,9 +88,8 @@ def repartition_by(frame: DataFrame, count: int, column: str) -> DataFrame:
 
 def check_pyspark(has_feature: bool, feature: str, since: str, instead: str = "") -> None:
     if not has_feature:
-        raise InvalidConfigError(
-            f"{feature} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}"
-        )
+        text = f"{feature} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}"
+        raise InvalidConfigError(text)
 
 
 def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str) -> DataFrame:

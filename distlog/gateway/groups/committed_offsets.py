@@ -236,9 +236,8 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
     `since_ms` is the time since which `topic` has its name: older offsets are of a dropped topic.
     """
     if topic.sibling(OFFSETS_TOPIC) is None:
-        raise InvalidConfigError(
-            "no gateway can serve this topic: its address needs a folder above it", url=topic.url
-        )
+        text = "no gateway can serve this topic: its address needs a folder above it"
+        raise InvalidConfigError(text, url=topic.url)
     root, _, name = topic.url.rpartition("/")
     lease = GroupLog(Storage(root, topic.options), ROOT_ID, GATEWAYS_GROUP)
 

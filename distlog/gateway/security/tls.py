@@ -34,9 +34,8 @@ class TlsFiles:
 
     def context(self) -> ssl.SSLContext:
         if self.client_auth not in CLIENT_AUTH:
-            raise InvalidConfigError(
-                f"ssl.client.auth must be one of {', '.join(CLIENT_AUTH)}", found=self.client_auth
-            )
+            text = f"ssl.client.auth must be one of {', '.join(CLIENT_AUTH)}"
+            raise InvalidConfigError(text, found=self.client_auth)
         if (self.ca is None) == (self.client_auth != "none"):
             raise InvalidConfigError(
                 "client certificates and their authorities need each other: set both, or neither",
@@ -155,9 +154,8 @@ class PrincipalMapper:
         while position < len(text):
             match = _RULE.match(text, position)
             if match is None:
-                raise InvalidConfigError(
-                    "a rule must be RULE:pattern/replacement/[LU], or DEFAULT", rules=text[position:]
-                )
+                text = "a rule must be RULE:pattern/replacement/[LU], or DEFAULT"
+                raise InvalidConfigError(text, rules=text[position:])
             pattern, replacement, case, default = match.groups(default="")
             rule = _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
             self._rules.append(_DEFAULT if default else rule)

@@ -141,9 +141,8 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
     try:
         document = json.loads(text)
         if document["format"] != _FORMAT:
-            raise UnsupportedVersionError(
-                "the file of users has a format that only a newer distlog may know", path=path
-            )
+            text = "the file of users has a format that only a newer distlog may know"
+            raise UnsupportedVersionError(text, path=path)
         decoy = b64decode(document["decoy"], validate=True)
         users = {check_name(name): _secrets(name, fields) for name, fields in document["users"].items()}
         if len(decoy) != _DECOY_BYTES:
@@ -156,9 +155,8 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
 def check_name(name: str) -> str:
     """Return a user's name. Raises InvalidConfigError for a name that clients cannot send, or logs cannot show."""
     if not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
-        raise InvalidConfigError(
-            f"a user's name must have 1 to {MAX_NAME_BYTES} bytes, all printable", user=ascii(name)
-        )
+        text = f"a user's name must have 1 to {MAX_NAME_BYTES} bytes, all printable"
+        raise InvalidConfigError(text, user=ascii(name))
     return name
 
 
