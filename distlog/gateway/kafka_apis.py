@@ -19,14 +19,7 @@ from distlog.core.log_manager.log_manager import Metric
 from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.coordinator import GroupServices
-from distlog.gateway.protocol.messages import (
-    API_VERSIONS_KEY,
-    MAX_ITEMS,
-    PRODUCE_KEY,
-    Fields,
-    InvalidRequestError,
-    RequestHead,
-)
+from distlog.gateway.protocol import messages
 from distlog.gateway.root_records import DynamicConfigs, RootAcls, RootUsers
 from distlog.gateway.server.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.server.fairness import REQUEST_PERCENTAGE, CpuShare, CpuShares, FairQueue, owner_name
@@ -53,23 +46,23 @@ class KafkaApis:
             for handlers, size in sizes.items()
         }
 
-    def supports(self, head: RequestHead, session: ClientSession) -> bool:
+    def supports(self, head: messages.RequestHead, session: ClientSession) -> bool:
         """Return whether the body can be read. Raises InvalidRequestError if this client may not send the request."""
         api = self._apis.get(head.api_key)
         if session.principal is None and not (
-            head.api_key == API_VERSIONS_KEY or (api is not None and api.handlers is Handlers.SASL)
+            head.api_key == messages.API_VERSIONS_KEY or (api is not None and api.handlers is Handlers.SASL)
         ):
-            raise InvalidRequestError("the client has not authenticated", api_key=head.api_key)
+            raise messages.InvalidRequestError("the client has not authenticated", api_key=head.api_key)
         if api is not None and api.oldest <= head.api_version <= api.newest:
             return True
-        if head.api_key == API_VERSIONS_KEY:
+        if head.api_key == messages.API_VERSIONS_KEY:
             return False
         text = "the gateway does not support this API or version"
-        raise InvalidRequestError(text, api_key=head.api_key, version=head.api_version)
+        raise messages.InvalidRequestError(text, api_key=head.api_key, version=head.api_version)
 
     def offer_new(self, request: Request, has_time: Callable[[], bool]) -> bool:
         """Handle a small Produce request in the network's thread, and return True; queue all other requests."""
-        is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
+        is_small = request.head.api_key == messages.PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
         if is_small and has_time() and self.pools[Handlers.RECORDS].handle_at_once(request):
             return True
         self.offer(request)
@@ -88,7 +81,7 @@ class KafkaApis:
         """Handle a request, and respond unless its handler does; returns False if it would wait, but may not."""
         api, start_s = self._apis[request.head.api_key], time.perf_counter()
         try:
-            request.read(MAX_ITEMS if request.may_wait else _FEW_PARTITIONS)
+            request.read(messages.MAX_ITEMS if request.may_wait else _FEW_PARTITIONS)
             if request.granted is None:
                 # a request that has waited keeps its rights
                 acls, session = self.broker.acls, request.session
@@ -96,7 +89,7 @@ class KafkaApis:
             fields = api.handle(request, self.broker)
             if fields is not None:
                 request.respond(fields)
-        except (WouldWaitError, InvalidRequestError) as error:
+        except (WouldWaitError, messages.InvalidRequestError) as error:
             if not request.may_wait:
                 # a thread of a handler reads a large or invalid request again
                 return False
@@ -152,7 +145,7 @@ class Api(NamedTuple):
     name: str
     oldest: int
     newest: int
-    handle: Callable[[Request, Broker], Fields | None]
+    handle: Callable[[Request, Broker], messages.Fields | None]
     #: The rights that the handler checks, for the documentation.
     rights: str
     handlers: Handlers = Handlers.RECORDS

@@ -26,33 +26,13 @@ from distlog.core import paths
 from distlog.core.arrays import column_of, integers, numbers_of
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidRecordError, StorageFullError
-from distlog.core.files.file_reader import (
-    OPEN_BYTES,
-    FileReader,
-    Run,
-    RunReport,
-    check_fields,
-    files_without_records,
-    pack,
-    runs_to_repeat,
-)
+from distlog.core.files import file_reader
 from distlog.core.files.input_files import InputFile
 from distlog.core.format.kernels.native import release_compiler
 from distlog.core.format.record_encoder import codec_of
 from distlog.core.write.append import AppendResult, check_room_for_batch_id, earlier_result
+from distlog.spark import sink
 from distlog.spark.executor import run_tasks
-from distlog.spark.sink import (
-    MicroBatch,
-    PlannedTopic,
-    TaskWriter,
-    WriteOptions,
-    WrittenSegments,
-    check_named,
-    commit_written,
-    micro_batch_of,
-    partition_column,
-    write_rows,
-)
 from distlog.spark.spark_session import ARROW_POOL, cores
 from distlog.spark.versions import map_in_arrow, repartition_by
 
@@ -102,13 +82,13 @@ _POOL_DECAY_MS = 100
 _MMAP_THRESHOLD, _MAPPED_BYTES = -3, 1 << 20
 
 
-def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
+def append_frame(topic: Topic, rows: DataFrame, options: sink.WriteOptions, *, shuffle: bool = False) -> AppendResult:
     """Append rows with the columns of a topic in one commit, from the snapshot that `topic` has."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     batch = _micro_batch(rows)
-    check_named(batch, options)
+    sink.check_named(batch, options)
     options.check(rows.schema, topic.config)
-    planned = PlannedTopic.of(snapshot, app_id, batch_id)
+    planned = sink.PlannedTopic.of(snapshot, app_id, batch_id)
     if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)
         return earlier_result(snapshot, app_id, batch_id) or AppendResult(None)
@@ -118,14 +98,14 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
         # the setting may have been raised since the topic was opened
         check_room_for_batch_id(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
-        task_reports = [write_rows(options, planned, [table])]
+        task_reports = [sink.write_rows(options, planned, [table])]
     elif shuffle:
-        rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
+        rows = rows.withColumn("partition", sink.partition_column(rows, topic.partitions))
         task_reports = _write(repartition_by(rows, topic.partitions, "partition"), options, planned)
     else:
         reports = _write_by_row_limit(rows, options, planned, snapshot)
         task_reports = _write(rows, options, planned) if reports is None else reports
-    return commit_written(options, planned, task_reports, topic.handle, snapshot, batch=batch)
+    return sink.commit_written(options, planned, task_reports, topic.handle, snapshot, batch=batch)
 
 
 def few_rows(rows: DataFrame) -> pa.Table | None:
@@ -163,8 +143,8 @@ def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def _write_by_row_limit(
-    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, snapshot: Snapshot
-) -> list[WrittenSegments] | None:
+    rows: DataFrame, options: sink.WriteOptions, planned: sink.PlannedTopic, snapshot: Snapshot
+) -> list[sink.WrittenSegments] | None:
     """Write the rows; return None if rows are too large for batches without a limit of bytes."""
     segments = snapshot.partitions.segments()
     records = max(numbers_of(segments["record_count"]).sum(), 1)
@@ -185,12 +165,12 @@ class _LargeRowError(Exception):
 
 
 def _write(
-    rows: DataFrame, options: WriteOptions, planned: PlannedTopic, large_row_mark: str | None = None
-) -> list[WrittenSegments]:
+    rows: DataFrame, options: sink.WriteOptions, planned: sink.PlannedTopic, large_row_mark: str | None = None
+) -> list[sink.WrittenSegments]:
     """Write the rows; return the segments in the order of tasks. Raises _LargeRowError for a marked row."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer, report = TaskWriter(options, planned), None
+        writer, report = sink.TaskWriter(options, planned), None
         for batch in batches:
             if large_row_mark is not None and has_large_row(batch, large_row_mark):
                 writer.abort()
@@ -212,13 +192,13 @@ def _write(
     return task_reports
 
 
-def _micro_batch(rows: DataFrame) -> MicroBatch | None:
+def _micro_batch(rows: DataFrame) -> sink.MicroBatch | None:
     """Return the micro-batch of the foreachBatch function that appends, if any; None on Spark Connect."""
     try:
         context = rows.sparkSession.sparkContext
     except Exception:  # each kind of session without a context raises another error
         return None
-    return micro_batch_of(context.getLocalProperty)
+    return sink.micro_batch_of(context.getLocalProperty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,13 +264,17 @@ class FilesResult:
 
 
 def append_files(
-    spark: SparkSession, topic: Topic, reader: FileReader, files: Sequence[InputFile], options: WriteOptions
+    spark: SparkSession,
+    topic: Topic,
+    reader: file_reader.FileReader,
+    files: Sequence[InputFile],
+    options: sink.WriteOptions,
 ) -> FilesResult:
     """Append the records of `files` in one commit; partitions keep the order of files and lines."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     codec_of(topic.config, options.compression)
     check_room_for_batch_id(snapshot, app_id, batch_id)
-    planned = PlannedTopic.of(snapshot, app_id, batch_id)
+    planned = sink.PlannedTopic.of(snapshot, app_id, batch_id)
     if planned.is_replayed:
         topic.storage.sync(paths.COMMITS_DIR)
         return FilesResult(earlier_result(snapshot, app_id, batch_id) or AppendResult(None))
@@ -300,35 +284,39 @@ def append_files(
     first_runs = _finished_runs([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
     finished_runs = _repeat_runs(spark, work, runs, first_runs)
     reports = [finished.report for finished in finished_runs]
-    check_fields(reports)
+    file_reader.check_fields(reports)
     task_reports = [finished.written for finished in finished_runs]
-    appended = commit_written(options, planned, task_reports, topic.handle, snapshot)
-    names = [name for finished in finished_runs for name in files_without_records(finished.run, finished.report)]
+    appended = sink.commit_written(options, planned, task_reports, topic.handle, snapshot)
+    names = [
+        name
+        for finished in finished_runs
+        for name in file_reader.files_without_records(finished.run, finished.report)
+    ]
     return FilesResult(appended, sum(report.skipped for report in reports), names)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    run: Run
-    written: WrittenSegments
-    report: RunReport
+    run: file_reader.Run
+    written: sink.WrittenSegments
+    report: file_reader.RunReport
 
 
 @dataclass(frozen=True, slots=True)
 class RunWork:
     """The work of a task: reads a run of splits, and writes their records as segments for a later commit."""
 
-    reader: FileReader
-    options: WriteOptions
-    planned: PlannedTopic
+    reader: file_reader.FileReader
+    options: sink.WriteOptions
+    planned: sink.PlannedTopic
 
-    def __call__(self, run: Run) -> FinishedRun | InvalidRecordError:
+    def __call__(self, run: file_reader.Run) -> FinishedRun | InvalidRecordError:
         """Run the task. An error of the input is returned: Spark would repeat a task that raises."""
         _spare_memory()
         storage, held_bytes = self.options.storage, HELD_BYTES
         if not storage.is_local:
             held_bytes = max(HELD_BYTES, _HELD_BYTES_PER_PARTITION * self.planned.partitions)
-        writer = TaskWriter(self.options, self.planned, held_bytes)
+        writer = sink.TaskWriter(self.options, self.planned, held_bytes)
         reading = self.reader.read(run)
         try:
             for part in reading:
@@ -362,23 +350,23 @@ def _finished_runs(results: Sequence[FinishedRun | InvalidRecordError]) -> list[
     return finished_runs
 
 
-def _plan_runs(reader: FileReader, files: Sequence[InputFile], core_count: int) -> list[Run]:
+def _plan_runs(reader: file_reader.FileReader, files: Sequence[InputFile], core_count: int) -> list[file_reader.Run]:
     """Return a run of consecutive splits for each task, with about equal work."""
     total = max(sum(map(_cost, files)), 1)
     task_bytes = min(max(total // (core_count * _TASKS_PER_CORE), MIN_TASK_BYTES), MAX_TASK_BYTES)
     splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _MIN_SPLIT_BYTES))
-    return pack(splits, -(-total // task_bytes))
+    return file_reader.pack(splits, -(-total // task_bytes))
 
 
 def _cost(file: InputFile) -> int:
-    return file.size + OPEN_BYTES
+    return file.size + file_reader.OPEN_BYTES
 
 
 def _repeat_runs(
-    spark: SparkSession, work: RunWork, runs: Sequence[Run], finished_runs: Sequence[FinishedRun]
+    spark: SparkSession, work: RunWork, runs: Sequence[file_reader.Run], finished_runs: Sequence[FinishedRun]
 ) -> Sequence[FinishedRun]:
     """Repeat the runs that began within a quoted field of CSV, and return all finished runs."""
-    repeats = runs_to_repeat(runs, [finished_run.report for finished_run in finished_runs])
+    repeats = file_reader.runs_to_repeat(runs, [finished_run.report for finished_run in finished_runs])
     if not repeats:
         return finished_runs
     repeated_runs = _finished_runs(run_tasks(spark, work, [repeat.run for repeat in repeats]))

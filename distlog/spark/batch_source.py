@@ -14,22 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from distlog.core.arrays import integers, new_array, numbers_of, texts
 from distlog.core.commits.commit_log import CommitLog
@@ -51,25 +38,27 @@ from distlog.core.write.rows import IGNORED_COLUMNS, unknown_columns_text
 from distlog.spark.options import ReadOptions, exclude_from_gc, read_bounds
 from distlog.spark.versions import arrow_schema, map_in_arrow
 
-HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+HEADERS = types.ArrayType(
+    types.StructType([types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())])
+)
 _HEADERS_TYPES = (HEADERS.simpleString(), HEADERS.simpleString().replace("binary", "string"))
-TYPES: Mapping[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
+TYPES: Mapping[str, types.DataType] = {
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "timestampType": types.IntegerType(),
     "headers": HEADERS,
 }
 #: The columns that can be appended, and their types. The other columns of a read are ignored.
-_WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
-    "key": (BinaryType, StringType),
-    "value": (BinaryType, StringType),
-    "timestamp": (TimestampType, LongType),
-    "headers": (ArrayType,),
-    "partition": (IntegerType, LongType, ShortType, ByteType),
+_WRITABLE: Mapping[str, tuple[type[types.DataType], ...]] = {
+    "key": (types.BinaryType, types.StringType),
+    "value": (types.BinaryType, types.StringType),
+    "timestamp": (types.TimestampType, types.LongType),
+    "headers": (types.ArrayType,),
+    "partition": (types.IntegerType, types.LongType, types.ShortType, types.ByteType),
 }
 #: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
 _CORE_NAMES = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
@@ -81,7 +70,7 @@ SPLITS_PER_CORE = 4
 #: The bytes of a row of one long in Spark's estimates.
 _LONG_ROW_BYTES = 16
 #: The types whose values vary in size; a column of another type has 8 bytes in a row of Spark.
-_VARIABLE_SIZE_TYPES = (BinaryType, ArrayType)
+_VARIABLE_SIZE_TYPES = (types.BinaryType, types.ArrayType)
 #: The assumed ratio of a record's size to its compressed size. It is high: an estimate that is too large makes a join
 #: slow, but one that is too small makes Spark broadcast too many rows, and fail.
 _ASSUMED_COMPRESSION_RATIO = 4
@@ -94,7 +83,7 @@ RECENT_MS = 1000
 T = TypeVar("T")
 
 
-def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
+def schema_of(columns: Sequence[str] | None, include_headers: bool) -> types.StructType:
     """Return the schema of a read: `columns`, or all columns, without headers unless `include_headers`."""
     names = columns or [name for name in TYPES if include_headers or name != "headers"]
     for name in names:
@@ -102,10 +91,10 @@ def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructTyp
             raise InvalidConfigError(f"there is no column {name}: choose from {', '.join(TYPES)}")
     if len(set(names)) < len(names):
         raise InvalidConfigError("name each column once", columns=",".join(names))
-    return StructType([StructField(name, TYPES[name]) for name in names])
+    return types.StructType([types.StructField(name, TYPES[name]) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: types.StructType) -> None:
     """Raise InvalidConfigError unless each field of a user's schema is a column of a read, by name and type."""
     schema_of(schema.names, include_headers=True)
     for field in schema:
@@ -116,7 +105,7 @@ def check_schema(schema: StructType) -> None:
             raise InvalidConfigError(f"column {field.name} can hold nulls: declare it nullable")
 
 
-def check_writable(schema: StructType, config: TopicConfig) -> None:
+def check_writable(schema: types.StructType, config: TopicConfig) -> None:
     if unknown := set(schema.names).difference(_WRITABLE, IGNORED_COLUMNS):
         raise InvalidRecordError(unknown_columns_text(unknown, _WRITABLE))
     if len(set(schema.names)) < len(schema.names):
@@ -134,7 +123,9 @@ def check_writable(schema: StructType, config: TopicConfig) -> None:
             raise InvalidRecordError(f"the data has no column {name}: add it", columns=",".join(schema.names))
 
 
-def spark_batches(batches: Iterable[pa.RecordBatch], topic: str, columns: StructType) -> Iterator[pa.RecordBatch]:
+def spark_batches(
+    batches: Iterable[pa.RecordBatch], topic: str, columns: types.StructType
+) -> Iterator[pa.RecordBatch]:
     """Yield records with Spark's columns. Raises InvalidRecordError for a time that Spark cannot hold."""
     schema, topics = arrow_schema(columns), pa.nulls(0, pa.string())
     for batch in batches:
@@ -253,7 +244,7 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
 class SplitReader:
     """Reads splits in a task, as rows of a schema. It is small to pickle, and reads no commit."""
 
-    def __init__(self, storage: Storage, prefix: str, schema: StructType) -> None:
+    def __init__(self, storage: Storage, prefix: str, schema: types.StructType) -> None:
         self._storage, self._prefix, self._schema = storage, prefix, schema
 
     def read(self, task: Split) -> Iterator[pa.RecordBatch]:
@@ -269,7 +260,7 @@ class SplitReader:
 class DistlogReader(DataSourceReader):
     """Plans one batch read in the driver, and reads its splits in tasks, which get no options and no snapshot."""
 
-    def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: types.StructType) -> None:
         self._options: ReadOptions | None = options
         self._snapshot: Snapshot | None = snapshot
         self._splits = SplitReader(options.storage, snapshot.name, schema)
@@ -305,7 +296,7 @@ class DistlogReader(DataSourceReader):
 
 
 def read_splits(
-    spark: SparkSession, storage: Storage, prefix: str, schema: StructType, splits: Sequence[Split]
+    spark: SparkSession, storage: Storage, prefix: str, schema: types.StructType, splits: Sequence[Split]
 ) -> DataFrame:
     """Return the records of `splits` as a DataFrame, a third faster than the data source does; a task per split."""
     reader = SplitReader(storage, prefix, schema)
@@ -320,7 +311,7 @@ def read_splits(
     return map_in_arrow(_numbers(spark, len(splits), row_bytes(schema, splits)), read, schema)
 
 
-def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
+def row_bytes(schema: types.StructType, splits: Iterable[Split]) -> int:
     """Estimate the size of the rows of `splits` in Spark's memory from metadata."""
     slices = [segment_slice for task in splits for segment_slice in task.slices]
     size = sum(segment_slice.estimated_records for segment_slice in slices) * 8 * (1 + len(schema))
@@ -338,7 +329,7 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
         # all rows count in the estimate: the cost-based planner does not know how few pass a filter
         is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
         all_rows = spark.range(0, max(rows, count) if count else 0, 1, max(count, 1))
-        return all_rows.where(is_first_row).select(F.spark_partition_id().cast(LongType()).alias("id"))
+        return all_rows.where(is_first_row).select(F.spark_partition_id().cast(types.LongType()).alias("id"))
     if count == 0:
         return spark.range(0, 0, 1, 1)
     # Spark's estimate of rows is here the limit, since it does not know how few rows an explode returns

@@ -17,20 +17,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from distlog.core import errors
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.core.errors import (
-    CorruptIndexError,
-    CorruptMetadataError,
-    DistlogError,
-    InvalidConfigError,
-    OffsetOutOfRangeError,
-    SnapshotTooOldError,
-    TopicNotFoundError,
-    UnsupportedVersionError,
-)
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.read.conditions import Ranges
 from distlog.core.read.lookup import LATEST, OffsetAndTime
@@ -39,6 +30,7 @@ from distlog.core.segments.chunks import Isolation, SegmentSlice
 from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
+from distlog.spark import versions
 from distlog.spark.batch_source import Split, SplitReader, SplitSize, split
 from distlog.spark.options import (
     READ_NAMES,
@@ -53,14 +45,6 @@ from distlog.spark.options import (
     resolved_start,
     selected_partitions,
 )
-from distlog.spark.versions import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 _log = logging.getLogger("distlog")
 
@@ -70,7 +54,7 @@ OffsetJson = Mapping[str, Any]
 _CONTINUE_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to read the records that exist"
 
 
-class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DistlogStreamReader(DataSourceStreamReader, versions.SupportsTriggerAvailableNow):
     """One stream, as Spark's reader: the driver's object plans, and its pickled copies read in tasks."""
 
     def __init__(
@@ -87,21 +71,21 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # a constant, since Spark asks again after a restart; `latestOffset` resolves and stores the start
         return dict(INITIAL_OFFSET)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> versions.ReadLimit:  # noqa: N802 - Spark's name
         """Return any of the limits: `latestOffset` applies all."""
         limits = self._limits
         if limits.max_offsets is not None:
-            return ReadMaxRows(limits.max_offsets)
+            return versions.ReadMaxRows(limits.max_offsets)
         if limits.max_bytes is not None:
-            return ReadMaxBytes(limits.max_bytes)
-        return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
+            return versions.ReadMaxBytes(limits.max_bytes)
+        return versions.ReadAllAvailable() if limits.min_offsets is None else versions.ReadMinRows(limits.min_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._planner.fix_end()
 
-    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: OffsetJson, limit: versions.ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the batch from `start` on, or `start` if there are no new records."""
-        return dict(self._planner.next_batch_end(start, limited=not isinstance(limit, ReadAllAvailable)))
+        return dict(self._planner.next_batch_end(start, limited=not isinstance(limit, versions.ReadAllAvailable)))
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the newest offsets, for the lag in Spark's progress; sends no request."""
@@ -127,10 +111,10 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class RefusedStreamReader(DistlogStreamReader):
     """A stream with wrong options: raises `error` when Spark plans the stream."""
 
-    def __init__(self, error: InvalidConfigError) -> None:
+    def __init__(self, error: errors.InvalidConfigError) -> None:
         self._error = error
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> versions.ReadLimit:  # noqa: N802 - Spark's name
         raise self._error
 
     @property
@@ -222,11 +206,11 @@ class StreamPlan:
         """Return the end of a batch up to the log's end, for a Spark that does not pass the batch's start."""
         snapshot = self._topic.refresh()
         if snapshot.dropped:
-            raise TopicNotFoundError(f"the stream's topic was dropped: {_CONTINUE_ADVICE}", topic=self._name)
+            raise errors.TopicNotFoundError(f"the stream's topic was dropped: {_CONTINUE_ADVICE}", topic=self._name)
         start = self._start_offset
         if start is None:
             # the stream may continue from its checkpoint, and then needs no start
-            with suppress(InvalidConfigError, OffsetOutOfRangeError):
+            with suppress(errors.InvalidConfigError, errors.OffsetOutOfRangeError):
                 start = self._resolve_start(snapshot)
         first = start.offsets if start and start.topic_id == snapshot.topic_id else {}
         return dataclasses.replace(self._log_end(snapshot), first=first).to_json()
@@ -251,7 +235,7 @@ class StreamPlan:
             return []
         if start_offset is None and "version" not in end:
             # Spark's Kafka source stores the start of its first batch in another file
-            raise InvalidConfigError(
+            raise errors.InvalidConfigError(
                 "the first batch of this checkpoint was started by Spark's Kafka source and is not done: finish it "
                 "there, or choose another checkpointLocation",
                 topic=end_offset.topic,
@@ -270,7 +254,7 @@ class StreamPlan:
     def _resolve_start(self, snapshot: Snapshot) -> StreamOffset:
         """Return the start of the stream by the options, resolved once, since the latest offset changes."""
         if snapshot.dropped or self._fixed_end_was_deleted(snapshot):
-            raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
+            raise errors.TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
         if self._start_offset is None or self._start_offset.topic_id != snapshot.topic_id:
             partitions = selected_partitions(snapshot, self._options)
             self._options.start.check(self._name, partitions)
@@ -330,7 +314,7 @@ class StreamPlan:
                     "the unfinished batch reaches into an open transaction: finish it with the option that it "
                     "started with, kafka.isolation.level=read_uncommitted"
                 )
-                raise InvalidConfigError(text, partition=number, offset=end)
+                raise errors.InvalidConfigError(text, partition=number, offset=end)
             bounds[number] = start, max(start, end)
         return bounds
 
@@ -390,7 +374,7 @@ class StreamOffset:
             return None
         version = value.get("version")
         if type(version) is int and version > FORMAT:
-            raise UnsupportedVersionError("a newer distlog wrote this checkpoint: upgrade", version=version)
+            raise errors.UnsupportedVersionError("a newer distlog wrote this checkpoint: upgrade", version=version)
         if "version" not in value:
             _check_one_topic(value)
             topic, offsets = _topic_and_offsets(value, value)
@@ -410,13 +394,13 @@ def parse_offset(value: OffsetJson, name: str, snapshot: Snapshot) -> StreamOffs
         return offset
     if offset.topic != name:
         text = "the checkpoint is of Spark's Kafka source, and about another topic: choose another checkpointLocation"
-        raise InvalidConfigError(text, topic=offset.topic, expected=name)
+        raise errors.InvalidConfigError(text, topic=offset.topic, expected=name)
     return dataclasses.replace(offset, topic_id=snapshot.topic_id)
 
 
 def _check_one_topic(value: OffsetJson) -> None:
     if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
-        raise InvalidConfigError(
+        raise errors.InvalidConfigError(
             "the checkpoint is of Spark's Kafka source, and about several topics: start a query for each topic, with "
             "startingOffsets from this checkpoint's offset",
             offset=str(value)[:200],
@@ -433,8 +417,8 @@ def _topic_and_offsets(by_topic: Any, value: OffsetJson) -> tuple[str, dict[int,
     return topic, {int(number): offset for number, offset in offsets.items()}
 
 
-def _foreign_checkpoint_error(value: OffsetJson) -> InvalidConfigError:
-    return InvalidConfigError(
+def _foreign_checkpoint_error(value: OffsetJson) -> errors.InvalidConfigError:
+    return errors.InvalidConfigError(
         "the checkpoint holds no offset of a distlog stream: choose another checkpointLocation",
         offset=str(value)[:200],
     )
@@ -484,7 +468,7 @@ class StreamOptions:
         options = Options(values, [*READ_NAMES, *STREAM_NAMES])
         for name, advice in BATCH_ONLY.items():
             if options.text(name) is not None:
-                raise InvalidConfigError(f"option {name} is for batch reads: {advice}")
+                raise errors.InvalidConfigError(f"option {name} is for batch reads: {advice}")
         limits = Limits(
             max_offsets=options.integer("maxOffsetsPerTrigger", 1),
             max_bytes=options.integer("maxBytesPerTrigger", 1),
@@ -492,7 +476,7 @@ class StreamOptions:
             max_delay_s=_duration_ms(options.text("maxTriggerDelay") or DEFAULT_DELAY) / 1000,
         )
         if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
-            raise InvalidConfigError(
+            raise errors.InvalidConfigError(
                 "minOffsetsPerTrigger must not be above maxOffsetsPerTrigger",
                 minOffsetsPerTrigger=limits.min_offsets,
                 maxOffsetsPerTrigger=limits.max_offsets,
@@ -505,7 +489,9 @@ def _duration_ms(text: str) -> float:
     match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower(), re.ASCII)
     unit = _UNITS_MS.get(match[2] or "ms") if match else None
     if match is None or unit is None:
-        raise InvalidConfigError("option maxTriggerDelay must be a duration like 500ms, 90s, 15m or 1h", value=text)
+        raise errors.InvalidConfigError(
+            "option maxTriggerDelay must be a duration like 500ms, 90s, 15m or 1h", value=text
+        )
     return int(match[1]) * unit
 
 
@@ -603,7 +589,7 @@ def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
     index = reader.offset_index(segment) if offset > segment.base_offset else None
     try:
         return index.lookup(offset - segment.shift).position if index else 0
-    except CorruptIndexError:
+    except errors.CorruptIndexError:
         reader.forget_indexes(segment)
         return 0
 
@@ -620,7 +606,7 @@ def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, st
         if end <= start:
             later = index.ceiling(start - segment.shift)
             end = later.offset + segment.shift + 1 if later else segment.next_offset
-    except CorruptIndexError:
+    except errors.CorruptIndexError:
         reader.forget_indexes(segment)
         return segment.next_offset
     return min(end, segment.next_offset)
@@ -634,7 +620,7 @@ class DataLoss:
         #: The last warning, by partition.
         self._warnings: dict[int | None, str] = {}
 
-    def report(self, error: DistlogError) -> None:
+    def report(self, error: errors.DistlogError) -> None:
         if self._raises:
             raise error
         text, partition = str(error), error.details.get("partition")
@@ -666,14 +652,14 @@ class DataLoss:
             reason = "the stream's topic was dropped and created again, so its offsets changed"
         else:
             reason = f"the checkpoint is of another topic, {former_name}"
-        self.report(TopicNotFoundError(f"{reason}: {_CONTINUE_ADVICE}", topic=name))
+        self.report(errors.TopicNotFoundError(f"{reason}: {_CONTINUE_ADVICE}", topic=name))
 
     def report_missing_partition(self, name: str, partition: int) -> None:
         text = f"a partition of the checkpoint is not selected: check the option assign; {_CONTINUE_ADVICE}"
-        self.report(TopicNotFoundError(text, topic=name, partition=partition))
+        self.report(errors.TopicNotFoundError(text, topic=name, partition=partition))
 
 
-def _lost_end_error(state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
+def _lost_end_error(state: PartitionState, partition: int, offset: int) -> errors.OffsetOutOfRangeError:
     text = "the log ends before the stream's offset, since a power loss or a failed sync has cut off records"
     return out_of_range_error(f"{text}: {_CONTINUE_ADVICE}", state, partition, offset)
 
@@ -725,7 +711,7 @@ class WatchedTopic:
         try:
             if self._live and self._exists(self._live.snapshot, now):
                 return self._live.refresh()
-        except (TopicNotFoundError, CorruptMetadataError, SnapshotTooOldError):
+        except (errors.TopicNotFoundError, errors.CorruptMetadataError, errors.SnapshotTooOldError):
             # the topic was dropped, and perhaps created again: its log is loaded again, dropped or new
             pass
         self._live = None

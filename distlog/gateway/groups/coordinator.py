@@ -17,29 +17,8 @@ from distlog.core.storage.parallel import begin
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.event_log import FAILURES
-from distlog.gateway.groups.classic_group import (
-    AnswerJoin,
-    AnswerSync,
-    GroupPhase,
-    Join,
-    JoinReply,
-    MemberRecord,
-    OnStored,
-    SyncReply,
-    SyncRequest,
-)
+from distlog.gateway.groups import classic_group, consumer_group
 from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedTransactions
-from distlog.gateway.groups.consumer_group import (
-    JOINS,
-    AnswerHeartbeat,
-    ConsumerGroup,
-    ConsumerHeartbeat,
-    HeartbeatReply,
-    SubscribedTopics,
-    Subscriptions,
-    check_heartbeat,
-    matches,
-)
 from distlog.gateway.groups.offsets_format import CurrentAssignment, MemberMetadata, TopicIdPartition
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES, CoordinatedEntries, Group, GroupRegistry
@@ -56,7 +35,7 @@ class GroupCoordinator:
     def __init__(self, groups: GroupRegistry) -> None:
         self._groups = groups
 
-    def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
+    def join(self, group: str, request: classic_group.Join, answer: classic_group.AnswerJoin) -> None:
         """Answer when the generation begins, or immediately with an error; may create the group."""
         try:
             # the client id, or the instance id, becomes a part of the member's id
@@ -68,14 +47,14 @@ class GroupCoordinator:
             with self._groups.locked(group, create=not request.member_id) as entry:
                 self._groups.as_classic(entry, joins=True).join(request, answer)
         except CoordinatorError as refused:
-            answer(JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
+            answer(classic_group.JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
 
-    def sync(self, group: str, request: SyncRequest, answer: AnswerSync) -> None:
+    def sync(self, group: str, request: classic_group.SyncRequest, answer: classic_group.AnswerSync) -> None:
         try:
             with self._groups.locked(group) as entry:
                 self._groups.as_classic(entry).sync(request, answer)
         except CoordinatorError as refused:
-            answer(SyncReply(error=refused.code))
+            answer(classic_group.SyncReply(error=refused.code))
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         try:
@@ -99,18 +78,18 @@ class GroupCoordinator:
         """Describe a classic group. As in Kafka, a missing group, or a group of the newer protocol, is dead."""
         try:
             with self._groups.locked(group, missing_code=ErrorCode.none) as entry:
-                if isinstance(entry.membership, ConsumerGroup):
+                if isinstance(entry.membership, consumer_group.ConsumerGroup):
                     raise CoordinatorError(ErrorCode.none)
                 return _description(entry)
         except CoordinatorError as refused:
             code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
-            return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
+            return GroupDescription(group, classic_group.GroupPhase.DEAD, "", "", (), code)
 
-    def delete(self, group: str, on_stored: OnStored) -> None:
+    def delete(self, group: str, on_stored: classic_group.OnStored) -> None:
         """Delete a group without members, and its offsets; `on_stored` is called when that is durable, or fails."""
         try:
             with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
-                if entry.membership.phase is not GroupPhase.EMPTY:
+                if entry.membership.phase is not classic_group.GroupPhase.EMPTY:
                     raise CoordinatorError(ErrorCode.non_empty_group)
                 if entry.offsets.has_transactional_commit():
                     # offsets in flight would be stored after their deletion
@@ -127,47 +106,55 @@ def _longest(texts: Iterable[str]) -> int:
 class ConsumerCoordinator:
     """The groups of the newer protocol in a registry. `heartbeat` returns at once, and raises nothing."""
 
-    def __init__(self, groups: GroupRegistry, topics: SubscribedTopics) -> None:
+    def __init__(self, groups: GroupRegistry, topics: consumer_group.SubscribedTopics) -> None:
         self._groups, self._topics = groups, topics
 
-    def heartbeat(self, group: str, request: ConsumerHeartbeat, version: int, answer: AnswerHeartbeat) -> None:
+    def heartbeat(
+        self,
+        group: str,
+        request: consumer_group.ConsumerHeartbeat,
+        version: int,
+        answer: consumer_group.AnswerHeartbeat,
+    ) -> None:
         """Answer when the changes are durable; the first heartbeat of a group creates it."""
         try:
-            check_heartbeat(request, version)
+            consumer_group.check_heartbeat(request, version)
             texts = request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host
             if _longest(text or "" for text in (*texts, request.pattern, *(request.topics or ()))) > MAX_TEXT_BYTES:
                 raise CoordinatorError(ErrorCode.invalid_request)
             if request.pattern:
-                matches(request.pattern, ())
+                consumer_group.matches(request.pattern, ())
             subscriptions = self._subscriptions(group)
         except CoordinatorError as refused:
-            answer(HeartbeatReply(error=refused.code))
+            answer(consumer_group.HeartbeatReply(error=refused.code))
             return
         except ValueError as error:
-            answer(HeartbeatReply(error=ErrorCode.invalid_regular_expression, message=str(error)))
+            answer(consumer_group.HeartbeatReply(error=ErrorCode.invalid_regular_expression, message=str(error)))
             return
         names = subscriptions.names.union(request.topics or ())
         patterns = subscriptions.patterns.union({request.pattern} if request.pattern else ())
         self._topics.when_known(names, patterns, lambda: self._heartbeat(group, request, answer))
 
-    def _subscriptions(self, group: str) -> Subscriptions:
+    def _subscriptions(self, group: str) -> consumer_group.Subscriptions:
         with suppress(CoordinatorError), self._groups.locked(group) as entry:
-            if isinstance(entry.membership, ConsumerGroup):
+            if isinstance(entry.membership, consumer_group.ConsumerGroup):
                 return entry.membership.subscriptions
-        return Subscriptions()
+        return consumer_group.Subscriptions()
 
-    def _heartbeat(self, group: str, request: ConsumerHeartbeat, answer: AnswerHeartbeat) -> None:
-        joins = request.epoch == JOINS
+    def _heartbeat(
+        self, group: str, request: consumer_group.ConsumerHeartbeat, answer: consumer_group.AnswerHeartbeat
+    ) -> None:
+        joins = request.epoch == consumer_group.JOINS
         try:
             with self._groups.locked(group, create=joins) as entry:
                 self._groups.as_consumer_group(entry, joins=joins).heartbeat(request, self._topics, answer)
         except CoordinatorError as refused:
-            answer(HeartbeatReply(error=refused.code))
+            answer(consumer_group.HeartbeatReply(error=refused.code))
 
     def describe(self, group: str) -> ConsumerDescription:
         with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
             membership = entry.membership
-            if not isinstance(membership, ConsumerGroup):
+            if not isinstance(membership, consumer_group.ConsumerGroup):
                 raise CoordinatorError(ErrorCode.group_id_not_found)
             members = tuple(
                 (member.id, member.metadata, member.current, membership.target.get(member.id, frozenset()))
@@ -179,10 +166,10 @@ class ConsumerCoordinator:
 
     def refresh(self) -> None:
         """Refresh the topics of all groups; changes apply with the next heartbeats."""
-        subscriptions = list[Subscriptions]()
+        subscriptions = list[consumer_group.Subscriptions]()
         for group in self._groups.all():
             with group.lock:
-                if isinstance(group.membership, ConsumerGroup):
+                if isinstance(group.membership, consumer_group.ConsumerGroup):
                     subscriptions.append(group.membership.subscriptions)
         names = {name for subscription in subscriptions for name in subscription.names}
         patterns = {pattern for subscription in subscriptions for pattern in subscription.patterns}
@@ -193,7 +180,7 @@ class ConsumerCoordinator:
 class ConsumerDescription:
     """A group of the newer protocol: each member's id, metadata, current assignment and target."""
 
-    phase: GroupPhase
+    phase: classic_group.GroupPhase
     epoch: int
     target_epoch: int
     assignor: str
@@ -205,19 +192,19 @@ class GroupDescription:
     """A group; subscriptions and assignments are shown only while it is stable, as in Kafka."""
 
     group: str
-    phase: GroupPhase
+    phase: classic_group.GroupPhase
     protocol_type: str
     protocol: str
-    members: tuple[MemberRecord, ...]
+    members: tuple[classic_group.MemberRecord, ...]
     error: ErrorCode = ErrorCode.none
     type: str = "classic"
 
 
 def _description(group: Group) -> GroupDescription:
     membership = group.membership
-    if isinstance(membership, ConsumerGroup):
+    if isinstance(membership, consumer_group.ConsumerGroup):
         return GroupDescription(membership.id, membership.phase, "consumer", "", (), type="consumer")
-    protocol = membership.protocol if membership.phase is GroupPhase.STABLE else None
+    protocol = membership.protocol if membership.phase is classic_group.GroupPhase.STABLE else None
     return GroupDescription(
         membership.id,
         membership.phase,
@@ -284,7 +271,7 @@ class GroupServices:
         store: OffsetsTopic,
         lease: GatewayLease,
         settings: GroupSettings,
-        topics: SubscribedTopics,
+        topics: consumer_group.SubscribedTopics,
         *,
         retention_ms: int,
     ) -> None:

@@ -11,29 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from distlog.core import errors
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import (
-    CorruptRecordError,
-    DistlogError,
-    InvalidRecordError,
-    LeaderFencedError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
 from distlog.core.format.record_batch import COMMIT, CONTROL
 from distlog.core.kafka.transactions import TopicPartition as TopicPartition
 from distlog.core.opening import make_topic, open
+from distlog.core.read import kafka_offsets
 from distlog.core.read.fetch import FetchedBatches
-from distlog.core.read.kafka_offsets import (
-    OFFSETS_TOPIC,
-    OffsetKey,
-    Position,
-    decode_position,
-    encode_position,
-    offsets_partition,
-    offsets_records,
-)
 from distlog.core.segments.producer_states import control_type
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -41,19 +26,8 @@ from distlog.core.topic import Topic
 from distlog.core.write.writer import Delivery, RecordSender, Writer, engine_of
 from distlog.gateway.cluster import InternalTopicCompaction, Leadership
 from distlog.gateway.event_log import FAILURES
+from distlog.gateway.groups import offsets_format
 from distlog.gateway.groups.classic_group import GroupRecord, OnStored
-from distlog.gateway.groups.offsets_format import (
-    ClassicGroupKey,
-    ConsumerValue,
-    GroupChange,
-    PendingOffset,
-    decode_consumer_value,
-    decode_group,
-    decode_key,
-    encode_consumer_value,
-    encode_group,
-    encode_key,
-)
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
@@ -72,7 +46,7 @@ class OffsetsTopic:
         storage_options: Mapping[str, Any] | None = None,
         partitions: int = PARTITIONS,
     ) -> None:
-        self._url, self._options = f"{root.rstrip('/')}/{OFFSETS_TOPIC}", storage_options
+        self._url, self._options = f"{root.rstrip('/')}/{kafka_offsets.OFFSETS_TOPIC}", storage_options
         self._linger_ms, self.partitions = linger_ms, partitions
         self._lock = threading.Lock()
         #: The topic after the first use; None again after it was dropped.
@@ -88,7 +62,7 @@ class OffsetsTopic:
         return self._open_topic().topic.partitions
 
     def partition_of(self, group: str) -> int:
-        return offsets_partition(group, self.partitions)
+        return kafka_offsets.offsets_partition(group, self.partitions)
 
     def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
         """Lead partitions, and fence earlier leaders. Raises the errors of `Leadership.begin`."""
@@ -114,7 +88,7 @@ class OffsetsTopic:
             return ()
         try:
             return cached.leadership.lost_partitions()
-        except TopicNotFoundError:
+        except errors.TopicNotFoundError:
             with self._lock:
                 self._cached = None
             return list(cached.leadership.partitions)
@@ -128,7 +102,9 @@ class OffsetsTopic:
             batchings = list(self._batchings.values())
         in_parallel(OffsetsBatching.drain, batchings)
 
-    def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingOffset]:
+    def load(
+        self, partitions: Collection[int]
+    ) -> Iterator[offsets_format.GroupChange | offsets_format.PendingOffset]:
         """The changes in partitions, oldest first. A corrupt record is logged. Raises DistlogError."""
         if not partitions:
             return
@@ -140,16 +116,20 @@ class OffsetsTopic:
                 return topic.refresh().read(number, offset, READ_BYTES)
 
             self._tails[number] = PartitionTail(read, snapshot.partitions[number].log_end_offset)
-        for record in offsets_records(topic.reader, snapshot, sorted(partitions)):
+        for record in kafka_offsets.offsets_records(topic.reader, snapshot, sorted(partitions)):
             try:
                 change = _decoded(record.key, record.value)
-            except CorruptRecordError as error:
+            except errors.CorruptRecordError as error:
                 _log.warning("%s (partition=%s offset=%s)", error, record.partition, record.offset)
                 continue
             if change is not None and record.waits_for is None:
                 yield change
-            elif change is not None and isinstance(change[1], Position) and isinstance(change[0], OffsetKey):
-                yield PendingOffset(record.waits_for or 0, change[0], change[1])
+            elif (
+                change is not None
+                and isinstance(change[1], kafka_offsets.Position)
+                and isinstance(change[0], kafka_offsets.OffsetKey)
+            ):
+                yield offsets_format.PendingOffset(record.waits_for or 0, change[0], change[1])
 
     def ended(self, partition: int) -> Iterator[EndedTransaction]:
         """The transactions that ended in a partition since the load or the last call; one caller at a time."""
@@ -158,18 +138,18 @@ class OffsetsTopic:
             for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
                 yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
-    def store(self, group: str, changes: Sequence[GroupChange], on_stored: OnStored) -> None:
+    def store(self, group: str, changes: Sequence[offsets_format.GroupChange], on_stored: OnStored) -> None:
         """Store changes; a group's calls keep their order. They are refused while too many bytes are in flight."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
-        except DistlogError as error:
+        except errors.DistlogError as error:
             FAILURES.note("storing groups", error)
             on_stored(ErrorCode.coordinator_not_available)
             return
-        records = [(encode_key(key), _encoded(value)) for key, value in changes]
+        records = [(offsets_format.encode_key(key), _encoded(value)) for key, value in changes]
         # Kafka has two codes for changes that are larger than a batch may be
-        is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
+        is_group = not all(isinstance(key, kafka_offsets.OffsetKey) for key, _ in changes)
         size_code = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
         batching.append(number, records, on_stored, size_code)
 
@@ -268,13 +248,15 @@ class OffsetsBatching:
             try:
                 for key, value in records:
                     self._writer.append(value, key=key, partition=partition)
-            except DistlogError as error:
+            except errors.DistlogError as error:
                 self._refuse(partition, call, error, size_code)
 
-    def _refuse(self, partition: int, call: Call, error: DistlogError, size_code: ErrorCode) -> None:
+    def _refuse(self, partition: int, call: Call, error: errors.DistlogError, size_code: ErrorCode) -> None:
         """Refuse a call if its only record is too large; any other error fails all calls."""
         with self._lock:
-            only_this_call = isinstance(error, InvalidRecordError) and call.remaining == 1 and not self.has_failed
+            only_this_call = (
+                isinstance(error, errors.InvalidRecordError) and call.remaining == 1 and not self.has_failed
+            )
             if only_this_call:
                 self._calls[partition].remove(call)
                 self._waiting_bytes -= call.size
@@ -309,17 +291,17 @@ class OffsetsBatching:
             self.has_failed = True
             finished = [call for calls in self._calls.values() for call in calls]
             self._calls.clear()
-            is_fenced = isinstance(error, LeaderFencedError)
+            is_fenced = isinstance(error, errors.LeaderFencedError)
             for call in finished:
                 call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
         self._answer(finished)
 
     def drain(self) -> None:
-        with suppress(DistlogError):
+        with suppress(errors.DistlogError):
             self._writer.flush()
 
     def close(self) -> None:
-        with suppress(DistlogError):
+        with suppress(errors.DistlogError):
             self._writer.close()
 
 
@@ -333,31 +315,31 @@ _LOCK_WAIT_S = 5.0
 def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None) -> Topic:
     try:
         return open(url, storage_options=options)
-    except TopicNotFoundError:
-        with suppress(TopicExistsError):
+    except errors.TopicNotFoundError:
+        with suppress(errors.TopicExistsError):
             make_topic(Storage(url, options), partitions, TopicConfig.parse(_CONFIG))
     return open(url, storage_options=options)
 
 
-def _encoded(value: Position | GroupRecord | ConsumerValue | None) -> bytes | None:
+def _encoded(value: kafka_offsets.Position | GroupRecord | offsets_format.ConsumerValue | None) -> bytes | None:
     if isinstance(value, GroupRecord):
-        return encode_group(value)
-    if isinstance(value, Position):
-        return encode_position(value)
-    return None if value is None else encode_consumer_value(value)
+        return offsets_format.encode_group(value)
+    if isinstance(value, kafka_offsets.Position):
+        return kafka_offsets.encode_position(value)
+    return None if value is None else offsets_format.encode_consumer_value(value)
 
 
-def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
+def _decoded(key: bytes | None, value: bytes | None) -> offsets_format.GroupChange | None:
     """The change of a record; None for a record of an unknown kind or version. Raises CorruptRecordError."""
-    subject = decode_key(key or b"")
+    subject = offsets_format.decode_key(key or b"")
     decoded: Any = None
     if subject is not None and value is not None:
-        if isinstance(subject, OffsetKey):
-            decoded = decode_position(value)
-        elif isinstance(subject, ClassicGroupKey):
-            decoded = decode_group(subject.group, value)
+        if isinstance(subject, kafka_offsets.OffsetKey):
+            decoded = kafka_offsets.decode_position(value)
+        elif isinstance(subject, offsets_format.ClassicGroupKey):
+            decoded = offsets_format.decode_group(subject.group, value)
         else:
-            decoded = decode_consumer_value(subject.kind, value)
+            decoded = offsets_format.decode_consumer_value(subject.kind, value)
     is_unknown = subject is None or (decoded is None and value is not None)
     return None if is_unknown else (subject, decoded)  # type: ignore[return-value]
 

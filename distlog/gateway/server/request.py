@@ -12,20 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from distlog.gateway.event_log import EventLog
+from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.error_codes import AccessDeniedError, RefusedError, UnknownTopicIdError, fields_or_error
-from distlog.gateway.protocol.messages import (
-    BAD_CLIENT,
-    MAX_ITEMS,
-    PRODUCE_KEY,
-    ErrorCode,
-    Fields,
-    InvalidRequestError,
-    RequestHead,
-    ResponseChunk,
-    read_request,
-    response_fields,
-    write_response,
-)
 from distlog.gateway.security.acls import CLUSTER_NAME, OPERATIONS, AccessLists, Operation, ResourceType
 from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.server.fairness import CpuShare, Quotas
@@ -39,7 +27,7 @@ class Request:
     `read` parses the bytes of `frame` into `body`. A request of an unknown version has neither.
     """
 
-    head: RequestHead
+    head: messages.RequestHead
     frame: memoryview | None
     session: ClientSession
     share: CpuShare
@@ -59,7 +47,7 @@ class Request:
     #: False in the network's thread: there, a handler that would wait raises WouldWaitError.
     may_wait: bool = True
     #: For the connection: unsent chunks of the response, reserved bytes, and whether the next request may be handled.
-    unsent: list[ResponseChunk] | None = None
+    unsent: list[messages.ResponseChunk] | None = None
     memory: int = 0
     is_pipelined: bool = False
 
@@ -83,15 +71,15 @@ class Request:
         """The field of the body with this name, or `default` if this version does not have it."""
         return getattr(self.body, name, default)
 
-    def read(self, most_items: int = MAX_ITEMS) -> None:
+    def read(self, most_items: int = messages.MAX_ITEMS) -> None:
         if self.frame is not None:
-            self.client_id, self.body = read_request(self.frame, self.head, most_items)
+            self.client_id, self.body = messages.read_request(self.frame, self.head, most_items)
             self.frame = None
 
-    def respond(self, fields: Fields | None) -> None:
+    def respond(self, fields: messages.Fields | None) -> None:
         """Send the response, or nothing for None. A response that cannot be written closes the connection."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
-        if fields is not None and self.throttled_s and "throttle_time" in response_fields(self.head.api_key):
+        if fields is not None and self.throttled_s and "throttle_time" in messages.response_fields(self.head.api_key):
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         chunks = () if fields is None else self._chunks_of(fields)
         if chunks is not None:
@@ -99,7 +87,7 @@ class Request:
             self.handler_state = None
             self.client.send(self, chunks)
 
-    def refuse(self, fields: Fields, after_s: float) -> None:
+    def refuse(self, fields: messages.Fields, after_s: float) -> None:
         chunks = self._chunks_of(fields)
         if chunks is not None:
             self.client.send_last(self, chunks, after_s)
@@ -110,11 +98,11 @@ class Request:
     def allow_pipelining(self) -> None:
         self.client.allow_pipelining(self)
 
-    def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
+    def _chunks_of(self, fields: messages.Fields) -> Sequence[messages.ResponseChunk] | None:
         # as in Kafka, ApiVersions of an unknown version, the only request without a body, is answered in version 0
         version = self.head.api_version if self.body is not None else 0
         try:
-            return write_response(self.head.api_key, version, self.head.correlation_id, fields)
+            return messages.write_response(self.head.api_key, version, self.head.correlation_id, fields)
         except Exception:
             # not raised: the caller has other requests to answer
             _log.exception("a response cannot be written (api_key=%d version=%d)", self.head.api_key, version)
@@ -125,10 +113,10 @@ class Request:
 class ClientConnection(Protocol):
     """The connection of a request's client; any thread may call its methods."""
 
-    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+    def send(self, request: Request, chunks: Sequence[messages.ResponseChunk]) -> None:
         """Send the response after the responses to earlier requests; without chunks, send nothing."""
 
-    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+    def send_last(self, request: Request, chunks: Sequence[messages.ResponseChunk], after_s: float) -> None:
         """Send the response after some seconds, then close the connection."""
 
     def fail(self, request: Request, reason: str) -> None:
@@ -154,11 +142,11 @@ class ClientSession:
 #: Kafka's value for authorized operations that the client did not request.
 NO_OPERATIONS = -(2**31)
 _DENIALS = {
-    ResourceType.TOPIC: (ErrorCode.topic_authorization_failed, "Topic authorization failed."),
-    ResourceType.GROUP: (ErrorCode.group_authorization_failed, "Group authorization failed."),
-    ResourceType.CLUSTER: (ErrorCode.cluster_authorization_failed, "Cluster authorization failed."),
+    ResourceType.TOPIC: (messages.ErrorCode.topic_authorization_failed, "Topic authorization failed."),
+    ResourceType.GROUP: (messages.ErrorCode.group_authorization_failed, "Group authorization failed."),
+    ResourceType.CLUSTER: (messages.ErrorCode.cluster_authorization_failed, "Cluster authorization failed."),
     ResourceType.TRANSACTIONAL_ID: (
-        ErrorCode.transactional_id_authorization_failed,
+        messages.ErrorCode.transactional_id_authorization_failed,
         "Transactional Id authorization failed.",
     ),
 }
@@ -206,13 +194,13 @@ class Rights:
             # raises, and logs one denial for all operations
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
-    def check_code(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode:
+    def check_code(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> messages.ErrorCode:
         """As `check`, but returns the code of the error, or `ErrorCode.none`, which is false."""
         try:
             self.check(operation, kind, name)
         except AccessDeniedError as error:
             return error.code
-        return ErrorCode.none
+        return messages.ErrorCode.none
 
     def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
         """The operations that the client may do with a resource, as bits (KIP-430)."""
@@ -222,12 +210,12 @@ class Rights:
 
 
 #: A parsed request takes about this many times its bytes, up to the size of the most items that a request may have.
-_PARSED_FACTOR, _MAX_PARSED_BYTES = 16, 256 * MAX_ITEMS
+_PARSED_FACTOR, _MAX_PARSED_BYTES = 16, 256 * messages.MAX_ITEMS
 
 
 def parsed_size(request: Request) -> int:
     """About the bytes that a parsed request takes on top of its frame; parsed records take no more."""
-    if request.frame is None or request.head.api_key == PRODUCE_KEY:
+    if request.frame is None or request.head.api_key == messages.PRODUCE_KEY:
         return 0
     return min(_PARSED_FACTOR * len(request.frame), _MAX_PARSED_BYTES)
 
@@ -237,13 +225,13 @@ class SaslToken(NamedTuple):
 
 
 #: A bare token has no correlation id.
-TOKEN_HEAD = RequestHead(api_key=36, api_version=0, correlation_id=0)
+TOKEN_HEAD = messages.RequestHead(api_key=36, api_version=0, correlation_id=0)
 
 
 class TokenRequest(Request):
     """A SASL token without Kafka's request header, after SaslHandshake 0. Its response is also a bare token."""
 
-    def _chunks_of(self, fields: Fields) -> Sequence[ResponseChunk] | None:
+    def _chunks_of(self, fields: messages.Fields) -> Sequence[messages.ResponseChunk] | None:
         token: bytes = fields["auth_bytes"]
         # a bare token has no field for an error: the connection is closed without a response
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
@@ -322,8 +310,8 @@ class FrameReader:
             if protocol is not None:
                 text = f"a request has an invalid length: {protocol}"
             else:
-                text = f"a request has an invalid length: {BAD_CLIENT}" if length <= 0 else _TOO_LARGE
-            raise InvalidRequestError(text, length=length, largest=self.max_length)
+                text = f"a request has an invalid length: {messages.BAD_CLIENT}" if length <= 0 else _TOO_LARGE
+            raise messages.InvalidRequestError(text, length=length, largest=self.max_length)
         payload = self._unread[start : start + length]
         self._position = start + length
         if self.unframed < _LENGTH_BYTES:
@@ -355,7 +343,9 @@ def topic_key(topic: Any, field: str) -> str | uuid.UUID:
     return name if name is not None else topic.topic_id or uuid.UUID(int=0)
 
 
-def by_topic(items: Iterable[tuple[Topic, Any]], field: str = "partitions", name: str = "name") -> list[Fields]:
+def by_topic(
+    items: Iterable[tuple[Topic, Any]], field: str = "partitions", name: str = "name"
+) -> list[messages.Fields]:
     """The topics of a response, by name or id, each with its items in `field`."""
     topics: dict[Topic, list[Any]] = {}
     for topic, item in items:
@@ -366,14 +356,14 @@ def by_topic(items: Iterable[tuple[Topic, Any]], field: str = "partitions", name
 
 
 def fields_or_errors_of_items(
-    work: Callable[[Any], Fields | None],
+    work: Callable[[Any], messages.Fields | None],
     items: Iterable[Any],
     key: Callable[[Any], Any],
-    fields_of: Callable[[Any], Fields],
-) -> list[Fields]:
+    fields_of: Callable[[Any], messages.Fields],
+) -> list[messages.Fields]:
     """The results of `fields_or_error` for each item; as in Kafka, items with equal keys are refused."""
 
-    def refuse_duplicates(equal_items: Sequence[Any]) -> Fields | None:
+    def refuse_duplicates(equal_items: Sequence[Any]) -> messages.Fields | None:
         if len(equal_items) > 1:
             raise RefusedError("the request names this topic or resource more than once: name it once")
         return work(equal_items[0])

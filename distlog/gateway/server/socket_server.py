@@ -17,14 +17,7 @@ from distlog.core.errors import StorageError
 from distlog.core.segments.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.event_log import EventLog
-from distlog.gateway.protocol.messages import (
-    PRODUCE_KEY,
-    InvalidRequestError,
-    RequestHead,
-    ResponseChunk,
-    client_id_and_end,
-    read_head,
-)
+from distlog.gateway.protocol import messages
 from distlog.gateway.security.authentication import Authentication, SaslExchange
 from distlog.gateway.security.tls import PrincipalMapper, TlsContext, subject_name
 from distlog.gateway.security.users_file import Users
@@ -63,7 +56,7 @@ class SocketServer:
         shares: CpuShares,
         quotas: Quotas,
         offer: Callable[[Request, Callable[[], bool]], bool],
-        supports: Callable[[RequestHead, ClientSession], bool],
+        supports: Callable[[messages.RequestHead, ClientSession], bool],
         authentication: Authentication | None,
         tls: TlsContext | None,
     ) -> None:
@@ -313,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_stopping = self._is_lost = False
         self._is_reading, self._throttles = True, 0
         # responses that wait to be written with the next one; and whether the next request was handled at once
-        self._ready_chunks, self._is_next_handled = list[ResponseChunk](), False
+        self._ready_chunks, self._is_next_handled = list[messages.ResponseChunk](), False
         self._frames = FrameReader(server.shared_buffer, self._max_length())
         self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
 
@@ -370,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _has_more_requests(self) -> bool:
-        waits_for_records = bool(self._in_flight) and self._in_flight[-1].head.api_key == PRODUCE_KEY
+        waits_for_records = bool(self._in_flight) and self._in_flight[-1].head.api_key == messages.PRODUCE_KEY
         return waits_for_records and (self._newest_waits or self._frames.is_started)
 
     @property
@@ -382,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
     def _read_next(self) -> None:
         try:
             self._start_next()
-        except InvalidRequestError as error:
+        except messages.InvalidRequestError as error:
             self.hang_up(str(error))
 
     def _start_next(self) -> None:
@@ -408,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         request = self._new_request(frame)
         request.memory, self._frame_bytes = self._frame_bytes, 0
         # after the client has closed its side, records are still appended, but a fetch does not wait for new ones
-        request.is_gone = self._is_lost and request.head.api_key != PRODUCE_KEY
+        request.is_gone = self._is_lost and request.head.api_key != messages.PRODUCE_KEY
         self._in_flight.append(request)
         self._newest_waits, self._allows_pipelining = True, False
         self._handle_newest()
@@ -433,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
         size = parsed_size(request)
         if len(self._in_flight) > 1:
             # only Produce requests are handled before the response to the request before them
-            if request.head.api_key != PRODUCE_KEY:
+            if request.head.api_key != messages.PRODUCE_KEY:
                 return
             size += _IN_FLIGHT_BYTES
             # a small frame, which was received in one step, has no memory reserved yet
@@ -458,9 +451,9 @@ class Connection(asyncio.BufferedProtocol):
         if session.sasl is not None and session.sasl.expects_bare_token:
             token, share = SaslToken(bytes(frame)), self._server.shares.share(self._owner, "")
             return TokenRequest(TOKEN_HEAD, None, session, share, self._server.quotas, self, body=token)
-        head = read_head(frame)
+        head = messages.read_head(frame)
         body = frame if self._server.supports(head, session) else None
-        client_id = "" if body is None else client_id_and_end(body)[0]
+        client_id = "" if body is None else messages.client_id_and_end(body)[0]
         share = self._server.shares.share(self._owner, client_id)
         return Request(head, body, session, share, self._server.quotas, self, client_id)
 
@@ -473,10 +466,10 @@ class Connection(asyncio.BufferedProtocol):
             self._cached_owner = principal, owner_name(name, self.session.address[0])
         return self._cached_owner[1]
 
-    def send(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+    def send(self, request: Request, chunks: Sequence[messages.ResponseChunk]) -> None:
         self._server.run_later(partial(self._answer, request, chunks))
 
-    def send_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+    def send_last(self, request: Request, chunks: Sequence[messages.ResponseChunk], after_s: float) -> None:
         self._server.run_later(partial(self._answer_last, request, chunks, after_s))
 
     def fail(self, request: Request, reason: str) -> None:
@@ -492,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.add_releasable(request.memory)
             self._continue()
 
-    def _answer(self, request: Request, chunks: Sequence[ResponseChunk]) -> None:
+    def _answer(self, request: Request, chunks: Sequence[messages.ResponseChunk]) -> None:
         if request not in self._in_flight:
             return
         # the request may have authenticated the client, which may send larger requests from now on
@@ -513,7 +506,7 @@ class Connection(asyncio.BufferedProtocol):
             if request.is_pipelined:
                 self._memory.add_releasable(size)
 
-    def _answer_last(self, request: Request, chunks: Sequence[ResponseChunk], after_s: float) -> None:
+    def _answer_last(self, request: Request, chunks: Sequence[messages.ResponseChunk], after_s: float) -> None:
         self._is_stopping = True
         wait_s = after_s if self._server.is_open else 0
         self._server.loop.call_later(wait_s, self._answer, request, chunks)
@@ -528,7 +521,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._in_flight and (unsent := self._in_flight[0].unsent) is not None:
             self._timeouts.begin_sending(sum(map(len, unsent)))
             # responses to Produce requests are small, and several share a write
-            if self._in_flight[0].head.api_key == PRODUCE_KEY and not self._is_paused:
+            if self._in_flight[0].head.api_key == messages.PRODUCE_KEY and not self._is_paused:
                 self._ready_chunks += unsent
                 unsent.clear()
             while unsent and not self._is_paused:
@@ -556,7 +549,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_next_handled or len(self._ready_chunks) >= _MAX_JOINED_RESPONSES:
             self._write_ready()
 
-    def _write_first(self, unsent: list[ResponseChunk]) -> None:
+    def _write_first(self, unsent: list[messages.ResponseChunk]) -> None:
         first, transport = unsent.pop(0), self._transport
         if isinstance(first, bytes):
             first = memoryview(first)

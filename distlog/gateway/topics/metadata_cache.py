@@ -13,19 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from distlog.core import paths
+from distlog.core import errors, paths
 from distlog.core.commits.commit_log import CommitLog, check_partition_count
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import (
-    CorruptMetadataError,
-    DistlogError,
-    InvalidPartitionsError,
-    InvalidTopicError,
-    TopicExistsError,
-    TopicNotFoundError,
-    UnsupportedVersionError,
-)
 from distlog.core.format.record_batch import BatchFields
 from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC
 from distlog.core.log.partition_log import SHORT_WAIT_S, Appended, AppendInfo, BatchRun, OpenLogs
@@ -89,7 +80,7 @@ class MetadataCache:
         hosted = self.topic(name)
         try:
             hosted.refresh(max_age_ms)
-        except TopicNotFoundError:
+        except errors.TopicNotFoundError:
             self.forget(hosted)
             return self._open(name)
         return hosted
@@ -99,13 +90,13 @@ class MetadataCache:
         hosted = self._by_id.get(topic_id)
         if hosted is None:
             name = self._name_of_id(topic_id)
-            with suppress(TopicNotFoundError):
+            with suppress(errors.TopicNotFoundError):
                 if name is not None and (topic := self.fresh_topic(name)).id == topic_id:
                     return topic
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         try:
             hosted.refresh(self._max_age_ms)
-        except TopicNotFoundError:
+        except errors.TopicNotFoundError:
             self.forget(hosted)
             raise UnknownTopicIdError("the topic with this id was dropped", topic_id=topic_id) from None
         return hosted
@@ -167,8 +158,8 @@ class MetadataCache:
         self._check_name(name, partitions)
         try:
             hosted = self._create(name, partitions, config)
-        except TopicExistsError:
-            raise TopicExistsError(f"Topic '{name}' already exists.") from None
+        except errors.TopicExistsError:
+            raise errors.TopicExistsError(f"Topic '{name}' already exists.") from None
         self._colliding_names.add(name)
         return hosted
 
@@ -176,12 +167,12 @@ class MetadataCache:
         """One of INTERNAL_TOPICS, created if it is missing. Raises StorageError."""
         try:
             hosted = self.fresh_topic(name)
-        except TopicNotFoundError:
-            with suppress(TopicExistsError):
+        except errors.TopicNotFoundError:
+            with suppress(errors.TopicExistsError):
                 self._create(name, partitions, config)
             hosted = self.fresh_topic(name)
         if hosted.topic.partitions != partitions:
-            raise InvalidPartitionsError(
+            raise errors.InvalidPartitionsError(
                 "the topic has another number of partitions than at the gateway's start: restart the gateway",
                 topic=name,
                 partitions=hosted.topic.partitions,
@@ -206,7 +197,7 @@ class MetadataCache:
         """Raise the errors of `create`; changes nothing."""
         self._check_name(name, partitions)
         if self._exists(name):
-            raise TopicExistsError(f"Topic '{name}' already exists.")
+            raise errors.TopicExistsError(f"Topic '{name}' already exists.")
 
     def _check_name(self, name: str, partitions: int) -> None:
         check_partition_count(partitions)
@@ -214,14 +205,14 @@ class MetadataCache:
         # if the topic itself exists, TopicExistsError is the error
         for other in self._colliding_names.collisions(name):
             if self._exists(other) and not self._exists(name):
-                raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
+                raise errors.InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
     def _exists(self, name: str) -> bool:
         try:
             self.fresh_topic(name)
-        except TopicNotFoundError:
+        except errors.TopicNotFoundError:
             return False
-        except (CorruptMetadataError, UnsupportedVersionError):
+        except (errors.CorruptMetadataError, errors.UnsupportedVersionError):
             # it exists, but cannot be opened
             pass
         return True
@@ -248,7 +239,7 @@ class MetadataCache:
         for name in self.loaded:
             if is_stopping():
                 return
-            with suppress(DistlogError, OSError):
+            with suppress(errors.DistlogError, OSError):
                 self._refreshed(IDLE_MS, name)
 
     def commit_now(self) -> None:
@@ -265,10 +256,10 @@ class MetadataCache:
         on_disk = self.root.is_local_disk
         is_missing = not os.path.isdir(self.root.local_path(name)) if on_disk else name in self._missing_names
         if is_missing:
-            raise TopicNotFoundError("there is no topic here", url=storage.url)
+            raise errors.TopicNotFoundError("there is no topic here", url=storage.url)
         try:
             return self._loads.get(name, lambda: self._load(name, storage))
-        except TopicNotFoundError:
+        except errors.TopicNotFoundError:
             self._missing_names.note_miss()
             raise
 
@@ -280,7 +271,7 @@ class MetadataCache:
         log = self._commit_log(storage)
         snapshot = log.load()
         # the files of a copied topic have the name of the original
-        with suppress(DistlogError):
+        with suppress(errors.DistlogError):
             original = self._commit_log(self.root.child(snapshot.name)) if name != snapshot.name else None
             if original is not None and original.load().topic_id == snapshot.topic_id:
                 text = "the topic %s %s; until then Kafka clients get another id for it, %s"
@@ -317,7 +308,7 @@ class SharedLoads(Generic[T]):
         task, is_own = self._join(name, load)
         try:
             return task.wait()
-        except DistlogError:
+        except errors.DistlogError:
             if is_own:
                 raise
         return self._join(name, load)[0].wait()
@@ -362,7 +353,7 @@ class HostedTopic(RefreshingTopic):
         partition = self._partitions.get(number)
         if partition is None:
             if not 0 <= number < len(self.snapshot.partitions):
-                raise TopicNotFoundError("the partition does not exist", topic=self.name, partition=number)
+                raise errors.TopicNotFoundError("the partition does not exist", topic=self.name, partition=number)
             with self._partitions_lock:
                 new = Partition(self, number, self._logs, self._first_batch_check(number))
                 partition = self._partitions.setdefault(number, new)
@@ -420,7 +411,7 @@ class HostedTopic(RefreshingTopic):
         with self._partitions_lock:
             partitions = list(self._partitions.values())
         for partition in partitions:
-            with suppress(DistlogError):
+            with suppress(errors.DistlogError):
                 self._logs.close(partition, timeout_s)
 
 
@@ -441,7 +432,7 @@ class MissingNames:
             if self._misses >= _MANY_MISSES:
                 self._misses, listed_ms = 0, monotonic_ms()
                 # if the listing fails, each name is looked up alone
-                with suppress(DistlogError):
+                with suppress(errors.DistlogError):
                     self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
             return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
 
@@ -486,7 +477,7 @@ _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 def check_not_internal(name: str) -> None:
     if name in INTERNAL_TOPICS:
-        raise InvalidTopicError("only gateways write and change this internal topic", topic=name)
+        raise errors.InvalidTopicError("only gateways write and change this internal topic", topic=name)
 
 
 def _results_or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
@@ -502,7 +493,7 @@ def _results_or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[s
 
 
 def _drop_missing_and_log(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
-    results = {name: result for name, result in topics.items() if not isinstance(result, TopicNotFoundError)}
+    results = {name: result for name, result in topics.items() if not isinstance(result, errors.TopicNotFoundError)}
     for name, result in results.items():
         if isinstance(result, Exception):
             log_failure(result, f"topic {name}")
