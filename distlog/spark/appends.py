@@ -72,8 +72,8 @@ MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each split costs a read.
 _SPLITS_PER_TASK, _MIN_SPLIT_BYTES = 4, 4 << 20
-#: The most bytes that a task holds for its bundles; on an object store at least a MiB for each partition, since more
-#: bundles would be more requests.
+#: The most bytes that a task holds for its bundles: objects with the segments of several partitions. On an object
+#: store at least a MiB for each partition, since more bundles would be more requests.
 HELD_BYTES, _HELD_BYTES_PER_PARTITION = 18 << 20, 1 << 20
 #: How long Arrow's pool keeps free memory in a task.
 _POOL_DECAY_MS = 100

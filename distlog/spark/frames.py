@@ -433,13 +433,14 @@ def _source_offsets(value: Any) -> _Offsets:
 def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
     """Yield the rows of a source, by the end offsets of the batch and of the topics."""
     log_ends = _source_offsets(newest)
-    lag_bytes = (log_ends and newest.get(BYTES_BEHIND)) or {}
+    # Spark's Kafka source reports no bytes
+    byte_lags = (newest.get(BYTES_BEHIND) or {}) if log_ends else {}
     for topic, offsets in _source_offsets(end).items():
         for number, position in offsets.items():
             log_end = log_ends.get(topic, {}).get(number)
-            lag = None if log_end is None else max(0, log_end - position)
-            size = 0 if lag == 0 else lag_bytes.get(topic, {}).get(number)
-            yield _lag_row(topic, number, position, log_end, lag, size)
+            offset_lag = None if log_end is None else max(0, log_end - position)
+            byte_lag = 0 if offset_lag == 0 else byte_lags.get(topic, {}).get(number)
+            yield _lag_row(topic, number, position, log_end, offset_lag, byte_lag)
 
 
 def _current_lag(name: str, snapshot: Snapshot, ends: Sequence[Any]) -> Iterator[dict[str, object]]:

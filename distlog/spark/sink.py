@@ -164,11 +164,11 @@ def is_committed(storage: Storage, write_id: str, read_version: int, head_versio
                 return True
     except CorruptMetadataError as error:
         # a commit before the log retention horizon was deleted on purpose; another bad commit is damage
-        floor = SnapshotLoader(storage).horizon_above(error)
-        if floor is None:
+        horizon = SnapshotLoader(storage).horizon_above(error)
+        if horizon is None:
             raise
         text = "the write took longer than commits are kept: check whether its records exist"
-        raise CommitStateUnknownError(text, read_version=read_version, log_floor=floor) from None
+        raise CommitStateUnknownError(text, read_version=read_version, log_floor=horizon) from None
     return False
 
 

@@ -50,6 +50,14 @@ _log = logging.getLogger("distlog")
 
 #: An offset of the stream, as Spark passes and stores it.
 OffsetJson = Mapping[str, Any]
+#: The version of an offset's JSON, which Spark keeps in the checkpoint and compares as text.
+FORMAT = 1
+#: The start of a stream. A constant, since Spark requests the start several times, also after a restart.
+INITIAL_OFFSET: OffsetJson = {"version": FORMAT, "initial": True}
+#: The fields of a StreamOffset that only some offsets have.
+_START_FIELDS = ("starts", "first")
+#: Names of the unread amounts by partition in Spark's progress, as in Spark's Kafka source.
+OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
 
 _CONTINUE_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to read the records that exist"
 
@@ -158,18 +166,18 @@ class StreamPlan:
     def end_and_lag(self) -> OffsetJson:
         """Return the stream's end if it is fixed, else the log's end at the last refresh, with the unread amounts."""
         snapshot = self._topic.latest
-        end, last_batch_end = self._fixed_end or self._log_end(snapshot), StreamOffset.parse(self._last_batch_end)
-        value = end.to_json()
+        end = self._fixed_end or self._log_end(snapshot)
+        last_batch_end, value = StreamOffset.parse(self._last_batch_end), end.to_json()
         if last_batch_end is None or not end.topic_id == last_batch_end.topic_id == snapshot.topic_id:
             return value
-        unread = {}
+        offset_lags, byte_lags = dict[int, int](), dict[int, int]()
         for number, end_offset in end.offsets.items():
-            log_start = snapshot.partitions[number].log_start_offset
-            if (next_offset := max(last_batch_end.offsets.get(number, log_start), log_start)) < end_offset:
-                unread[number] = next_offset, end_offset
-        counts = {number: stop - start for number, (start, stop) in unread.items()}
-        sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in unread.items()}
-        lags = {OFFSETS_BEHIND: counts, BYTES_BEHIND: sizes}
+            state = snapshot.partitions[number]
+            next_offset = max(last_batch_end.offsets.get(number, 0), state.log_start_offset)
+            if next_offset < end_offset:
+                offset_lags[number] = end_offset - next_offset
+                byte_lags[number] = log_bytes(state.segments, next_offset, end_offset)
+        lags = {OFFSETS_BEHIND: offset_lags, BYTES_BEHIND: byte_lags}
         return {**value, **{name: offsets_json(end.topic, by_partition) for name, by_partition in lags.items()}}
 
     def next_batch_end(self, start: OffsetJson, *, limited: bool) -> OffsetJson:
@@ -212,8 +220,8 @@ class StreamPlan:
             # the stream may continue from its checkpoint, and then needs no start
             with suppress(errors.InvalidConfigError, errors.OffsetOutOfRangeError):
                 start = self._resolve_start(snapshot)
-        first = start.offsets if start and start.topic_id == snapshot.topic_id else {}
-        return dataclasses.replace(self._log_end(snapshot), first=first).to_json()
+        stream_starts = start.offsets if start and start.topic_id == snapshot.topic_id else {}
+        return dataclasses.replace(self._log_end(snapshot), stream_starts=stream_starts).to_json()
 
     def report_recreated_topic(self, start: OffsetJson, end: OffsetJson) -> None:
         snapshot = self._topic.latest
@@ -243,7 +251,7 @@ class StreamPlan:
         # a partition without a start is new, and begins at its first record, as in Spark's Kafka source
         starts = dict.fromkeys(end_offset.offsets, 0)
         if start_offset is None:
-            starts |= end_offset.first
+            starts |= end_offset.stream_starts
         elif start_offset.topic_id == end_offset.topic_id:
             starts |= start_offset.offsets
         bounds = self._bounds(snapshot, {**starts, **end_offset.starts}, end_offset)
@@ -334,15 +342,6 @@ class StreamPlan:
         return stable_end
 
 
-#: The version of an offset's JSON, which Spark keeps in the checkpoint and compares as text.
-FORMAT = 1
-#: The start of a stream. A constant, since Spark requests the start several times, also after a restart.
-INITIAL_OFFSET: OffsetJson = {"version": FORMAT, "initial": True}
-_START_FIELDS = ("starts", "first")
-#: Names of the unread amounts by partition in Spark's progress, as in Spark's Kafka source.
-OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
-
-
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """The position of a stream: by partition, the next offset, as in offsets of Spark's Kafka source.
@@ -350,21 +349,21 @@ class StreamOffset:
         {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"1": 0}}}
 
     `starts` has the starts of partitions that the previous offset lacks: a replayed batch reads the same records,
-    even if its options now mean other offsets. Spark before 4.2 passes no previous offset: then `first` has the start
-    of the stream instead, in case this offset ends the first batch. An offset of Spark's Kafka source has only
-    {"clicks": {"0": 23}}: its topic_id is "", and distlog assumes the current topic.
+    even if its options now mean other offsets. Spark before 4.2 passes no previous offset: then `stream_starts`, in
+    JSON `first`, has the start of the stream instead, in case this offset ends the first batch. An offset of Spark's
+    Kafka source has only {"clicks": {"0": 23}}: its topic_id is "", and distlog assumes the current topic.
     """
 
     topic: str
     topic_id: str
     offsets: Mapping[int, int]
     starts: Mapping[int, int] = field(default_factory=dict)
-    first: Mapping[int, int] = field(default_factory=dict)
+    stream_starts: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object; equal offsets give equal texts."""
         value = {"version": FORMAT, "topicId": self.topic_id, "offsets": offsets_json(self.topic, self.offsets)}
-        starts_by_field = zip(_START_FIELDS, (self.starts, self.first), strict=True)
+        starts_by_field = zip(_START_FIELDS, (self.starts, self.stream_starts), strict=True)
         return value | {name: offsets_json(self.topic, starts) for name, starts in starts_by_field if starts}
 
     @classmethod
@@ -383,8 +382,8 @@ class StreamOffset:
         if version != FORMAT or not isinstance(topic_id, str) or not topic_id:
             raise _foreign_checkpoint_error(value)
         topic, offsets = _topic_and_offsets(value.get("offsets"), value)
-        starts, first = (_topic_and_offsets(value[name], value)[1] if name in value else {} for name in _START_FIELDS)
-        return cls(topic, topic_id, offsets, starts, first)
+        parts = (_topic_and_offsets(value[name], value)[1] if name in value else {} for name in _START_FIELDS)
+        return cls(topic, topic_id, offsets, *parts)
 
 
 def parse_offset(value: OffsetJson, name: str, snapshot: Snapshot) -> StreamOffset | None:
@@ -569,19 +568,20 @@ def log_bytes(segments: SegmentTable, start: int, end: int) -> int:
 
 def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: int, max_bytes: int) -> int:
     """Return the offset after `max_bytes` of log from `start` on, and after at least one batch; at most `end`."""
+    # positions are counted from the beginning of the segment of `start`, over all later segments
     row = segments.find(start)
     start_position = _position(reader, segments[row], start) if row < len(segments) else 0
-    end_positions = np.cumsum(segments.log_bytes[row:])
-    full_segments = int(end_positions.searchsorted(start_position + max_bytes, side="right"))
+    segment_ends = np.cumsum(segments.log_bytes[row:])
+    full_segments = int(segment_ends.searchsorted(start_position + max_bytes, side="right"))
     if row + full_segments >= len(segments):
         return end
     segment = segments[row + full_segments]
     if segment.base_offset >= end:
         return end
-    position = start_position + max_bytes - (int(end_positions[full_segments - 1]) if full_segments else 0)
+    segment_start = int(segment_ends[full_segments - 1]) if full_segments else 0
     # `start` may be in a gap before its segment
     start = start if full_segments else max(start, segment.base_offset)
-    return min(end, _batch_end_at(reader, segment, position, start))
+    return min(end, _batch_end_at(reader, segment, start_position + max_bytes - segment_start, start))
 
 
 def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
@@ -598,7 +598,7 @@ def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, st
     """Return the end of the indexed batch at or before `position`; of a later batch if that is not past `start`."""
     index = reader.offset_index(segment)
     if index is None:
-        # the whole segment, or nothing if the planned batch already has records of earlier segments
+        # the whole segment, or nothing of it if the planned batch begins in an earlier segment
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
     try:
         entry = index.position_floor(position)
@@ -686,7 +686,7 @@ class WatchedTopic:
         self._log = topic_log(storage)
         self._live: LiveSnapshot | None = None
         self._latest: Snapshot | None = None
-        self._next_refresh = self._next_check = 0.0
+        self._next_refresh_s = self._next_check_s = 0.0
 
     @property
     def latest(self) -> Snapshot:
@@ -695,9 +695,9 @@ class WatchedTopic:
     def refresh(self) -> Snapshot:
         """Return the newest snapshot, with the current ends of active segments; the topic may be dropped."""
         now = self._clock()
-        if self._latest is None or now >= self._next_refresh:
+        if self._latest is None or now >= self._next_refresh_s:
             self._latest = self._newest(now)
-            self._next_refresh = now + self._refresh_interval_s(self._latest)
+            self._next_refresh_s = now + self._refresh_interval_s(self._latest)
         return self._latest
 
     def _refresh_interval_s(self, snapshot: Snapshot) -> float:
@@ -715,7 +715,7 @@ class WatchedTopic:
             # the topic was dropped, and perhaps created again: its log is loaded again, dropped or new
             pass
         self._live = None
-        self._next_check = now + EXISTENCE_CHECK_S
+        self._next_check_s = now + EXISTENCE_CHECK_S
         snapshot = self._log.load(include_dropped=True)
         handle = TopicHandle.of(self._storage, snapshot.name, self._log)
         self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
@@ -723,9 +723,9 @@ class WatchedTopic:
 
     def _exists(self, snapshot: Snapshot, now: float) -> bool:
         """Return whether the commit of `snapshot` is still in the folder; reads it each EXISTENCE_CHECK_S s."""
-        if now < self._next_check:
+        if now < self._next_check_s:
             return True
-        self._next_check = now + EXISTENCE_CHECK_S
+        self._next_check_s = now + EXISTENCE_CHECK_S
         commit = CommitFiles(self._storage).read(snapshot.version)
         return commit is not None and commit.id == snapshot.commit_id
 

@@ -504,7 +504,7 @@ _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg"
 
 def _next_offset(mark: _CommitMark, number: int, state: PartitionState) -> int:
     """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
-    # a partition that was added after the table was made begins at its first record
+    # a partition that was added after the table was made begins at offset 0; deleted records must not be skipped
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         text = "the records after the table's end were deleted from the topic: make another table"
@@ -532,13 +532,14 @@ class TableUpdate:
         self._create_if_missing()
         while True:
             mark = self._newest_mark()
-            starts = {number: _next_offset(mark, number, state) for number, state in enumerate(snapshot.partitions)}
-            log_ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
-            available = {n: (start, log_ends[n]) for n, start in starts.items() if start < log_ends[n]}
+            states = snapshot.partitions
+            starts = {number: _next_offset(mark, number, state) for number, state in enumerate(states)}
+            available = {n: (start, states[n].log_end_offset) for n, start in starts.items()}
+            available = {number: (start, end) for number, (start, end) in available.items() if start < end}
             if not available:
                 return rows, batches
             ends = admission.ends(self.topic.reader, snapshot, available)
-            batch_starts = {number: starts[number] for number in available}
+            batch_starts = {number: start for number, (start, _) in available.items()}
             frame = read(self.table.spark, self.topic, self.columns, batch_starts, ends, partitions=list(available))
             new_mark = _CommitMark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**starts, **ends})
             rows += self._merge(frame, new_mark) if self.keyed else self._append(frame, new_mark)
@@ -566,7 +567,7 @@ class TableUpdate:
             self._refuse()
         if mark.keyed != self.keyed:
             kinds = ("all records", "one row for each key")
-            text = f"the table has {kinds[mark.keyed]}, and not {kinds[self.keyed]}: choose another"
+            text = f"the table has {kinds[mark.keyed]}, and not {kinds[self.keyed]}: choose another table"
             raise InvalidConfigError(text, table=self.table.requested_name)
         return mark
 
@@ -599,8 +600,11 @@ class TableUpdate:
         self.table.append(self._rows(frame), mark)
         same_number = [(other, rows) for other, rows in self.table.marks() if other.number == mark.number]
         if len(same_number) > 1:
-            text = "two concurrent runs added the same records: restore the table to the commit before them"
-            raise CommitConflictError(f"{text}, and run one at a time", table=self.table.requested_name)
+            text = (
+                f"two concurrent runs added the same records, in the commits whose mark {_JSON_NAME} has the number "
+                f"{mark.number}: restore the table to the commit before these, and run one at a time"
+            )
+            raise CommitConflictError(text, table=self.table.requested_name)
         # Delta drops this commit if another run committed first
         return sum(rows for other, rows in same_number if other == mark)
 
