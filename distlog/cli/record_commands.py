@@ -20,20 +20,8 @@ import distlog
 from distlog.cli import options
 from distlog.cli.input import STANDARD_INPUT, Interrupt, RecordAppender, Source, StreamReading
 from distlog.cli.options import AtTime, AtVersion, Json, StorageOptions, Url, open_at, settings, usage
-from distlog.console import arguments
+from distlog.console import arguments, output
 from distlog.console.arguments import FromEnd, registry_at
-from distlog.console.output import (
-    FAILED,
-    SUCCESS,
-    TERMINATED,
-    Conversions,
-    RowPrinter,
-    Summary,
-    print_batch,
-    print_bytes,
-    print_objects,
-    print_report,
-)
 from distlog.core import extra, optional
 from distlog.core.display import Progress, counted
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -75,7 +63,7 @@ RecordFormat = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        parser=usage(lambda text: text if text in ("json", "csv") else Conversions.parse(text)),
+        parser=usage(lambda text: text if text in ("json", "csv") else output.Conversions.parse(text)),
         help="Print json, csv, or a text like '%k %v\\n', without adding a newline: %v %s value, %k key, "
         "%p partition, %o offset, %T ms since 1970, %h headers, %t topic, %S %K bytes of value and key, %%.",
     ),
@@ -138,7 +126,7 @@ def append(
     if not interrupt.signal and (warning := source.missing_records_warning()):
         print(f"distlog: {warning}", file=sys.stderr)
     _report(appender, interrupt.signal, as_json=as_json)
-    raise typer.Exit(128 + interrupt.signal if interrupt.signal else SUCCESS)
+    raise typer.Exit(128 + interrupt.signal if interrupt.signal else output.SUCCESS)
 
 
 def _append_until_end(source: Source, appender: RecordAppender, interrupt: Interrupt) -> None:
@@ -185,7 +173,7 @@ def _report(appender: RecordAppender, signal_number: int, *, as_json: bool) -> N
         "skipped": appender.skipped,
         "interrupted": signal_number != 0,
     }
-    print_report(Summary(text, fields), as_json=as_json)
+    output.print_report(output.Summary(text, fields), as_json=as_json)
 
 
 def read(
@@ -266,7 +254,7 @@ def sql(
     result_format: Annotated[
         ResultFormat, typer.Option("--format", metavar="FORMAT", help="Print or write table, json, csv or parquet.")
     ] = ResultFormat.TABLE,
-    output: Annotated[
+    output_file: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the result to FILE, which is replaced."),
     ] = None,
@@ -307,9 +295,9 @@ def sql(
         raise typer.BadParameter("give one query, as an argument or with --file", param_hint="QUERY")
     if as_json:
         result_format = ResultFormat.JSON
-    if output is None and result_format is ResultFormat.PARQUET:
+    if output_file is None and result_format is ResultFormat.PARQUET:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
-    if output is not None and result_format is ResultFormat.TABLE:
+    if output_file is not None and result_format is ResultFormat.TABLE:
         raise typer.BadParameter("--output needs --format json, csv or parquet", param_hint="--output")
     versions = dict(version or ())
     if None in versions and len(versions) > 1:
@@ -332,19 +320,19 @@ def sql(
     except duckdb.Error as error:
         raise typer.BadParameter(str(error), param_hint="QUERY") from None
     try:
-        _write_result(relation, result_format, output)
+        _write_result(relation, result_format, output_file)
     except duckdb.Error as error:
         # DuckDB adds the stack of the Python code that it has called
         raise InvalidRecordError(str(error).partition(". Detail:")[0]) from error
 
 
-def _write_result(relation: Any, result_format: ResultFormat, output: str | None) -> None:
-    """Print the rows of a DuckDB relation, or write them to the file `output`."""
+def _write_result(relation: Any, result_format: ResultFormat, output_file: str | None) -> None:
+    """Print the rows of a DuckDB relation, or write them to the file `output_file`."""
     # a statement without a result
     if relation is None:
         return
-    if output is not None:
-        relation.query("result", f"COPY result TO $${output}$$ (FORMAT {result_format.value})")
+    if output_file is not None:
+        relation.query("result", f"COPY result TO $${output_file}$$ (FORMAT {result_format.value})")
         return
     columns = "to_json(result)" if result_format is ResultFormat.JSON else "COLUMNS(*)::VARCHAR"
     texts = pa.RecordBatchReader.from_stream(relation.query("result", f"SELECT {columns} FROM result"))
@@ -357,7 +345,7 @@ def _write_result(relation: Any, result_format: ResultFormat, output: str | None
             for batch in texts:
                 writer.write_batch(batch)
         return
-    printer = RowPrinter()
+    printer = output.RowPrinter()
     for batch in texts:
         if result_format is ResultFormat.JSON:
             sys.stdout.writelines(f"{line}\n" for line in batch.column(0).to_pylist())
@@ -420,29 +408,31 @@ def dump(
         max_bytes=max_bytes,
     )
     sys.stdout.flush()
-    output = DumpOutput(sys.stdout.buffer, sys.stderr.buffer, as_json)
-    dump_files((DumpedFile.from_address(file, dict(storage)) for file in addresses), options, output)
+    dump_output = DumpOutput(sys.stdout.buffer, sys.stderr.buffer, as_json)
+    dump_files((DumpedFile.from_address(file, dict(storage)) for file in addresses), options, dump_output)
     sys.stdout.buffer.flush()
-    if output.failures:
-        raise typer.Exit(FAILED)
+    if dump_output.failures:
+        raise typer.Exit(output.FAILED)
 
 
 def batch_printer(
-    topic: str, columns: Sequence[str] | None, record_format: str | Conversions | None, *, as_json: bool
+    topic: str, columns: Sequence[str] | None, record_format: str | output.Conversions | None, *, as_json: bool
 ) -> tuple[Sequence[str], Callable[[pa.RecordBatch, bool], None]]:
     """Return the columns to print, and the function that prints a batch; its flag is true for the first batch."""
     if as_json and record_format not in (None, "json"):
         raise InvalidConfigError("--json and --format cannot be combined")
-    if isinstance(record_format, Conversions):
+    if isinstance(record_format, output.Conversions):
         if columns:
             raise InvalidConfigError("--columns cannot be combined with a --format that has conversions")
-        return record_format.columns, lambda batch, _: print_bytes(record_format.texts(batch, topic))
+        return record_format.columns, lambda batch, _: output.print_bytes(record_format.texts(batch, topic))
     if record_format == "csv":
-        return columns or _DEFAULT_COLUMNS, lambda batch, is_first: print_bytes(csv_rows(batch, titles=is_first))
+        return columns or _DEFAULT_COLUMNS, lambda batch, is_first: output.print_bytes(
+            csv_rows(batch, titles=is_first)
+        )
     if as_json or record_format == "json":
-        return columns or COLUMNS, lambda batch, _: print_objects(batch)
-    printer = RowPrinter()
-    return columns or _DEFAULT_COLUMNS, lambda batch, _: print_batch(batch, printer)
+        return columns or COLUMNS, lambda batch, _: output.print_objects(batch)
+    printer = output.RowPrinter()
+    return columns or _DEFAULT_COLUMNS, lambda batch, _: output.print_batch(batch, printer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,7 +517,7 @@ def consumed_batches(
             if group is not None:
                 consumer.commit(end_offsets)
     if signals:
-        raise typer.Exit(TERMINATED)
+        raise typer.Exit(output.TERMINATED)
 
 
 @contextmanager
