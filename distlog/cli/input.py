@@ -237,8 +237,6 @@ class RecordAppender:
         # the buffered records, their bytes, and the time of their commit; None without buffered records
         self._transaction: Transaction | None = None
         self._bytes, self._due_s = 0, 0.0
-        #: The version of the last commit, the numbers of committed records and of skipped lines, and whether an
-        #: earlier run had appended the batch.
         self.version: int | None = None
         self.records, self.skipped, self.is_replayed = 0, 0, False
         #: By partition, the first offset and the end of the committed records.

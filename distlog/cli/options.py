@@ -216,21 +216,23 @@ _TLS_BUFFER_BYTES = 32 << 10
 
 
 def listener_arguments(
-    address: tuple[str, int], tls: TlsFiles | None, users: str | None, names: tuple[str, ...], *, insecure: bool
+    address: tuple[str, int],
+    tls: TlsFiles | None,
+    users_path: str | None,
+    mechanism_names: tuple[str, ...],
+    *,
+    insecure: bool,
 ) -> dict[str, Any]:
-    """Return a listener's settings as arguments of GatewayServer. Raises InvalidConfigError if they are unsafe.
-
-    `users` is the path of a file of users, and `names` are the SASL mechanisms that they may use.
-    """
+    """Return a listener's settings as arguments of GatewayServer. Raises InvalidConfigError if they are unsafe."""
     host, port = address
     if not insecure and not is_loopback(host):
-        if users is None and (tls is None or tls.client_auth != "required"):
+        if users_path is None and (tls is None or tls.client_auth != "required"):
             raise InvalidConfigError(
                 "any client that reaches this address could read and write all topics: add --sasl-users or"
                 " --ssl-client-auth required, or accept that with --insecure",
                 listen=f"{host}:{port}",
             )
-        if tls is None and PLAIN in names:
+        if tls is None and PLAIN in mechanism_names:
             raise InvalidConfigError(
                 "PLAIN would send passwords unencrypted: add --ssl-certfile or"
                 f" --sasl-mechanisms {','.join(name for name in MECHANISMS if name != PLAIN)},"
@@ -244,7 +246,7 @@ def listener_arguments(
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # of Python 3.11, as the gateway
         # raises if these files are wrong, before the users file is read
         tls.context()
-    authentication = None if users is None else Authentication(UsersFile(users), names)
+    authentication = None if users_path is None else Authentication(UsersFile(users_path), mechanism_names)
     return {"host": host, "port": port, "tls": tls, "authentication": authentication}
 
 

@@ -349,12 +349,11 @@ def serve_until_signal(
 
 
 def address_of(process: int, address: Address) -> Address:
-    """Return the address with the port of this process."""
     return None if address is None else (address[0], _port_of(process, address[1]))
 
 
 def _port_of(process: int, first_port: int) -> int:
-    """Processes have consecutive ports, but each a free one if the first port is 0."""
+    """The port of a process: they have consecutive ports, but each a free one if the first port is 0."""
     return first_port + process if first_port else 0
 
 

@@ -316,13 +316,11 @@ _LOCK_WAIT_S = 5.0
 
 
 class Leadership:
-    """The partitions of a topic that this process leads; safe between threads, except `begin` and `end`.
-
-    Each new leader commits the next epoch of a partition, which fences the former leader.
-    """
+    """The partitions of a topic that this process leads; safe between threads, except `begin` and `end`."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
+        # by partition: a new leader commits the next epoch, which fences the former leader
         self._epochs: Mapping[int, int] = {}
 
     @property

@@ -260,8 +260,7 @@ class RequestChannel:
 
 #: The time that the network's thread takes for a request and its response.
 _NETWORK_S = 0.0006
-#: A request counts for its duration, but at most for this multiple of its CPU time: its thread also waits for the
-#: interpreter and, for longer, for the storage.
+#: A request counts for its duration, at most for this multiple of its CPU time: its thread also waits for others.
 _MAX_DURATION_PER_CPU = 3
 
 

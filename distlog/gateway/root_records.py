@@ -66,10 +66,7 @@ class RootRecords(ABC, Generic[Key, Value]):
 
     @abstractmethod
     def parse(self, key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
-        """Parse a record; the value None removes the key.
-
-        A record with an error is logged and ignored, but UnknownValueError removes its key.
-        """
+        """Parse a record; None removes the key. An error is logged; UnknownValueError also removes its key."""
 
     @abstractmethod
     def on_changed(self, values: Mapping[Key, Value]) -> None:
@@ -203,7 +200,7 @@ class RootAcls(RootRecords[bytes, Acl]):
         super().__init__(metadata, clock)
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
         self._lists = AccessLists((), self._super_users)
-        # the keys of each ACL's records: one key if a gateway wrote it, but other programs may order the fields
+        # the keys of each ACL's records: one key if gateways wrote it; other programs may order the fields otherwise
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self.denials = EventLog("requests that no ACL allows")
 

@@ -267,7 +267,10 @@ class ProduceRequest(DelayedAppend):
         for batch in batches:
             batch.state, batch.error = BatchState.FAILED, error or batch.error
             assert batch.error is not None
-            batch.code = _error_code(batch.error, batch.topic)
+            batch.code = topic_error_code(batch.error, batch.topic)
+            if batch.code is ErrorCode.producer_fenced:
+                # Produce has an older code for a fenced producer than other APIs
+                batch.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(batch.error)
             if batch.code.retriable and batch.records:
                 # noted by the requested name or id, since the topic may be missing; the log checks both
@@ -288,12 +291,6 @@ class ProduceRequest(DelayedAppend):
             results.append((batch.topic, fields))
             remaining_errors -= len(fields.get("record_errors", ()))
         request.respond({"responses": by_topic(results, "partition_responses")})
-
-
-def _error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
-    code = topic_error_code(error, topic)
-    # Produce has an older code for a fenced producer than other APIs
-    return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
 
 
 def _needs_only_writes(request: Request, broker: Broker) -> bool:

@@ -578,14 +578,11 @@ MIN_REBALANCE_MS = 100
 
 @dataclass(slots=True)
 class Rebalance:
-    """Members join until `deadline`, in ms of the group's clock (KIP-134).
-
-    The first rebalance of a group waits `delay_ms` for more members. Whenever members have joined in that time, it
-    waits again, in all for at most `extension_ms` longer.
-    """
+    """Members join until `deadline`, in ms. Only a group's first rebalance has the other fields (KIP-134)."""
 
     deadline: float
     is_first: bool = False
+    #: The rebalance is extended by this if members have joined since, but in all by `extension_ms` at most.
     delay_ms: int = 0
     extension_ms: int = 0
     has_new_members: bool = False

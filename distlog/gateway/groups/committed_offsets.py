@@ -231,10 +231,7 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
-    """Commit a group's offsets in `topic` by partition, durably, all or none. Raises DistlogError.
-
-    `since_ms` is the time since which `topic` has its name: older offsets are of a dropped topic.
-    """
+    """Commit a group's offsets in `topic` by partition, durably, all or none. Raises DistlogError."""
     if topic.sibling(OFFSETS_TOPIC) is None:
         text = "no gateway can serve this topic: its address needs a folder above it"
         raise InvalidConfigError(text, url=topic.url)
@@ -261,6 +258,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
         groups.load(store.load([number]))
         # the callback may run in another thread
         codes = queue.SimpleQueue[ErrorCode]()
+        # offsets before `since_ms` would belong to a dropped topic of this name
         now_ms = max(groups.wall_clock(), since_ms)
         changes = {(name, partition): Position(offset, commit_ms=now_ms) for partition, offset in positions.items()}
         CommittedOffsets(groups, EndedTransactions(groups, store), retention_ms=0).commit(group, changes, codes.put)

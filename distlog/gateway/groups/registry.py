@@ -67,12 +67,10 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     def lock_entry(
         self, name: str, *, create: bool = False, missing_code: ErrorCode = ErrorCode.none, is_loading: bool = False
     ) -> Iterator[Entry]:
-        """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`.
-
-        `is_loading`: entries of partitions that are being loaded, which `check` refuses, may be locked too.
-        """
+        """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`."""
         while True:
             unloads = self._unloads
+            # `check` refuses entries that are being loaded
             if not is_loading:
                 self.check(name)
             with self._lock:

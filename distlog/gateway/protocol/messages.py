@@ -418,10 +418,9 @@ def _min_bytes(field: SchemaField, is_flexible: bool) -> int:
         return struct.calcsize(">" + FIXED[field.kind])
     if field.kind == "uuid":
         return _UUID_BYTES
-    # the length of a text, or of bytes
-    if is_flexible:
-        return 1
-    return (_INT16 if field.kind == "string" else _INT32).size
+    # the length before a text, or before bytes
+    length = _INT16 if field.kind == "string" else _INT32
+    return 1 if is_flexible else length.size
 
 
 def _min_message_bytes(message: MessageSchema) -> int:

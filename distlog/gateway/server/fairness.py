@@ -13,8 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-# A use is a sum of CPU seconds that decays by half in each half-life: old work is forgotten, and idle time is not
-# saved for later.
+# A use is a sum of CPU seconds that decays by half in each half-life: old work is forgotten, and idle time not saved.
 
 #: With IPv6, a client chooses among the addresses of its network, whose prefix has this length.
 _IPV6_PREFIX = 64
@@ -23,7 +22,7 @@ _HALF_LIFE_S = 1.0
 _CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
 #: How long a client counts as active after a request: in this time, other clients must leave room for it.
 _ACTIVE_S = 0.5
-#: The largest use, of 0.8 CPUs: so a client that used all the time for minutes soon has its turn again.
+#: The largest use, of 0.8 CPUs: even a client that used all the time for minutes waits at most a second.
 _MAX_USE_S = 0.8 / _CPUS_PER_USE
 #: A share whose use has decayed to this is idle.
 _IDLE_USE_S = 1e-6
@@ -149,8 +148,7 @@ class CpuShares:
 
 #: The fraction of the time that all heavy clients have together.
 _HEAVY_FRACTION = 0.4
-#: A client's allowance, as a part of an equal share of the time. A client above its allowance with more than
-#: _FEW_WAITING requests in the queue is heavy.
+#: A client's allowance, as a fraction of an equal share of the time. A client above it with many requests is heavy.
 _ALLOWED_FRACTION = 0.8
 #: A client with at most this many waiting requests limits itself: it sends the next one after a response.
 _FEW_WAITING = 4
@@ -163,7 +161,6 @@ class FairQueue(Generic[Waiting]):
 
     def __init__(self, shares: CpuShares, handlers: int) -> None:
         self._shares, self._handlers = shares, handlers
-        # queued items by owner and share
         self._waiting: dict[CpuShare, dict[CpuShare, deque[Waiting]]] = {}
         # the number of running items of each owner and of each share
         self._running = Counter[CpuShare]()
@@ -410,10 +407,7 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """The memory of a connection's requests and responses: `size` bytes.
-
-    `releasable` bytes of them will be released even while the connection waits for more memory.
-    """
+    """The memory of a connection, of which `releasable` bytes are released even while it waits for more memory."""
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
         self._memory, self.owner = memory, owner

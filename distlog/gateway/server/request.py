@@ -22,10 +22,7 @@ from distlog.gateway.topics.metadata_cache import MetadataCache
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request, which its handler answers once, from any thread.
-
-    `read` parses the bytes of `frame` into `body`. A request of an unknown version has neither.
-    """
+    """A request, which its handler answers once, from any thread. `read` parses the bytes of `frame` into `body`."""
 
     head: messages.RequestHead
     frame: memoryview | None
@@ -307,10 +304,10 @@ class FrameReader:
         length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
         if not 0 < length <= self.max_length:
             protocol = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2])
-            if protocol is not None:
-                text = f"a request has an invalid length: {protocol}"
-            else:
-                text = f"a request has an invalid length: {messages.BAD_CLIENT}" if length <= 0 else _TOO_LARGE
+            is_too_large = length > 0 and protocol is None
+            text = (
+                _TOO_LARGE if is_too_large else f"a request has an invalid length: {protocol or messages.BAD_CLIENT}"
+            )
             raise messages.InvalidRequestError(text, length=length, largest=self.max_length)
         payload = self._unread[start : start + length]
         self._position = start + length

@@ -288,13 +288,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
-        # the principal, and the owner that it makes
         self._cached_owner: tuple[str | None, str] | None = None
-        # requests whose response was not sent; the newest one may wait for memory, or for the response before it
+        # requests whose response was not sent; the newest may wait, for memory or for the response before it, or may
+        # let the next one be handled already
         self._in_flight = deque[Request]()
-        self._newest_waits = False
-        # True if the newest request lets the next one be handled already
-        self._allows_pipelining = False
+        self._newest_waits = self._allows_pipelining = False
         # True if the client has closed its side, but its requests after a Produce request are still handled
         self._is_draining = False
         # `_frame_bytes` of the memory are reserved for the frame that is being received
@@ -697,14 +695,13 @@ _IDLE = "the client was idle for connections.max.idle.ms"
 class ConnectionTimeouts:
     def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
         self._clock_s, self._config = clock_s, config
-        # `_touched_s` is the time of the client's last activity
-        self._created_s = self._touched_s = clock_s()
+        self._created_s = self._last_activity_s = clock_s()
         # when the whole request must be received, and when the whole response must be sent
         self._receive_deadline_s: float | None = None
         self._send_deadline_s: float | None = None
 
     def note_activity(self) -> None:
-        self._touched_s = self._clock_s()
+        self._last_activity_s = self._clock_s()
 
     def begin_receiving(self, size: int) -> None:
         """Set the deadline of a new frame of `size` bytes; a `size` of 0 keeps the deadline of a started frame."""
@@ -728,7 +725,7 @@ class ConnectionTimeouts:
 
     def close_reason(self, *, is_idle: bool, is_authenticated: bool) -> str | None:
         now_s, config = self._clock_s(), self._config
-        silent_ms = 1000 * (now_s - self._touched_s)
+        silent_ms = 1000 * (now_s - self._last_activity_s)
         due_s = [time_s for time_s in (self._receive_deadline_s, self._send_deadline_s) if time_s is not None]
         if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped, or is too slow, in the middle of a request or a response"

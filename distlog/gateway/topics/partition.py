@@ -283,10 +283,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs and their first offsets, ascending.
-
-    The latest epoch ends at the log end, although the records that gateways append have no epoch.
-    """
+    """Epochs and their first offsets, ascending. The latest ends at the log end, after records without an epoch."""
 
     entries: Sequence[tuple[int, int]] = ()
 
