@@ -426,9 +426,7 @@ def batch_printer(
             raise InvalidConfigError("--columns cannot be combined with a --format that has conversions")
         return record_format.columns, lambda batch, _: output.print_bytes(record_format.texts(batch, topic))
     if record_format == "csv":
-        return columns or _DEFAULT_COLUMNS, lambda batch, is_first: output.print_bytes(
-            csv_rows(batch, titles=is_first)
-        )
+        return columns or _DEFAULT_COLUMNS, lambda batch, titles: output.print_bytes(csv_rows(batch, titles=titles))
     if as_json or record_format == "json":
         return columns or COLUMNS, lambda batch, _: output.print_objects(batch)
     printer = output.RowPrinter()

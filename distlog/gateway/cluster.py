@@ -273,9 +273,7 @@ class TaskLease:
         try:
             self._member.leave()
         except DistlogError as error:
-            _log.warning(
-                "the lease of the tasks was not released, so other processes wait until it expires: %s", error
-            )
+            _log.warning("the lease of the tasks was not released: other processes wait until it expires: %s", error)
 
 
 class Maintenance:

@@ -96,9 +96,7 @@ class AclSettings:
 
     @property
     def super_principals(self) -> frozenset[str]:
-        return frozenset(
-            check_principal(principal.strip()) for principal in self.super_users.split(";") if principal.strip()
-        )
+        return frozenset(check_principal(name.strip()) for name in self.super_users.split(";") if name.strip())
 
 
 _MINUTE_MS = 60_000
@@ -229,9 +227,7 @@ def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> Gate
 
 def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
     values = chain(settings_with_texts(config), settings_with_texts(config.groups), settings_with_texts(config.acls))
-    return sorted(
-        ShownSetting(setting.name, value, is_default, setting.meaning) for setting, value, is_default in values
-    )
+    return sorted(ShownSetting(spec.name, value, is_default, spec.meaning) for spec, value, is_default in values)
 
 
 def setting_text(value: object) -> str:
@@ -289,9 +285,7 @@ class GroupConfigs:
         overrides: dict[str, dict[str, int]] = {}
         for (group, name), value in values.items():
             overrides.setdefault(group, {})[name] = value
-        self._by_group = {
-            group: self._with_overrides(group_overrides) for group, group_overrides in overrides.items()
-        }
+        self._by_group = {group: self._with_overrides(own_overrides) for group, own_overrides in overrides.items()}
         self._overrides = overrides
 
     def parse_changes(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:

@@ -50,9 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(name, help=text.replace("%", "%%"), **placeholder, **_OPTION_ARGUMENTS.get(name, {}))
     parser.add_argument("--create", action="store_true", help="create the topic if it does not exist")
     parser.add_argument("--partitions", type=int, metavar="N", help="with --create: create N partitions (default: 1)")
-    add_settings(
-        parser, "--config", "with --create: set a topic setting, as in retention.ms=604800000; may be repeated"
-    )
+    add_settings(parser, "--config", "with --create: set a topic setting, as retention.ms=604800000; may be repeated")
     return parser
 
 

@@ -64,9 +64,8 @@ class MaintenanceJob:
         except Exception as error:
             if options.root and isinstance(error, TopicNotFoundError):
                 return None
-            return {"topic": url, "error": reason(error)}, print_failure(
-                f"{self.parser.prog}: {url}", error, reason(error)
-            )
+            text = reason(error)
+            return {"topic": url, "error": text}, print_failure(f"{self.parser.prog}: {url}", error, text)
         fields = {"topic": url, **report.to_dict()}
         if not options.json:
             print_report(Summary(f"{url}: {report}", fields), as_json=False)

@@ -366,16 +366,14 @@ def first_by_time(
     return offsets_for_times(reader, snapshot.partitions, {number: bound.of(number) for number in partitions})
 
 
-def resolved_start(
-    state: PartitionState, partition: int, options: ReadOptions, first_record: OffsetAndTime | None
-) -> int:
-    """Return the start of a read of the partition; `first_record` is the first at or after the option's time."""
+def resolved_start(state: PartitionState, partition: int, options: ReadOptions, record: OffsetAndTime | None) -> int:
+    """Return the start of a read of the partition; `record` is the first at or after the option's time."""
     bound = options.start
     value = bound.of(partition)
     if bound.kind == "offset":
         return {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}.get(value, value)
-    if first_record:
-        return first_record[0]
+    if record:
+        return record[0]
     if options.unmatched_start == "latest":
         return state.log_end_offset
     text = f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads from the end"

@@ -153,12 +153,10 @@ class MicroBatch:
     batch_id: int
 
 
-def is_committed(storage: Storage, write_id: str, read_version: int, head_version: int) -> bool:
+def is_committed(storage: Storage, write_id: str, read_version: int, newest: int) -> bool:
     """Return whether the write was committed after `read_version`; if so, sync it. Raises CommitStateUnknownError."""
     try:
-        for commits in CommitFiles(storage).follow(
-            read_version + 1, end=head_version + 1, known_version=head_version
-        ):
+        for commits in CommitFiles(storage).follow(read_version + 1, end=newest + 1, known_version=newest):
             if any(commit.write_id == write_id for commit in commits):
                 storage.sync(paths.COMMITS_DIR)
                 return True

@@ -488,9 +488,8 @@ def _duration_ms(text: str) -> float:
     match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower(), re.ASCII)
     unit = _UNITS_MS.get(match[2] or "ms") if match else None
     if match is None or unit is None:
-        raise errors.InvalidConfigError(
-            "option maxTriggerDelay must be a duration like 500ms, 90s, 15m or 1h", value=text
-        )
+        problem = "option maxTriggerDelay must be a duration like 500ms, 90s, 15m or 1h"
+        raise errors.InvalidConfigError(problem, value=text)
     return int(match[1]) * unit
 
 

@@ -163,9 +163,8 @@ def to_table(
             raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its commits hold the offsets")
         keyed = "compact" in topic.config.cleanup_policy and not changes
         with lake.explain_jar_mismatch():
-            rows, batches = TableUpdate(
-                lake, topic.refresh(), [*COLUMNS, "value"], to_table_rows, keyed, limits
-            ).run()
+            update = TableUpdate(lake, topic.refresh(), [*COLUMNS, "value"], to_table_rows, keyed, limits)
+            rows, batches = update.run()
     return TableReport(table, rows, batches, time.monotonic() - start_s)
 
 
@@ -295,11 +294,9 @@ class _CommitMark:
     def parse(cls, text: str | None) -> _CommitMark | None:
         """Parse an untrusted text; returns None if it is not a mark."""
         try:
-            fields = json.loads(text or "")[_JSON_NAME]
-            offsets = {int(partition): int(offset) for partition, offset in fields["offsets"].items()}
-            return cls(
-                str(fields["topic"]), bool(fields["keyed"]), int(fields["number"]), str(fields["run"]), offsets
-            )
+            mark = json.loads(text or "")[_JSON_NAME]
+            offsets = {int(partition): int(offset) for partition, offset in mark["offsets"].items()}
+            return cls(str(mark["topic"]), bool(mark["keyed"]), int(mark["number"]), str(mark["run"]), offsets)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -482,9 +479,8 @@ class IcebergTable(LakeTable):
         self.spark.catalog.refreshTable(self.name)
         current = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()
         columns = f"snapshot_id, parent_id, summary['{_JSON_NAME}'] AS mark, summary['added-records'] AS added"
-        snapshots = {
-            row.snapshot_id: row for row in self.spark.sql(f"SELECT {columns} FROM {self.name}.snapshots").collect()
-        }
+        rows = self.spark.sql(f"SELECT {columns} FROM {self.name}.snapshots").collect()
+        snapshots = {row.snapshot_id: row for row in rows}
         snapshot = snapshots.get(current[0].snapshot_id) if current else None
         while snapshot is not None:
             if mark := _CommitMark.parse(snapshot.mark):

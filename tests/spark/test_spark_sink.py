@@ -174,7 +174,7 @@ def test_an_app_id_of_the_library_is_refused(topic: distlog.Topic) -> None:
     name = "distlog 1.0 host write=mine"
     log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer=name)
     put_commit(log, topic.snapshot, "config", lambda head: [SetConfig({})])
-    assert not is_committed(topic.storage, "mine", 0, head_version=1)
+    assert not is_committed(topic.storage, "mine", 0, newest=1)
 
 
 @pytest.mark.parametrize("read", [2, 5])
@@ -185,13 +185,13 @@ def test_the_outcome_is_unknown_after_vacuum_deleted_possible_commits(topic: dis
     checkpoint.write(topic.storage, topic.handle.log.load(4))
     topic.storage.delete([paths.commit_file(version) for version in range(4)])
     if read == 5:
-        assert not is_committed(topic.storage, "mine", read, head_version=7)
+        assert not is_committed(topic.storage, "mine", read, newest=7)
         return
     with pytest.raises(CommitStateUnknownError, match=r"longer than commits are kept.*log_floor=4"):
-        is_committed(topic.storage, "mine", read, head_version=7)
+        is_committed(topic.storage, "mine", read, newest=7)
     topic.storage.delete([paths.commit_file(6)])
     with pytest.raises(CorruptMetadataError, match="restore the file from a copy"):
-        is_committed(topic.storage, "mine", 5, head_version=7)
+        is_committed(topic.storage, "mine", 5, newest=7)
 
 
 def test_a_commit_with_a_lost_response_is_one_commit(s3_server: S3Server) -> None:

@@ -147,9 +147,7 @@ def _describe_once(request: Request, broker: Broker, equal_resources: Sequence[A
 def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[Fields]:
     kind, name = resource.resource_type, resource.resource_name
     _check_rights(request, Operation.DESCRIBE_CONFIGS, resource)
-    details: dict[str, bool] = {
-        detail: request.get(f"include_{detail}", False) for detail in ("documentation", "synonyms")
-    }
+    details = {detail: request.get(f"include_{detail}", False) for detail in ("documentation", "synonyms")}
     if kind == TOPIC:
         return topic_setting_fields(broker.metadata.fresh_topic(name).snapshot.config, **details)
     if kind == GROUP:
@@ -190,9 +188,7 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
         if GROUP in types:
             broker.configs.refresh()
             names[GROUP] = broker.configs.groups.names
-    resources = [
-        {"resource_name": name, "resource_type": kind} for kind, kind_names in names.items() for name in kind_names
-    ]
+    resources = [{"resource_name": name, "resource_type": kind} for kind, listed in names.items() for name in listed]
     return {"config_resources": resources}
 
 

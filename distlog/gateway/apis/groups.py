@@ -160,9 +160,7 @@ def leave_group(request: Request, broker: Broker) -> Fields:
             "group_instance_id": member.group_instance_id,
             "error_code": members.leave(group, member.member_id, member.group_instance_id),
         }
-        for member in {
-            (member.member_id, member.group_instance_id): member for member in request.body.members
-        }.values()
+        for member in {(item.member_id, item.group_instance_id): item for item in request.body.members}.values()
     ]
     group_code = next((result["error_code"] for result in results if result["error_code"] in _GROUP_CODES), None)
     if group_code is not None:

@@ -122,7 +122,7 @@ class ProduceRequest(DelayedAppend):
         return [batch for batch in self._batches if batch.state in states]
 
     def _fail_refused_batches(self) -> None:
-        request, id_ = self.request, self.request.body.transactional_id
+        request, body, id_ = self.request, self.request.body, self.request.body.transactional_id
         for topic, batches in grouped(self._in_states(BatchState.WAITING), _TOPIC).items():
             try:
                 if id_ is not None:
@@ -130,11 +130,9 @@ class ProduceRequest(DelayedAppend):
                 request.rights.check_topic(Operation.WRITE, topic, self._broker.metadata)
             except DistlogError as error:  # noqa: PERF203 - the other topics are appended to
                 self._fail(batches, error)
-        if request.body.acks not in _ACKS:
+        if body.acks not in _ACKS:
             code = ErrorCode.invalid_required_acks
-            self._fail(
-                self._batches, RefusedError("acks must be 0, 1 or -1 (all)", code=code, acks=request.body.acks)
-            )
+            self._fail(self._batches, RefusedError("acks must be 0, 1 or -1 (all)", code=code, acks=body.acks))
 
     def _append(self) -> list[tuple[ProducedBatch, Future[AppendInfo]]]:
         commits = list[tuple[ProducedBatch, Future[AppendInfo]]]()

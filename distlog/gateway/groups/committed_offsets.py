@@ -132,9 +132,8 @@ class CommittedOffsets:
                 raise CoordinatorError(ErrorCode.non_empty_group)
             for partition in partitions:
                 results[partition] = ErrorCode.group_subscribed_to_topic if partition[0] in topics else ErrorCode.none
-            self._store(
-                entry, {partition: None for partition, code in results.items() if code is ErrorCode.none}, on_stored
-            )
+            deleted = [partition for partition, code in results.items() if code is ErrorCode.none]
+            self._store(entry, dict.fromkeys(deleted), on_stored)
 
     def topics(self) -> set[str]:
         topics = set[str]()

@@ -108,9 +108,7 @@ class ConsumerGroup:
         """The existing topics that members subscribe to; before they are read, all names, or None with patterns."""
         if self._topics is None and self.subscriptions.patterns:
             return None
-        return frozenset(
-            self._topics or {topic for member in self.members.values() for topic in member.metadata.topics}
-        )
+        return frozenset(self._topics or self.subscriptions.names)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         members = (member for member in self.members.values() if member.metadata.instance_id == instance_id)
@@ -282,15 +280,13 @@ class ConsumerGroup:
             unrevoked = MemberState.UNREVOKED_PARTITIONS
             assignment = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, to_revoke)
         else:
-            free = self._without_owner(target - retained, member)
+            free = self._free(target - retained, member)
             state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
             previous_epoch = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
             assignment = CurrentAssignment(self.target_epoch, previous_epoch, state, retained | free, frozenset())
         self._set_assignment(member, assignment)
 
-    def _without_owner(
-        self, partitions: frozenset[TopicIdPartition], member: ConsumerMember
-    ) -> frozenset[TopicIdPartition]:
+    def _free(self, partitions: frozenset[TopicIdPartition], member: ConsumerMember) -> frozenset[TopicIdPartition]:
         """The partitions that no other member has, or must still give back."""
         assignments = [other.current for other in self.members.values() if other is not member]
         return partitions.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))

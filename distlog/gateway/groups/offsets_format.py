@@ -223,9 +223,8 @@ def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None
         epoch, previous, state = reader.number(">i"), reader.number(">i"), reader.number(">b")
         if state not in set(MemberState):
             return None
-        return CurrentAssignment(
-            epoch, previous, MemberState(state), _read_partitions(reader), _read_partitions(reader)
-        )
+        assigned, revoking = _read_partitions(reader), _read_partitions(reader)
+        return CurrentAssignment(epoch, previous, MemberState(state), assigned, revoking)
     return MemberMetadata(
         instance_id=reader.nullable_text(),
         rack_id=reader.nullable_text(),

@@ -254,14 +254,12 @@ class OffsetsBatching:
     def _refuse(self, partition: int, call: Call, error: errors.DistlogError, size_code: ErrorCode) -> None:
         """Refuse a call if its only record is too large; any other error fails all calls."""
         with self._lock:
-            only_this_call = (
-                isinstance(error, errors.InvalidRecordError) and call.remaining == 1 and not self.has_failed
-            )
-            if only_this_call:
+            fails_alone = isinstance(error, errors.InvalidRecordError) and call.remaining == 1 and not self.has_failed
+            if fails_alone:
                 self._calls[partition].remove(call)
                 self._waiting_bytes -= call.size
                 call.code = size_code
-        if only_this_call:
+        if fails_alone:
             self._answer([call])
         else:
             self._fail(error)

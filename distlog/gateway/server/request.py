@@ -304,10 +304,8 @@ class FrameReader:
         length = int.from_bytes(self._unread[self._position : start], "big", signed=True)
         if not 0 < length <= self.max_length:
             protocol = _OTHER_PROTOCOLS.get(self._unread[self._position : self._position + 2])
-            is_too_large = length > 0 and protocol is None
-            text = (
-                _TOO_LARGE if is_too_large else f"a request has an invalid length: {protocol or messages.BAD_CLIENT}"
-            )
+            too_large = length > 0 and protocol is None
+            text = _TOO_LARGE if too_large else f"a request has an invalid length: {protocol or messages.BAD_CLIENT}"
             raise messages.InvalidRequestError(text, length=length, largest=self.max_length)
         payload = self._unread[start : start + length]
         self._position = start + length
@@ -347,9 +345,7 @@ def by_topic(
     topics: dict[Topic, list[Any]] = {}
     for topic, item in items:
         topics.setdefault(topic, []).append(item)
-    return [
-        {name if isinstance(topic, str) else "topic_id": topic, field: fields} for topic, fields in topics.items()
-    ]
+    return [{name if isinstance(topic, str) else "topic_id": topic, field: group} for topic, group in topics.items()]
 
 
 def fields_or_errors_of_items(

@@ -43,11 +43,9 @@ from distlog.gateway.topics.partition import RECORD_COLUMNS, Fence, PartitionTai
 class TransactionLog:
     """The newest state of each transactional id; for many threads, except `begin` and `end`."""
 
-    def __init__(
-        self, metadata: MetadataCache, clock: Callable[[], int], new_topic_partitions: Callable[[], int]
-    ) -> None:
-        # `new_topic_partitions` returns the number of partitions of a new topic, `_partitions` of the existing one
-        self._metadata, self._clock, self._new_topic_partitions = metadata, clock, new_topic_partitions
+    def __init__(self, metadata: MetadataCache, clock: Callable[[], int], default_count: Callable[[], int]) -> None:
+        # `default_count` returns the number of partitions of a new topic, `_partitions` of the existing one
+        self._metadata, self._clock, self._default_count = metadata, clock, default_count
         self._partitions: int | None = None
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
@@ -66,7 +64,7 @@ class TransactionLog:
 
     @property
     def partitions(self) -> int:
-        return self._new_topic_partitions() if self._partitions is None else self._partitions
+        return self._default_count() if self._partitions is None else self._partitions
 
     def partition_of(self, transactional_id: str) -> int:
         return offsets_partition(transactional_id, self.partitions)
