@@ -221,19 +221,19 @@ COMMIT_BYTES = 256 << 20
 
 
 class RecordAppender:
-    """Appends records; commits a stream every `interval_s` and at its end, files (`interval_s` is None) once."""
+    """Appends records; commits a stream every `period_s` and at its end, files (`period_s` is None) once."""
 
     def __init__(
         self,
         topic: Topic,
         compression: str | None,
-        interval_s: float | None,
+        period_s: float | None,
         clock: Callable[[], float],
         batch_identity: tuple[str, BatchId] | None = None,
     ) -> None:
         self._topic, self._compression = topic, compression
         self._batch_identity: tuple[str | None, BatchId | None] = batch_identity or (None, None)
-        self._interval_s, self._clock = interval_s, clock
+        self._period_s, self._clock = period_s, clock
         # the buffered records, their bytes, and the time of their commit; None without buffered records
         self._transaction: Transaction | None = None
         self._bytes, self._due_s = 0, 0.0
@@ -244,7 +244,7 @@ class RecordAppender:
 
     def wait(self) -> float | None:
         """Return the seconds until the next commit, or None without buffered records."""
-        if self._interval_s is None or self._transaction is None:
+        if self._period_s is None or self._transaction is None:
             return None
         return max(0.0, self._due_s - self._clock())
 
@@ -256,7 +256,7 @@ class RecordAppender:
             return
         if self._transaction is None:
             self._transaction = self._topic.transaction(*self._batch_identity, compression=self._compression)
-            self._bytes, self._due_s = 0, self._clock() + (self._interval_s or 0)
+            self._bytes, self._due_s = 0, self._clock() + (self._period_s or 0)
         self._bytes += records.nbytes
         try:
             self._transaction.append(records)
@@ -269,7 +269,7 @@ class RecordAppender:
 
     def commit_if_due(self) -> None:
         """Commit the buffered records of a stream after its time, or from COMMIT_BYTES on."""
-        if self._interval_s is not None and (self.wait() == 0 or self._bytes >= COMMIT_BYTES):
+        if self._period_s is not None and (self.wait() == 0 or self._bytes >= COMMIT_BYTES):
             self.commit()
 
     def commit(self) -> None:
@@ -294,7 +294,7 @@ class RecordAppender:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         # a bad line ends a stream, whose earlier lines are committed
-        if kind is None or (self._interval_s is not None and issubclass(kind, InvalidRecordError)):
+        if kind is None or (self._period_s is not None and issubclass(kind, InvalidRecordError)):
             self.commit()
         else:
             self.abort()

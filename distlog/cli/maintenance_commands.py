@@ -156,9 +156,8 @@ def rebuild_index(
     The exit status is 1 if a log is damaged.
     """
     topic = distlog.open(url, storage_options=dict(storage))
-    with _progress("rebuilding", topic) as progress:
-        add = progress.add
-        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=add)
+    with _progress("rebuilding", topic) as bar:
+        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=bar.add)
     _print_and_exit(report, as_json)
 
 
@@ -177,9 +176,9 @@ def verify(url: Url, *, storage: StorageOptions, as_json: Json = False) -> None:
     Nothing is changed. The exit status is 1 if a check fails.
     """
     topic = distlog.open(url, storage_options=dict(storage))
-    with _progress("verifying", topic) as progress:
+    with _progress("verifying", topic) as bar:
         # not `topic.verify`, which shows no progress
-        report = verify_topic(topic.handle, topic.checked_snapshot, on_progress=progress.add)
+        report = verify_topic(topic.handle, topic.checked_snapshot, on_progress=bar.add)
     print_report(report, as_json=as_json)
     if not as_json:
         for anomaly in report.topic_anomalies:

@@ -254,8 +254,7 @@ def tls_files(certificate: str | None, key: str | None, client_auth: str, **file
     """Return the files of TLS, or None without any. Raises InvalidConfigError if a required file is missing."""
     if certificate is not None and key is not None:
         return TlsFiles(certificate=certificate, key=key, client_auth=client_auth, **files)
-    has_tls_option = client_auth != "none" or any(path is not None for path in (certificate, key, *files.values()))
-    if has_tls_option:
+    if client_auth != "none" or any(path is not None for path in (certificate, key, *files.values())):
         raise InvalidConfigError("TLS needs --ssl-certfile and --ssl-keyfile", certfile=certificate, keyfile=key)
     return None
 

@@ -117,11 +117,8 @@ def append(
     source = Source(reader, files or [STANDARD_INPUT])
     identity = source.batch_identity(app_id, batch_id)
     topic = distlog.open(url, storage_options=dict(storage))
-    interval_s = commit_interval if source.has_stream else None
-    with (
-        Interrupt() as interrupt,
-        RecordAppender(topic, compression, interval_s, time.monotonic, identity) as appender,
-    ):
+    period_s = commit_interval if source.has_stream else None
+    with Interrupt() as interrupt, RecordAppender(topic, compression, period_s, time.monotonic, identity) as appender:
         _append_until_end(source, appender, interrupt)
     if not interrupt.signal and (warning := source.missing_records_warning()):
         print(f"distlog: {warning}", file=sys.stderr)
@@ -351,7 +348,6 @@ def _write_result(relation: Any, result_format: ResultFormat, output_file: str |
             sys.stdout.writelines(f"{line}\n" for line in batch.column(0).to_pylist())
         else:
             printer.print(batch.to_pylist(), batch.schema.names)
-    # titles also without rows
     if result_format is ResultFormat.TABLE and not printer.has_titles:
         printer.print((), texts.schema.names)
 

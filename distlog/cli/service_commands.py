@@ -210,7 +210,6 @@ def serve(
         load_kernels()
         freeze_loaded_objects()
         number = fork_processes(processes)
-    # from here on, each process runs
     is_first = number == 0
     _check_root(Storage(root, dict(storage)), is_first=is_first)
     gateway_config = replace(gateway_config, process=number, advertised=address_of(number, advertised))
@@ -393,7 +392,6 @@ def raise_open_file_limit() -> int:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    # a number that no process reaches
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 

@@ -101,9 +101,8 @@ def offset_or_end(text: str) -> int | FromEnd:
     """Parse an offset, a distance from the end like `-5`, or `earliest` or `latest` (their special numbers)."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
-    number = _number_or_error(
-        text.removeprefix("-"), f"{text!r} is not an offset (100, or -5 from the end), earliest or latest"
-    )
+    problem = f"{text!r} is not an offset (100, or -5 from the end), earliest or latest"
+    number = _number_or_error(text.removeprefix("-"), problem)
     return FromEnd(number) if text.startswith("-") else number
 
 

@@ -248,9 +248,7 @@ _GROUP_FIELDS = {
     for name in ("session.timeout.ms", "heartbeat.interval.ms")
 }
 SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _GROUP_FIELDS
-#: By field of GroupSettings: the broker setting.
 _GROUP_SETTINGS = settings_of(GroupSettings)
-#: The prefixes of the settings of share groups and streams groups.
 _OTHER_KINDS = ("share.", "streams.")
 
 

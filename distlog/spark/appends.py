@@ -288,9 +288,7 @@ def append_files(
     task_reports = [finished.written for finished in finished_runs]
     appended = sink.commit_written(options, planned, task_reports, topic.handle, snapshot)
     names = [
-        name
-        for finished in finished_runs
-        for name in file_reader.files_without_records(finished.run, finished.report)
+        name for result in finished_runs for name in file_reader.files_without_records(result.run, result.report)
     ]
     return FilesResult(appended, sum(report.skipped for report in reports), names)
 

@@ -136,10 +136,8 @@ def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataF
             raise InvalidRecordError(f"{name} must be the name of a column, or a Column", type=type(column).__name__)
     if not given_sources:
         return df.drop(*IGNORED_COLUMNS)
-    by_name: dict[str, str | Column] = {
-        **{name: name for name in ACCEPTED_COLUMNS if name in df.columns},
-        **given_sources,
-    }
+    by_name: dict[str, str | Column] = {name: name for name in ACCEPTED_COLUMNS if name in df.columns}
+    by_name |= given_sources
     columns = [(F.col(column) if isinstance(column, str) else column).alias(name) for name, column in by_name.items()]
     return df.select(*columns)
 

@@ -297,10 +297,7 @@ def _describe_quotas(request: Request, broker: Broker) -> Fields:
     _check_filter(request.body.components)
     broker.configs.refresh()
     entries = [
-        {
-            "entity": _entity_fields(entity),
-            "values": [{"key": name, "value": quota} for name, quota in values.items()],
-        }
+        {"entity": _entity_fields(entity), "values": [{"key": key, "value": quota} for key, quota in values.items()]}
         for entity, values in broker.configs.quotas.items()
         if _matches(entity, request.body.components, request.body.strict)
     ]

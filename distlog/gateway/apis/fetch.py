@@ -83,9 +83,8 @@ class _FetchedPartition(NamedTuple):
 def _read_all(request: Request, broker: Broker, operation: DelayedFetch) -> list[_FetchedPartition]:
     partitions, committed = operation.partitions, operation.committed
     requested_bytes = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
-    reserved_bytes = broker.fetch_memory.reserve(
-        min(requested_bytes, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)
-    )
+    max_bytes = min(requested_bytes, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes)
+    reserved_bytes = broker.fetch_memory.reserve(max_bytes)
     remaining_bytes, reads = reserved_bytes, list[_FetchedPartition]()
     for (topic, _), partition in partitions.items():
         is_first = remaining_bytes == reserved_bytes
@@ -173,11 +172,7 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
 
 def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
     """The partitions of a request by topic and number; of repeated ones the last, as in Kafka."""
-    return {
-        (topic.name, requested.partition_index): requested
-        for topic in request.body.topics
-        for requested in topic.partitions
-    }
+    return {(topic.name, item.partition_index): item for topic in request.body.topics for item in topic.partitions}
 
 
 def _topic_offsets(

@@ -216,7 +216,6 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     return None
 
 
-#: A filter of transactions that selects all durations.
 _NO_DURATION = -1
 
 

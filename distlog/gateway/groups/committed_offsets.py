@@ -255,7 +255,6 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
         store.begin([number], check_no_gateway)
         groups = GroupRegistry(store, GroupSettings())
         groups.load(store.load([number]))
-        # the callback may run in another thread
         codes = queue.SimpleQueue[ErrorCode]()
         # offsets before `since_ms` would belong to a dropped topic of this name
         now_ms = max(groups.wall_clock(), since_ms)

@@ -243,9 +243,8 @@ class ConsumerGroup:
             return topics == self._topics
         # another gateway made the assignment: compare the partitions
         assigned = set[TopicIdPartition]().union(*self.target.values())
-        return assigned == {
-            (topic_uuid(summary), number) for summary in topics.values() for number in range(summary.partitions)
-        }
+        existing = {(topic_uuid(summary), n) for summary in topics.values() for n in range(summary.partitions)}
+        return assigned == existing
 
     def _assign(self, topics: SubscribedTopics) -> None:
         summaries = self._topics or {}
@@ -257,9 +256,8 @@ class ConsumerGroup:
             )
             for member in self.members.values()
         }
-        target = ASSIGNORS[self.assignor](
-            members, {topic_uuid(summary): summary.partitions for summary in summaries.values()}
-        )
+        partition_counts = {topic_uuid(summary): summary.partitions for summary in summaries.values()}
+        target = ASSIGNORS[self.assignor](members, partition_counts)
         for id, partitions in target.items():
             if partitions != self.target.get(id):
                 self._change(RecordKind.TARGET, partitions, id)
@@ -459,6 +457,7 @@ def topic_uuid(summary: TopicSummary) -> uuid.UUID:
 
 
 def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMetadata:
+    timeout_ms = request.rebalance_timeout_ms
     return MemberMetadata(
         instance_id=previous.instance_id if request.instance_id is None else request.instance_id,
         rack_id=previous.rack_id if request.rack_id is None else request.rack_id,
@@ -466,9 +465,7 @@ def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMeta
         client_host=request.client_host,
         topics=previous.topics if request.topics is None else tuple(sorted(set(request.topics))),
         pattern=previous.pattern if request.pattern is None else request.pattern or None,
-        rebalance_timeout_ms=(
-            previous.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
-        ),
+        rebalance_timeout_ms=previous.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         assignor=previous.assignor if request.assignor is None else request.assignor,
     )
 
@@ -499,13 +496,13 @@ class Subscriber:
     previous: frozenset[TopicIdPartition] = frozenset()
 
 
-#: Returns the partitions of each member, by member id, from the members and the topics' numbers of partitions.
-Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], dict[str, frozenset[TopicIdPartition]]]
+#: The partitions of each member, by member id.
+Assignment = dict[str, frozenset[TopicIdPartition]]
+#: Returns an assignment to the members, from the topics' numbers of partitions.
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], Assignment]
 
 
-def assign_ranges(
-    members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
-) -> dict[str, frozenset[TopicIdPartition]]:
+def assign_ranges(members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> Assignment:
     """Give each subscriber a range of each topic; topics with equal partition counts are divided in the same way."""
     partitions_of: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
     ordered = sorted(members, key=lambda member: (members[member].name, member))
@@ -517,9 +514,7 @@ def assign_ranges(
     return {member: frozenset(partitions) for member, partitions in partitions_of.items()}
 
 
-def assign_uniformly(
-    members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]
-) -> dict[str, frozenset[TopicIdPartition]]:
+def assign_uniformly(members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> Assignment:
     """Give members equal numbers of partitions, if their topics allow that; members keep most of theirs."""
     sharing = _Sharing(members, topics)
     sharing.keep_former()
@@ -545,11 +540,7 @@ class _Sharing:
         # `larger_shares` members get one partition more
         equal_share, larger_shares = divmod(total, len(self.partitions) or 1)
         former_partitions = {
-            name: {
-                partition
-                for partition in member.previous
-                if partition in self._unassigned and partition[0] in member.topics
-            }
+            name: {part for part in member.previous if part in self._unassigned and part[0] in member.topics}
             for name, member in self._members.items()
         }
         for name in sorted(self.partitions, key=lambda name: -len(former_partitions[name])):

@@ -24,7 +24,6 @@ class InvalidRequestError(CorruptionError):
     """The bytes of a request do not follow Kafka's protocol: the connection must end."""
 
 
-#: The cause of a malformed request, for error messages.
 BAD_CLIENT = "the client has a bug, or sends another version than it says"
 
 # All schemas are in one file: importing kio's classes of one version takes ms, for which a request would wait.

@@ -228,9 +228,7 @@ class Authentication:
     def metrics(self) -> list[Metric]:
         with self._lock:
             counts = sorted(self._counts.items())
-        values: list[Value] = [
-            ({"mechanism": mechanism, "result": result}, float(count)) for (mechanism, result), count in counts
-        ]
+        values: list[Value] = [({"mechanism": name, "result": result}, float(n)) for (name, result), n in counts]
         return [Metric("distlog_gateway_authentications", "counter", "exchanges of SASL: ok, or failed", values)]
 
 

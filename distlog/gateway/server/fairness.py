@@ -170,7 +170,6 @@ class FairQueue(Generic[Waiting]):
         return self._waiting_count
 
     def put(self, share: CpuShare, item: Waiting) -> None:
-        # marks the share as active
         share.add_use(0, self._shares.clock_s())
         assert share.parent is not None
         self._waiting.setdefault(share.parent, {}).setdefault(share, deque()).append(item)

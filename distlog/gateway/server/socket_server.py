@@ -301,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Any = None
         # True while the client does not take what was written
         self._is_paused = False
-        self._is_stopping = self._is_lost = False
+        self.is_connected = self._is_stopping = self._is_lost = False
         self._is_reading, self._throttles = True, 0
         # responses that wait to be written with the next one; and whether the next request was handled at once
         self._ready_chunks, self._is_next_handled = list[messages.ResponseChunk](), False
@@ -309,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport, self.is_connected = transport, True
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
         self._server.connections.add(self)
         if not self._server.is_open:
@@ -332,14 +332,6 @@ class Connection(asyncio.BufferedProtocol):
             self.hang_up(reason, is_routine=reason is _IDLE)
         elif users is not None and self.session.sasl is not None and self.session.sasl.is_revoked(users):
             self.hang_up("the user was deleted, or has another password", is_routine=True)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._transport is not None
-
-    @property
-    def is_throttled(self) -> bool:
-        return self._throttles > 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.next_buffer()
@@ -366,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _can_read_next(self) -> bool:
-        if self._is_stopping or self.is_throttled or self._waits_for_memory or self._newest_waits:
+        if self._is_stopping or self._throttles or self._waits_for_memory or self._newest_waits:
             return False
         return not self._in_flight or (self._allows_pipelining and len(self._in_flight) < _MAX_IN_FLIGHT)
 
