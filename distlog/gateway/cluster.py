@@ -351,12 +351,8 @@ class Leadership:
         epochs = self._epochs
         for number in partitions:
             if epochs.get(number) != _epoch(head, number):
-                raise LeaderFencedError(
-                    "nothing was appended: another gateway leads the partition now",
-                    partition=number,
-                    epoch=epochs.get(number),
-                    newest=_epoch(head, number),
-                )
+                text = "nothing was appended: another gateway leads the partition now"
+                raise LeaderFencedError(text, partition=number, epoch=epochs.get(number), newest=_epoch(head, number))
 
 
 def _app_id(partition: int) -> str:

@@ -388,23 +388,16 @@ def _log_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, 
     """Log that a batch was repeated; warn if the topic may lack its rows."""
     name = handle.storage.name
     if earlier.version is None:
-        _log.warning(
+        text = (
             "batch %d of %s was skipped, since %s has a later one: if the query has a new checkpoint, give it a "
-            "txnAppId that was never used",
-            batch_id,
-            app_id,
-            name,
+            "txnAppId that was never used"
         )
+        _log.warning(text, batch_id, app_id, name)
     elif records != earlier.record_count:
-        _log.warning(
+        text = (
             "batch %d of %s was skipped: it has %d records now, and had %d in version %d of %s; if the checkpoint is "
-            "an older copy, or lost its newest files, records are left out: begin with a new checkpoint",
-            batch_id,
-            app_id,
-            records,
-            earlier.record_count,
-            earlier.version,
-            name,
+            "an older copy, or lost its newest files, records are left out: begin with a new checkpoint"
         )
+        _log.warning(text, batch_id, app_id, records, earlier.record_count, earlier.version, name)
     else:
         _log.info("batch %d of %s is in version %d of %s already", batch_id, app_id, earlier.version, name)

@@ -239,12 +239,11 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
 
     def check_no_gateway() -> None:
         if lease.load().members:
-            raise CommitConflictError(
+            text = (
                 "a gateway runs, or was killed: commit the offsets through it (start one if none runs), by "
-                "kafka-consumer-groups --reset-offsets --from-file",
-                group=group,
-                root=root,
+                "kafka-consumer-groups --reset-offsets --from-file"
             )
+            raise CommitConflictError(text, group=group, root=root)
 
     check_no_gateway()
     store = OffsetsTopic(root, linger_ms=0, storage_options=topic.options)

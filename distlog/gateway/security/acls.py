@@ -101,11 +101,8 @@ def check_acl(acl: Acl) -> Acl:
         kinds = {"resource": acl.resource_type.name, "pattern": acl.pattern_type.name}
         raise InvalidConfigError("an ACL needs a type of resource, and the pattern type LITERAL or PREFIXED", **kinds)
     if acl.permission is Permission.ANY or acl.operation not in (_O.ALL, *OPERATIONS[acl.resource_type]):
-        raise InvalidConfigError(
-            "an ACL must allow or deny an operation that its type of resource has",
-            resource=acl.resource_type.name,
-            operation=acl.operation.name,
-        )
+        text = "an ACL must allow or deny an operation that its type of resource has"
+        raise InvalidConfigError(text, resource=acl.resource_type.name, operation=acl.operation.name)
     check_principal(acl.principal)
     name = acl.name
     if not _is_valid_text(name) or not name:

@@ -37,11 +37,8 @@ class TlsFiles:
             text = f"ssl.client.auth must be one of {', '.join(CLIENT_AUTH)}"
             raise InvalidConfigError(text, found=self.client_auth)
         if (self.ca is None) == (self.client_auth != "none"):
-            raise InvalidConfigError(
-                "client certificates and their authorities need each other: set both, or neither",
-                cafile=self.ca,
-                client_auth=self.client_auth,
-            )
+            text = "client certificates and their authorities need each other: set both, or neither"
+            raise InvalidConfigError(text, cafile=self.ca, client_auth=self.client_auth)
         if self.crl is not None and self.ca is None:
             raise InvalidConfigError("a CRL needs its authorities' certificates: add their file", crlfile=self.crl)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
