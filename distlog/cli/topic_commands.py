@@ -65,7 +65,7 @@ def describe(
     lines = [f"{topic.name} version {topic.version} at {topic.url}"]
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
     tables = [state.segments for state in topic.live_snapshot.partitions]
-    # smaller segments need no key index: a scan of them is fast
+    # smaller segments need no key index, since scanning one is fast
     unindexed = sum(
         int(((table.log_bytes > LEAST_LOG_BYTES) & (table.array("key_index_bytes") == 0)).sum()) for table in tables
     )

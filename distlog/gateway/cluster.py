@@ -326,7 +326,7 @@ class Leadership:
         return self._epochs.keys()
 
     def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions from one commit on. `check_may_lead` is called before each try of it, and may raise."""
+        """Lead partitions from one commit on. `check_may_lead`, called before each try, may raise."""
         if not partitions:
             return
         with CommitRace(self._handle.log, self._current.refresh(), "lead") as race:

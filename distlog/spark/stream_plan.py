@@ -597,7 +597,7 @@ def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, st
     """Return the end of the indexed batch at or before `position`; of a later batch if that is not past `start`."""
     index = reader.offset_index(segment)
     if index is None:
-        # the whole segment, or nothing of it if the planned batch begins in an earlier segment
+        # the whole segment, or no record if the planned batch begins in an earlier segment
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
     try:
         entry = index.position_floor(position)

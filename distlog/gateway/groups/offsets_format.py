@@ -136,7 +136,7 @@ def decode_key(data: bytes) -> OffsetKey | ClassicGroupKey | ConsumerGroupKey | 
     if version == _CLASSIC_KEY_VERSION:
         return ClassicGroupKey(reader.text())
     if version not in set(RecordKind):
-        # the key of a committed offset, or of a kind that is left as it is
+        # the key of a committed offset, or of an unknown kind
         return decode_offset_key(data)
     kind = RecordKind(version)
     return ConsumerGroupKey(reader.text(), kind, reader.text() if kind in MEMBER_RECORD_KINDS else "")

@@ -355,7 +355,7 @@ class GroupOffsets:
     def __init__(self, group: str) -> None:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
-        # the topics of these partitions; None to collect them again
+        # the topics that have offsets; None to collect them again
         self._topics: frozenset[str] | None = frozenset()
         self._pending = WaitingChanges[TopicPartition, Position]()
         #: The numbers of changes in flight by partition: outside of transactions, and in transactions.

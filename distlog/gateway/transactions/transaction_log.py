@@ -249,9 +249,9 @@ class NewestStates:
             return list(self._states.values())
 
     def add(self, state: TransactionState, offset: int) -> None:
-        """Add a state that this process has written at `offset`, which saves a read of it."""
+        """Add a state that this process has written at `offset`, which saves reading the state."""
         with self._lock:
-            # else states before it were not read yet: it is read with them
+            # else states before this one were not read yet: all are read together later
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state
                 self._tail.offset = offset + 1
