@@ -196,11 +196,11 @@ def _total_bytes(slices: Iterable[SegmentSlice]) -> int:
     return sum(segment_slice.estimated_bytes for segment_slice in slices)
 
 
-def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:
-    """Group the slices, in order, cut where needed. No group is empty."""
-    target = size.target_bytes(_total_bytes(slices))
-    cuts = [cut for segment_slice in slices for cut in _cut_by_offsets(segment_slice, target, size.max_records)]
-    groups = split_by_bytes(cuts, target)
+def divide(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:
+    """Return the slices of each split, in order, cut where needed. No split is empty."""
+    split_bytes = size.target_bytes(_total_bytes(slices))
+    cuts = [cut for segment_slice in slices for cut in _cut_by_offsets(segment_slice, split_bytes, size.max_records)]
+    groups = split_by_bytes(cuts, split_bytes)
     if size.max_records is None:
         return groups
     smaller = (grouped(group, lambda cut: cut.end_offset - cut.start_offset, size.max_records) for group in groups)
@@ -284,7 +284,7 @@ class DistlogReader(DataSourceReader):
             keys=conditions.key_array(),
         )
         size = SplitSize(os.cpu_count() or 1, options.min_partitions, options.max_records)
-        return [Split(group, isolation) for group in split(slices, size)]
+        return [Split(group, isolation) for group in divide(slices, size)]
 
     def _conditions(self, partitions: frozenset[int]) -> Conditions:
         keys = None if self._options is None else self._options.keys

@@ -1,4 +1,8 @@
-"""Runs maintenance in Spark tasks. Several tasks compact one large partition together, in three stages."""
+"""Runs maintenance in Spark tasks. Several tasks compact one large partition together, in three stages.
+
+The first stage sends the hashes of keys to buckets, the second finds the superseded offsets in each bucket, and the
+third rewrites groups of segments without the superseded records.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult, BatchId, checked_batch_id
 from distlog.core.write.rows import ACCEPTED_COLUMNS, IGNORED_COLUMNS
 from distlog.spark.appends import OrderBy, append_frame, in_order, order_columns
-from distlog.spark.batch_source import KNOWN_TOPICS, SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
+from distlog.spark.batch_source import KNOWN_TOPICS, SPARK_NAMES, Split, SplitSize, divide, read_splits, schema_of
 from distlog.spark.options import format_assign, offsets_json
 from distlog.spark.sink import WriteOptions, parse_batch_id
 from distlog.spark.spark_session import cores, format_with
@@ -208,7 +208,7 @@ def read(
     if limit is not None:
         slices, is_exact = first_offsets(slices, count_of("limit", limit))
         has_more_rows = not is_exact
-    splits = [Split(group, plan_isolation) for group in split(slices, SplitSize(cores(spark), min_partitions))]
+    splits = [Split(group, plan_isolation) for group in divide(slices, SplitSize(cores(spark), min_partitions))]
     rows = read_splits(spark, topic.storage, topic.handle.name, schema, splits)
     return rows.limit(limit) if limit is not None and has_more_rows else rows
 
@@ -361,7 +361,7 @@ def frame(spark: SparkSession, scan: Scan) -> DataFrame:
     """
     _check_session(spark)
     schema = schema_of([SPARK_NAMES.get(name, name) for name in scan.columns], include_headers=True)
-    splits = [Split(group, scan.isolation) for group in split(scan.slices, SplitSize(cores(spark)))]
+    splits = [Split(group, scan.isolation) for group in divide(scan.slices, SplitSize(cores(spark)))]
     return read_splits(spark, scan.reader.storage, scan.reader.topic, schema, splits)
 
 

@@ -31,7 +31,7 @@ from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
 from distlog.spark import versions
-from distlog.spark.batch_source import Split, SplitReader, SplitSize, split
+from distlog.spark.batch_source import Split, SplitReader, SplitSize, divide
 from distlog.spark.options import (
     READ_NAMES,
     STREAM_NAMES,
@@ -257,7 +257,7 @@ class StreamPlan:
         bounds = self._bounds(snapshot, {**starts, **end_offset.starts}, end_offset)
         slices, isolation = plan_slices(self._topic.reader, snapshot, bounds, self._options.isolation)
         size = SplitSize(os.cpu_count() or 1, self._options.min_partitions, self._options.max_records)
-        return [StreamSplit(snapshot.name, group, isolation) for group in split(slices, size)]
+        return [StreamSplit(snapshot.name, group, isolation) for group in divide(slices, size)]
 
     def _resolve_start(self, snapshot: Snapshot) -> StreamOffset:
         """Return the start of the stream by the options, resolved once, since the latest offset changes."""

@@ -26,9 +26,9 @@ from distlog.spark.batch_source import (
     SplitSize,
     check_schema,
     check_writable,
+    divide,
     schema_of,
     spark_batches,
-    split,
 )
 
 pytestmark = pytest.mark.spark
@@ -64,7 +64,7 @@ def test_every_record_is_in_exactly_one_split_and_in_order(
 ) -> None:
     end = min(start + length, RECORDS - 5)
     slices = topic.scan(start={0: start}, end={0: end}).slices
-    groups = split(slices, SplitSize(2, splits, max_records))
+    groups = divide(slices, SplitSize(2, splits, max_records))
     offsets = [read_offsets(topic, group) for group in groups]
     assert [row for rows in offsets for row in rows] == [(0, offset) for offset in range(start, end)] + [
         (1, offset) for offset in range(5)
@@ -75,7 +75,7 @@ def test_every_record_is_in_exactly_one_split_and_in_order(
 def test_a_part_of_a_large_segment_is_shared_by_all_tasks(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), config={"batch.bytes": "500"})
     topic.append([{"value": bytes(90)} for _ in range(2000)])
-    groups = split(topic.scan(start=1500).slices, SplitSize(2, min_splits=5))
+    groups = divide(topic.scan(start=1500).slices, SplitSize(2, min_splits=5))
     sizes = [len(read_offsets(topic, group)) for group in groups]
     assert sum(sizes) == 500
     assert len(sizes) == 5
@@ -86,7 +86,7 @@ def test_tasks_are_equal_with_one_dominant_partition(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), 10, config={"batch.bytes": "500"})
     for partition in range(10):
         topic.append([{"value": bytes(90)} for _ in range(8100 if partition == 3 else 100)], partition=partition)
-    groups = split(topic.scan().slices, SplitSize(2, min_splits=9))
+    groups = divide(topic.scan().slices, SplitSize(2, min_splits=9))
     offsets = [read_offsets(topic, group) for group in groups]
     assert len(offsets) == 9
     assert max(map(len, offsets)) < 1.2 * 9000 / 9
@@ -111,7 +111,7 @@ def test_no_core_is_idle_while_the_last_splits_are_read() -> None:
 
 
 def test_no_slices_are_no_splits() -> None:
-    assert split([], SplitSize(2, 10, 10)) == []
+    assert divide([], SplitSize(2, 10, 10)) == []
 
 
 def test_a_reader_pickles_small(topic: distlog.Topic) -> None:
