@@ -201,14 +201,12 @@ class FairQueue(Generic[Waiting]):
             change_count(self._running, level, -1)
 
     def _runnable(
-        self,
-        parent: CpuShare,
-        waiting: Mapping[CpuShare, object],
-        time_fraction: float,
-        now_s: float,
-        limited: bool,
+        self, parent: CpuShare, waiting: Mapping[CpuShare, object], time_fraction: float, now_s: float, limited: bool
     ) -> list[CpuShare]:
-        """The children of `parent` among `waiting` that may run another item now, the least use first."""
+        """The children of `parent` among `waiting` that may run another item now, the least use first.
+
+        The children together have `time_fraction` of the interpreter's time. If not `limited`, all may run.
+        """
         ordered = list(waiting)
         if len(ordered) > 1:
             ordered.sort(key=lambda share: (share.use(now_s), share.served_s))
