@@ -259,7 +259,7 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
         return credential, secret
     except _MALFORMED:
         # the former password must not stay valid
-        raise UnknownValueError(credential, "its value is not the secret of a user") from None
+        raise UnknownValueError(credential, "its value is not a stored password") from None
 
 
 class RootUsers(RootRecords[Credential, ScramSecret]):

@@ -166,7 +166,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         try:
             self._write_end(transaction, decision)
         except DistlogError as error:
-            message = "the transaction of %r is decided, but not visible yet (retried): %s"
+            message = "the transaction of %r is decided, but not visible yet: %s"
             _log.warning(message, decision.transactional_id, error)
 
     def _write_end(

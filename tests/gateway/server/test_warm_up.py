@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from full_disk import disk as disk
@@ -27,6 +28,10 @@ def test_a_gateway_begins_where_nothing_temporary_can_be_written(disk: Path, mon
 @pytest.mark.skipif(not COMPILED, reason="headers are found by compiled code")
 def test_the_kernel_that_finds_what_is_sent_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     actual = list[object]()
-    monkeypatch.setattr(gateway_server, "fetch_stored", lambda *arguments: actual.append(fetch_stored(*arguments)))
+
+    def fetch(*arguments: Any, **bounds: int) -> None:
+        actual.append(fetch_stored(*arguments, **bounds))
+
+    monkeypatch.setattr(gateway_server, "fetch_stored", fetch)
     warm_up()
     assert [type(batches) for batches in actual] == [StoredBatches]
