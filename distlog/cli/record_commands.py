@@ -134,7 +134,7 @@ def _append_until_end(source: Source, appender: RecordAppender, interrupt: Inter
             for part in interrupt.until(iter(reading)):
                 if part is not None:
                     appender.append(part)
-                    progress.add(part.records.num_rows, part.size)
+                    progress.add(part.records.num_rows, part.input_bytes)
                 appender.commit_if_due()
                 # a stream may have no end, after which the error below would be raised
                 if appender.records and not is_reported and (field_error := source.seen_fields.error()):

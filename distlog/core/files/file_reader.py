@@ -55,13 +55,51 @@ LONGEST_LINE = 64 << 20
 _FIRST_TAIL_READ = 64 << 10
 #: Files of lines up to the first size are read together, in blocks of the second size.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
+#: The most small objects that are read concurrently.
 _READS_AHEAD = 16
 #: The most bytes that are read to find the line number of a bad line.
 _MAX_COUNTED_BYTES = 1 << 30
-#: The most bytes of a batch of one record in addition to its key and value, without headers.
+#: A batch of one record without headers has at most these bytes in addition to the key and the value.
 _BATCH_OVERHEAD = 128
 _NAMES_IN_WARNING = 3
 _SKIP_HINT = "--bad-lines skip leaves bad lines out"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """A part of a file: the lines that start in the stored bytes [start, end). A compressed file is one split."""
+
+    file: InputFile
+    start: int
+    #: For Parquet, `start` and `end` are estimates: the row groups below are read.
+    end: int
+    #: The row groups of Parquet, [first_group, end_group); all if `end_group` is 0.
+    first_group: int = 0
+    end_group: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start == 0 and self.end == self.file.size
+
+
+def whole_file(file: InputFile) -> FileSplit:
+    return FileSplit(file, 0, file.size)
+
+
+#: Splits that one task reads, one after the other.
+Run = Sequence[FileSplit]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines without the last newline, and the position of the first line in its file (decompressed)."""
+
+    position: int
+    text: bytes
 
 
 class FileReader:
@@ -86,14 +124,18 @@ class FileReader:
     def check_first_files(self, files: Sequence[InputFile]) -> None:
         """Check the columns and options for the first file of each format that has bytes."""
         seen_fields = SeenFields(self.options.fields)
-        for file_format, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
+        # in reverse, so that a format's first file replaces its later ones
+        first_files = {file.kind.format: file for file in reversed(files) if file.size}
+        for file_format, file in first_files.items():
             if file_format == PARQUET:
                 check_columns(self.storage, file, self.options)
             elif file_format == CSV:
+                # `lines_after` reads less than `split_blocks`, but cannot decompress
                 is_compressed, storage = file.kind.compression is not None, self.storage
                 blocks = split_blocks(storage, whole_file(file)) if is_compressed else lines_after(storage, file, 0)
                 LineReading(self, file_format, seen_fields, file).read_names(next(blocks))
             else:
+                # made for its error only: options that do not fit the format
                 self.parser(file_format, seen_fields)
 
     def read(self, run: Run, seen_fields: SeenFields | None = None) -> RunReading:
@@ -129,10 +171,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
-    """Some records of an input in order, their `size` in stored bytes, and the number of `skipped` bad lines."""
+    """Some records of an input in order, and the number of `skipped` bad lines."""
 
     records: pa.Table
-    size: int
+    #: The bytes of the lines, decompressed. For Parquet, the first part has the stored bytes of the whole split.
+    input_bytes: int
     skipped: int
     #: The block of lines that has the records; empty for Parquet.
     text: bytes
@@ -198,7 +241,7 @@ class RunReport:
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
     #: The error of a bad line in a later split of a CSV file. `runs_to_repeat` raises it, unless the split began
-    #: within a row: then the line may be good.
+    #: within a quoted field: then the line may be good.
     error: InvalidRecordError | None = None
 
     @property
@@ -207,7 +250,7 @@ class RunReport:
 
 
 class RunReading:
-    """The parts of a run, as an iterator; at its end `report` is complete."""
+    """An iterable of the parts of a run; after the last part, `report` is complete."""
 
     def __init__(self, reader: FileReader, run: Run, seen_fields: SeenFields) -> None:
         self._reader, self._run = reader, run
@@ -228,8 +271,10 @@ class RunReading:
 
     def _parquet_rows(self, split: FileSplit) -> Iterator[InputPart]:
         groups = range(split.first_group, split.end_group) if split.end_group else None
-        # the first part counts the bytes of the whole split
-        reader, unreported_bytes, records, skipped = self._reader, split.length, 0, 0
+        # the bytes of a row are unknown: the first part counts the bytes of the whole split
+        unreported_bytes = split.length
+        records, skipped = 0, 0
+        reader = self._reader
         batches = parquet_records(reader.storage, split.file, groups, reader.options, reader.times)
         for table, first_row, faults in batches:
             if faults:
@@ -238,9 +283,12 @@ class RunReading:
                     location = {"file": split.file.name, "row": first_row + row}
                     raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **location)
                 table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
-            table, origin = _with_added_columns(table, reader.options), Origin(0, split.file, first_row, None)
-            yield InputPart(table, unreported_bytes, len(faults), b"", None, [origin])
-            records, skipped, unreported_bytes = records + table.num_rows, skipped + len(faults), 0
+            table = _with_added_columns(table, reader.options)
+            origin = Origin(0, split.file, position=first_row, lines=None)
+            yield InputPart(table, unreported_bytes, len(faults), text=b"", starts=None, origins=[origin])
+            unreported_bytes = 0
+            records += table.num_rows
+            skipped += len(faults)
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
     def _small_files(self, splits: Sequence[FileSplit]) -> Iterator[InputPart]:
@@ -252,28 +300,31 @@ class RunReading:
         for split, content in zip(splits, contents, strict=True):
             text = content.removeprefix(UTF8_MARK)
             if text:
-                origins.append(Origin(offset, split.file, len(content) - len(text), 0))
+                origins.append(Origin(offset, split.file, position=len(content) - len(text), lines=0))
                 texts.append(text.removesuffix(b"\n"))
                 offset += len(texts[-1]) + 1
-        counts, skipped = dict[InputFile | None, int](), 0
+        record_counts, skipped = dict[InputFile | None, int](), 0
         lines = LineReading(self._reader, splits[0].file.kind.format, self.report.seen_fields)
-        for part in lines.parts(b"\n".join(texts), origins) if texts else ():
+        # the loop has one round: the part has the records of all files
+        for part in lines.part_then_error(b"\n".join(texts), origins) if texts else ():
             starts = line_starts(part.text) if part.starts is None else part.starts
             edges = np.searchsorted(starts, [*(origin.offset for origin in origins), len(part.text) + 1])
-            counts = {origin.file: count for origin, count in zip(origins, np.diff(edges).tolist(), strict=True)}
+            record_counts = dict(zip((origin.file for origin in origins), np.diff(edges).tolist(), strict=True))
             skipped = part.skipped
             yield part
         for number, split in enumerate(splits):
             # bad lines are not counted by file: the first report has the sum
-            report = SplitReport(0, split.length, counts.get(split.file, 0), 0 if number else skipped)
+            skipped_here = skipped if number == 0 else 0
+            report = SplitReport(0, split.length, record_counts.get(split.file, 0), skipped_here)
             self.report.splits.append(report)
 
     def _lines(self, split: FileSplit) -> Iterator[InputPart]:
         reader, file = self._reader, split.file
         lines = LineReading(reader, file.kind.format, self.report.seen_fields, file)
         if split.start and file.kind.format == CSV:
+            # the names of the columns are in the file's first split
             lines.read_names(next(lines_after(reader.storage, file, 0)))
-        report = SplitReport(None, split.end, 0, 0)
+        report = SplitReport(start=None, end=split.end, records=0, skipped=0)
         try:
             for part in lines.split(split):
                 records, skipped = report.records + part.records.num_rows, report.skipped + part.skipped
@@ -288,6 +339,7 @@ class RunReading:
 
 
 def _read_groups(run: Run) -> Iterator[list[FileSplit]]:
+    """Yield the splits that are parsed as one block: several small files of lines of one kind, or one other split."""
     group, size = list[FileSplit](), 0
     for split in run:
         kind = split.file.kind
@@ -313,9 +365,13 @@ class LineReading:
     ) -> None:
         self._reader, self._format, self._seen_fields, self._file = reader, file_format, seen_fields, file
         self._parser = None if file_format == CSV else reader.parser(file_format, seen_fields)
-        #: The bytes of an unfinished row, and the source of the next bytes to parse.
-        self._unfinished, self._origin = b"", Origin(0, file, 0, 0)
+        #: The bytes of an unfinished row, whose end is in the next block.
+        self._unfinished = b""
+        #: The source of the next bytes to parse.
+        self._origin = Origin(0, file, 0, lines=0)
+        #: The bytes that the parser used in its last call (`Parsed.consumed`).
         self._consumed = 0
+        #: The file positions of the first line (None before it is read), and after the last parsed row.
         self.start: int | None = None
         self.end = 0
 
@@ -332,43 +388,50 @@ class LineReading:
         """Yield the records of the rows that begin in the split."""
         for block in split_blocks(self._reader.storage, split):
             yield from self.block(block)
-        is_end = split.end >= split.file.size or split.file.kind.compression is not None
+        ends_file = split.end >= split.file.size or split.file.kind.compression is not None
         position = self.end + len(self._unfinished)
-        yield from self.remaining(() if is_end else lines_after(self._reader.storage, split.file, position))
+        yield from self.remaining(() if ends_file else lines_after(self._reader.storage, split.file, position))
 
     def block(self, block: Block) -> Iterator[InputPart]:
         text = block.text
         if self.start is None:
             self.start = block.position
             # the number of earlier lines is only known at the beginning of a file
-            self._origin = Origin(0, self._file, block.position, 0 if block.position <= len(UTF8_MARK) else None)
+            is_file_start = block.position <= len(UTF8_MARK)
+            self._origin = Origin(0, self._file, block.position, lines=0 if is_file_start else None)
         if self._parser is None:
             line, newline, text = text.partition(b"\n")
             self.read_names(block)
             self.end = block.position + len(line) + 1
-            self._origin = Origin(0, self._file, self.end, 1)
+            self._origin = Origin(0, self._file, self.end, lines=1)
             if not newline:
+                # the block has only the header: a part without records, so that `_lines` reports the header's bytes
                 no_records = pa.table({"value": pa.nulls(0, pa.binary())})
-                yield InputPart(no_records, 0, 0, b"", None, [Origin(0, self._file, 0, 0)])
+                origin = Origin(0, self._file, 0, lines=0)
+                yield InputPart(no_records, input_bytes=0, skipped=0, text=b"", starts=None, origins=[origin])
                 return
-        yield from self.parts(self._unfinished + text, [self._origin])
+        yield from self.part_then_error(self._unfinished + text, [self._origin])
 
-    def remaining(self, blocks: Iterable[Block] = ()) -> Iterator[InputPart]:
-        """Yield the last records; `blocks` follow, and may have the end of an unfinished row of CSV."""
-        limit = len(self._unfinished)
-        for block in blocks if limit else ():
-            yield from self.parts(self._unfinished + block.text, [self._origin], limit)
-            if self._consumed >= limit:
-                # all unfinished bytes are parsed: their last row ended in `block`
+    def remaining(self, next_blocks: Iterable[Block] = ()) -> Iterator[InputPart]:
+        """Yield the records of unfinished rows of CSV, which may end in `next_blocks`, the lines after the split."""
+        unparsed_bytes = len(self._unfinished)
+        for block in next_blocks if unparsed_bytes else ():
+            # rows that begin in `block` belong to the next split
+            yield from self.part_then_error(self._unfinished + block.text, [self._origin], unparsed_bytes)
+            if self._consumed >= unparsed_bytes:
                 return
-            limit -= self._consumed
-        if limit:
-            yield from self.parts(self._unfinished.removesuffix(b"\n"), [self._origin], limit, is_last=True)
+            unparsed_bytes -= self._consumed
+        if unparsed_bytes:
+            text = self._unfinished.removesuffix(b"\n")
+            yield from self.part_then_error(text, [self._origin], unparsed_bytes, is_last=True)
 
-    def parts(
+    def part_then_error(
         self, text: bytes, origins: Sequence[Origin], limit: int | None = None, *, is_last: bool = False
     ) -> Iterator[InputPart]:
-        """Yield the records that begin in the first `limit` bytes of a block; then raise the error of a bad line."""
+        """Yield one part, the records that begin in the first `limit` bytes of a block (None: in all bytes).
+
+        If a line is bad and bad lines are not skipped, the part ends before the line, whose error is then raised.
+        """
         origin = origins[0]
         assert self._parser is not None
         try:
@@ -376,7 +439,7 @@ class LineReading:
         except InvalidRecordError as error:
             error.details.setdefault("file", origin.file.name if origin.file else None)
             raise
-        # if all rows ended, `consumed` counts the block's last newline, which `text` lacks
+        # `text` lacks the newline of its last line, but `consumed` includes that newline if the last row ended
         self._consumed = parsed.consumed
         self._unfinished = (text + b"\n")[parsed.consumed :] if parsed.consumed <= len(text) else b""
         if len(origins) == 1:
@@ -394,6 +457,7 @@ class LineReading:
 
     def _error(self, bad: BadLine, text: bytes, origins: Sequence[Origin]) -> InvalidRecordError:
         location = location_at(text, origins, bad.position)
+        # in a later split the line number is unknown: count the lines before the position in the file
         if self._file is not None and "position" in location and location["position"] <= _MAX_COUNTED_BYTES:
             chunks = self._reader.storage.chunks(self._file.url, 0, location["position"])
             location = {"file": location["file"], "line": sum(chunk.count(b"\n") for chunk in chunks) + 1}
@@ -419,7 +483,7 @@ def _with_added_columns(records: pa.Table, options: ReadOptions) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A run to read instead of the runs [first, end), which gave wrong records."""
+    """A run to read instead of the runs [first, end) of a list, whose records may be wrong."""
 
     first: int
     end: int
@@ -427,29 +491,37 @@ class Repeat:
 
 
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
-    """Return the runs to read again, as a split of CSV began in a quoted field; raises the error of any other run."""
-    # a split assumes that its first line begins a row, which is true if the previous split's last row ended there; if
-    # it is not, the file is read again as one split
+    """Return the runs to read again, because a split of CSV began in a quoted field. Raise the error of another run.
+
+    A split assumes that its first line begins a row. That is true if the last row of the file's previous split ended
+    at this line. If it did not, the whole file is read again as one split.
+    """
     urls_to_repeat = set[str]()
-    expected = ("", 0)
+    previous_url, previous_end = "", 0
     for run, report in zip(runs, reports, strict=True):
         for split, split_report in zip(run, report.splits, strict=False):  # an error ends a report early
             if split_report.start is None:
                 continue
-            if split.file.kind.format == CSV and split.start and expected != (split.file.url, split_report.start):
-                urls_to_repeat.add(split.file.url)
-            expected = split.file.url, split_report.end
+            url = split.file.url
+            continues_row = (url, split_report.start) != (previous_url, previous_end)
+            if split.file.kind.format == CSV and split.start and continues_row:
+                urls_to_repeat.add(url)
+            previous_url, previous_end = url, split_report.end
         if report.error is not None and run[len(report.splits) - 1].file.url not in urls_to_repeat:
             raise report.error
     must_repeat = [any(split.file.url in urls_to_repeat for split in run) for run in runs]
     repeats, end = list[Repeat](), 0
     for is_repeated, group in itertools.groupby(must_repeat):
         first, end = end, end + len(list(group))
-        splits = (split for run in runs[first:end] for split in run)
-        first_splits = (split for split in splits if split.file.url not in urls_to_repeat or split.start == 0)
-        if is_repeated:
-            run = [whole_file(split.file) if split.file.url in urls_to_repeat else split for split in first_splits]
-            repeats.append(Repeat(first, end, run))
+        if not is_repeated:
+            continue
+        repeated_run = list[FileSplit]()
+        for split in itertools.chain.from_iterable(runs[first:end]):
+            if split.file.url not in urls_to_repeat:
+                repeated_run.append(split)
+            elif split.start == 0:
+                repeated_run.append(whole_file(split.file))
+        repeats.append(Repeat(first, end, repeated_run))
     return repeats
 
 
@@ -478,34 +550,6 @@ def warning_of_no_records(names: Sequence[str]) -> str:
     return f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMES_IN_WARNING])}{more}"
 
 
-@dataclass(frozen=True, slots=True)
-class FileSplit:
-    """A part of a file: the lines that start in bytes [start, end). A compressed file is one split."""
-
-    file: InputFile
-    start: int
-    end: int
-    #: The row groups of Parquet, [first_group, end_group), or all if `end_group` is 0; the bytes are an estimate.
-    first_group: int = 0
-    end_group: int = 0
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
-    @property
-    def is_whole(self) -> bool:
-        return self.start == 0 and self.end == self.file.size
-
-
-def whole_file(file: InputFile) -> FileSplit:
-    return FileSplit(file, 0, file.size)
-
-
-#: Splits that one task reads, one after the other.
-Run = Sequence[FileSplit]
-
-
 def _file_splits(file: InputFile, split_bytes: int | None, group_sizes: Sequence[int] | None) -> Iterator[FileSplit]:
     if group_sizes is not None and split_bytes is not None:
         yield from _row_group_splits(file, split_bytes, group_sizes)
@@ -532,24 +576,17 @@ def _row_group_splits(file: InputFile, split_bytes: int, sizes: Sequence[int]) -
 
 
 def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
-    """Return runs of consecutive splits, at most `tasks`, with about equal work; none is empty."""
+    """Return runs of consecutive splits, at most `tasks`, with about equal work; no run is empty."""
     if not splits:
         return []
+    # a compressed file has about three times its stored bytes
     work = [split.length * (3 if split.file.kind.compression else 1) + OPEN_BYTES for split in splits]
-    ends = np.cumsum(work)
+    work_ends = np.cumsum(work)
     # each task has an equal share of the work; a split belongs to the share that has its middle
-    middles = ends - np.array(work) / 2
-    owners = np.minimum((middles * tasks / ends[-1]).astype(np.int64), tasks - 1)
-    edges = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(splits)]
+    middles = work_ends - np.array(work) / 2
+    tasks_of_splits = np.minimum((middles * tasks / work_ends[-1]).astype(np.int64), tasks - 1)
+    edges = [0, *(np.flatnonzero(np.diff(tasks_of_splits)) + 1).tolist(), len(splits)]
     return [splits[start:end] for start, end in itertools.pairwise(edges)]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Whole lines without the last newline, and the position of the first line in its file (decompressed)."""
-
-    position: int
-    text: bytes
 
 
 def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
@@ -559,19 +596,18 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
         yield from _whole_lines(file, _decompressed_bytes(storage, file), 0)
         return
     # from the byte before the split on: if that is a newline, a line starts at the first byte of the split
-    begin = max(split.start - 1, 0)
-    chunks = _stored_bytes(storage, file, begin, split.end)
-    position = begin
+    position = max(split.start - 1, 0)
+    chunks = _stored_bytes(storage, file, position, split.end)
     if split.start:
-        skipped = 0
         for chunk in chunks:
             newline = chunk.find(b"\n")
             if newline >= 0:
-                position = begin + skipped + newline + 1
+                position += newline + 1
                 chunks = itertools.chain([chunk[newline + 1 :]], chunks)
                 break
-            skipped += len(chunk)
+            position += len(chunk)
         else:
+            # one line of an earlier split covers this split
             return
     yield from _whole_lines(file, chunks, position, split.end)
 
@@ -613,21 +649,22 @@ def _growing_chunks(storage: InputStorage, file: InputFile, position: int) -> It
 
 def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: int | None = None) -> Iterator[Block]:
     """Yield blocks of whole lines, the first from `position` on; a line at `end` belongs to the next split."""
-    fragments, size = list[bytes](), 0
+    # the fragments are of a line that has not ended, and begin at `position`
+    fragments, fragment_bytes = list[bytes](), 0
     for chunk in chunks:
         newline = chunk.rfind(b"\n")
         if newline < 0:
             fragments.append(chunk)
-            size += len(chunk)
-            if size > LONGEST_LINE:
+            fragment_bytes += len(chunk)
+            if fragment_bytes > LONGEST_LINE:
                 text = f"a line is longer than {LONGEST_LINE >> 20} MiB: check the format"
                 raise InvalidRecordError(text, file=file.name, position=position)
             continue
         fragments.append(chunk[:newline])
         yield _block(position, fragments)
-        position += size + newline + 1
-        fragments, size = [chunk[newline + 1 :]], len(chunk) - newline - 1
-    if size and (end is None or position < end):
+        position += fragment_bytes + newline + 1
+        fragments, fragment_bytes = [chunk[newline + 1 :]], len(chunk) - newline - 1
+    if fragment_bytes and (end is None or position < end):
         yield _block(position, fragments)
 
 

@@ -18,7 +18,7 @@ from distlog.core.times import check_unit
 _WILDCARDS = re.compile(r"[*?\[{]")
 #: Names that folders and patterns skip, as Hadoop and Spark do: logs and unfinished files.
 _HIDDEN = ("_", ".")
-#: One thread reads the first bytes of this many local files: starting a thread costs more than a read.
+#: A thread reads the first bytes of this many local files: starting a thread costs more than a read.
 _HEADS_PER_TASK = 64
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
 FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
@@ -79,13 +79,14 @@ REFUSED_ENDINGS: Mapping[str, str] = {
     ".xlsx": "Excel",
 }
 _TAR_MAGIC, _TAR_MAGIC_POSITION = b"ustar", 257
+#: UTF-32 is first, since its mark begins with the mark of UTF-16.
 _BYTE_ORDER_MARKS = {
     b"\xff\xfe\x00\x00": "UTF-32",
     b"\x00\x00\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-#: By encoding, which of four bytes of ASCII text are not zero.
+#: The indexes of the bytes that are not zero among four bytes of ASCII text, by encoding.
 _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-16BE": (1, 3)}
 UTF8_MARK = b"\xef\xbb\xbf"
 #: The number of bytes that must look like UTF-16 or UTF-32 if the file has no byte order mark.
@@ -159,9 +160,9 @@ def _files_of(storage: InputStorage, address: str) -> list[_SizedFile]:
     with suppress(FileNotFoundError):
         return [(address, storage.size(address))]
     entries = storage.entries(address)
-    folder, _, name = address.rpartition("/")
-    # a local folder without entries is in its own folder's listing
-    if entries or (storage.is_local(address) and name in storage.entries(folder or "/")):
+    parent, _, name = address.rpartition("/")
+    # only the listing of the parent shows that an empty local folder exists
+    if entries or (storage.is_local(address) and name in storage.entries(parent or "/")):
         files = sorted(_files_in_folder(storage, address, entries))
     elif _WILDCARDS.search(address):
         files = sorted({file for pattern in _brace_alternatives(address) for file in _matches(storage, pattern)})
@@ -189,7 +190,7 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
     names = pattern.split("/")
     first_wildcard = next(number for number, name in enumerate([*names, "*"]) if _WILDCARDS.search(name))
     if first_wildcard == len(names):
-        # the pattern had only braces
+        # the pattern had only braces, which `_brace_alternatives` replaced
         try:
             yield pattern, storage.size(pattern)
         except FileNotFoundError:
@@ -202,13 +203,14 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
             folders = [path for folder in folders for path in _folders_in_folder(storage, folder)]
             if not is_last:
                 continue
+            # ** at the end matches all files
             name_pattern = "*"
         listings = in_parallel(storage.entries, [folder or "/" for folder in folders])
         matcher, next_folders = _matcher(name_pattern), list[str]()
         for folder, entries in zip(folders, listings, strict=True):
             for entry in entries:
                 name = entry.name if isinstance(entry, FileInfo) else entry
-                # a hidden name needs a pattern that begins with the same character
+                # a pattern matches hidden names only if it begins with their first character
                 if not matcher.fullmatch(name) or (name.startswith(_HIDDEN) and name_pattern[0] != name[0]):
                     continue
                 if isinstance(entry, str):
@@ -271,7 +273,7 @@ def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
 def compression_of(head: bytes) -> str | None:
     """Return the codec of a file that begins with `head`; None for a plain file."""
     codec = next((codec for magic, codec in COMPRESSIONS.items() if head.startswith(magic)), None)
-    # a text, too, may begin with BZh
+    # text may begin with BZh
     return None if codec == "bz2" and not _BZIP2_BLOCK.match(head) else codec
 
 
@@ -300,9 +302,9 @@ def check_stream(head: bytes) -> None:
     """Check the first bytes of a stream, which is not decompressed, as `check_content`."""
     check_content(None, head)
     if head.startswith(_PARQUET_MAGIC):
-        raise InvalidRecordError("the stream is Parquet, which is read from files alone: its end is read first")
+        raise InvalidRecordError("the stream is Parquet, whose end is read first: write it to a file first")
     if codec := compression_of(head):
-        raise InvalidRecordError(f"a stream is not decompressed: pipe it through a tool for {codec}, as zcat is one")
+        raise InvalidRecordError(f"the stream is compressed with {codec}: decompress it first, as zcat does for gzip")
 
 
 def _remedy(unsupported_format: str) -> str:
@@ -317,7 +319,7 @@ def _wide_encoding(head: bytes) -> str | None:
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    # without a mark: ASCII text has zeros in all but one byte of a character
+    # without a mark: all but one byte of an ASCII character are zero
     head = head[: len(head) // 4 * 4]
     if len(head) < _MIN_WIDE_BYTES:
         return None
@@ -342,13 +344,13 @@ def _format_by_name(name: str, requested_format: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read; None leaves the choice to the content, or to the topic.
+    """The options of a read. If `format` is None, the file decides; if `partition` is None, the topic decides.
 
     `format` is one of FORMATS. `key`, `value` and `timestamp` name fields or columns. A time is a number in the unit
     `timestamp_unit`, or a text in ISO 8601 or in `time_format` (Python's strptime). `pattern` is a Python regular
-    expression for lines of text. Each record gets `headers` after its own, and `partition` if that is not None. A bad
+    expression for lines of text. Each record gets `headers` after its own headers, and `partition` if not None. A bad
     line raises an error; with `bad_lines` "skip", it is left out and counted. `now_ms` is the time when the read was
-    planned: times without a year get its year.
+    planned: a time without a year is in the latest year in which it is at most a day later.
     """
 
     format: str | None = None

@@ -38,8 +38,8 @@ _MAX_NAMES = 20
 _ARRAY_HINT = "; each line must be one object: `jq -c '.[]' FILE` splits an array"
 _SCHEMA = pa.schema({"partition": pa.int32(), **_FIELD_TYPES, "headers": HEADERS_TYPE})
 _HEADERS_JSON_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
-#: The usual types of the fields that an object may have.
-_USUAL_TYPES = {
+#: The fields of a record, and the types that Arrow expects when it reads a whole block.
+_BULK_TYPES = {
     "partition": pa.int64(),
     "timestamp": pa.int64(),
     "key": pa.string(),
@@ -52,11 +52,13 @@ _USUAL_TYPES = {
 
 @dataclass(slots=True)
 class SeenFields:
-    """The named fields that some object had, and a sample of all names, for the error about a missing field."""
+    """Which fields that the options name some object had, for the error about a missing field."""
 
     #: The field's name by role: key, value or timestamp.
     fields: Mapping[str, str]
+    #: The names of fields that some object had; all names in `fields` that some object had are among them.
     present: set[str] = field(default_factory=set)
+    #: A sample of the names in all objects, in order, to show in the error.
     names: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -76,27 +78,26 @@ class SeenFields:
 
     def error(self) -> InvalidRecordError | None:
         """Return the error of a field that no object had; None if each field was seen, or no object was read."""
-        missed = {*self.fields.values()} - self.present
-        if not missed or not self.names:
+        missing = {*self.fields.values()} - self.present
+        if not missing or not self.names:
             return None
         names_text = ", ".join([*self.names][:_MAX_NAMES])
-        return InvalidRecordError(f"no line has a field {min(missed)}; the lines have {names_text}")
+        return InvalidRecordError(f"no line has a field {min(missing)}; the lines have {names_text}")
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
     """Parses objects of any kind, one a line; some fields are the key, the value and the timestamp.
 
-    The default value is the line. A field that is not a text is its JSON as it was written; a missing field is null.
+    The default value is the line. A text is used without quotes, any other JSON value as it was written. A missing
+    field is null. A kernel finds the fields; Python's `json` reads the lines of state UNSURE.
     """
 
-    # a kernel finds the fields; Python's `json` reads lines that the kernel refuses, or whose fields have escapes
     fields: Mapping[str, str]
     times: TimeReader
     seen_fields: SeenFields
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """Parse all of `text`; `limit` and `is_last` do not matter, since no object spans lines (`LineParser`)."""
         scanned = _ScannedLines.of(text, list(dict.fromkeys(self.fields.values())))
         rows = np.flatnonzero(scanned.states != BLANK)
         starts, sizes = scanned.line_starts[rows], scanned.line_sizes[rows]
@@ -138,10 +139,11 @@ class JsonFields:
 
 @dataclass(frozen=True, slots=True)
 class JsonRecords:
-    """Parses objects that are records, as `distlog read --json` prints them."""
+    """Parses objects that are records, as `distlog read --json` prints them.
 
-    # Arrow reads a block in a third of the time, but a field must have the same type in all lines: a block that mixes
-    # text and base64 is read line by line
+    Arrow reads a block in a third of the time of Python's `json`, but needs the same type of a field in all lines: a
+    block that mixes text and base64 is read line by line.
+    """
 
     times: TimeReader
 
@@ -222,8 +224,9 @@ class _ScannedLines:
     names: Sequence[str]
     line_starts: Longs
     line_sizes: Longs
+    #: Each line's OBJECT, BLANK, or UNSURE: the kernel refuses the line, or a field has escapes.
     states: Bytes
-    #: A row per line, and a column per name, as in `starts` and `sizes`.
+    #: The kinds of the fields (NULL, ESCAPED, ...), a row per line and a column per name, as in `starts` and `sizes`.
     kinds: Bytes
     starts: Longs
     sizes: Longs
@@ -245,7 +248,7 @@ class _ScannedLines:
 
     def column(self, number: int, rows: Longs, python_values: Mapping[int, bytes | None]) -> pa.Array:
         """Return a field of the lines `rows`; `python_values` has the fields that Python read, by row."""
-        # kinds above NULL have bytes
+        # kinds up to NULL (absent, null) have no bytes
         valid = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
         starts = np.where(valid, self.starts[rows, number], 0)
         sizes = np.where(valid, self.sizes[rows, number], 0)
@@ -270,14 +273,14 @@ def _gather_column(data: Bytes, starts: Longs, sizes: Longs, valid: Flags | None
 def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
     """Return the fields of a block of records, read by Arrow; None if it cannot read them."""
     lines = split_lines(block)
-    # Arrow's reader crashes at a null ahead of the first object
+    # Arrow's reader crashes if a line `null` precedes the first object
     have_braces = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
     if len(block) >= MAX_INT or not pc.all(have_braces).as_py():
         return None
     time_type = pa.string() if isinstance(first_object(block).get("timestamp"), str) else pa.int64()
-    schema = pa.schema({**_USUAL_TYPES, "timestamp": time_type})
+    schema = pa.schema({**_BULK_TYPES, "timestamp": time_type})
     try:
-        lines.cast(pa.string())  # Arrow does not check that the other fields are UTF-8
+        lines.cast(pa.string())  # Arrow's JSON reader does not check that texts are UTF-8
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
@@ -286,14 +289,16 @@ def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
     except pa.ArrowException:
         return None
     # each line has its own braces, so if there are as many objects as lines, each line is an object
-    batches = table.select(schema.names).combine_chunks().to_batches() if table.num_rows == len(lines) else []
+    if table.num_rows != len(lines):
+        return None
+    fields = table.select(schema.names).combine_chunks().to_batches()[0]
     # Arrow does not distinguish a null from a missing value
-    null_lines = lines.filter(pc.is_null(batches[0]["value"])).to_pylist() if batches else []
-    return batches[0] if batches and all("value" in json.loads(line) for line in null_lines) else None
+    null_lines = lines.filter(pc.is_null(fields["value"])).to_pylist()
+    return fields if all("value" in json.loads(line) for line in null_lines) else None
 
 
 def first_object(block: bytes) -> Mapping[str, Any]:
-    """Return the object of the first line, whose types other lines may have; empty for another line."""
+    """Return the object of the first line; empty if the line is not an object."""
     try:
         value = json.loads(block.partition(b"\n")[0])
     except (ValueError, RecursionError):

@@ -44,7 +44,7 @@ class TimeReader:
         """Raise InvalidConfigError for a format that no text can have."""
         if self.time_format is None:
             return
-        # an empty text does not match, but a bad format is reported first
+        # an empty text rarely matches, but a bad format is reported before that
         try:
             datetime.strptime("", self.time_format)
         except (ValueError, re.error) as error:
@@ -92,7 +92,7 @@ class TimeReader:
             times = fixed.read(column.cast(pa.binary())) if fixed else None
         if times is not None:
             return Times(times, {})
-        # many records have the same time, so read each distinct text once
+        # `strptime` is slow and many records have the same time: read each distinct text once
         encoded = column.cast(pa.binary()).dictionary_encode()
         distinct_texts = [value.decode(errors="replace") for value in encoded.dictionary.to_pylist()]
         distinct_times = self._read_values(distinct_texts)
@@ -115,8 +115,9 @@ class TimeReader:
 
     def _parse_formatted(self, text: str) -> int:
         time_format = self.time_format or ""
+        has_year = any(directive in "YyGcx" for directive in re.findall(r"%(.)", time_format, re.DOTALL))
         try:
-            if any(directive in "YyGcx" for directive in re.findall(r"%(.)", time_format, re.DOTALL)):
+            if has_year:
                 return _ms_since_1970(datetime.strptime(text, time_format), text)
             return self._in_latest_year(text, time_format)
         except OverflowError as error:
@@ -124,13 +125,13 @@ class TimeReader:
 
     def _in_latest_year(self, text: str, time_format: str) -> int:
         latest = datetime.fromtimestamp(self.now_ms / 1000, timezone.utc) + timedelta(days=1)
-        # of eight years, one at least is a leap year
-        for year in range(latest.year, latest.year - 9, -1):
+        # 29 February is in leap years only, which are at most eight years apart
+        first_year = latest.year - 8
+        for year in range(latest.year, first_year - 1, -1):
             try:
                 time = datetime.strptime(f"{year} {text}", f"%Y {time_format}")
             except ValueError:
-                # 29 February, or no time at all
-                if year == latest.year - 8:
+                if year == first_year:
                     raise
                 continue
             if (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) <= latest:
@@ -146,7 +147,10 @@ def _ms_since_1970(time: datetime, text: str) -> int:
 
 
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
-    """Return ms since 1970 of numbers of a unit, or of texts, all numbers or all ISO 8601; None for other columns."""
+    """Return the ms since 1970 of numbers in a unit, or of texts that are all numbers or all ISO 8601.
+
+    Return None for another column, or one with an invalid time: then the values must be read one by one.
+    """
     if pa.types.is_boolean(column.type):
         return None
     for kind in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
@@ -168,7 +172,7 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
 
 
 def time_of(value: Any, unit: str = "ms") -> int | None:
-    """Return a time, text or a number of units, as ms since 1970. Raises ValueError."""
+    """Return a time, ISO 8601 text or a number in `unit`, as ms since 1970. Raises ValueError."""
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
         value = int(value)
     time = to_ms(value, unit) if isinstance(value, str) or type(value) is int else value
@@ -196,24 +200,26 @@ _ZERO = ord("0")
 
 @dataclass(frozen=True, slots=True)
 class FixedTimes:
-    """A format of fixed widths, except of `%f`, and with four digits of the year: its directives and characters."""
+    """A time format with `%Y`, all of whose directives have a fixed width, except `%f`."""
 
+    #: The directives and the characters between them, in order.
     tokens: Sequence[str]
 
     @classmethod
     @lru_cache
     def of(cls, form: str) -> FixedTimes | None:
-        """Return the format, or None if its directives vary in width or are unknown here: `strptime` reads it."""
+        """Return the format; None if it has another directive, which only `strptime` can read."""
         tokens = re.findall(r"%.|[^%]", form, re.DOTALL)
         names = [token[1] for token in tokens if len(token) == 2]
         is_known = form.isascii() and {*names} <= {*_WIDTHS, "f"} and len({*names}) == len(names)
-        # digits after a fraction or a zone may belong to either
-        if not is_known or "Y" not in names or {"m", "b"} <= {*names} or re.search(r"%f[%0-9]|%z[%0-9:]", form):
+        # a digit after a fraction or a zone may belong to the fraction or zone
+        has_unclear_end = re.search(r"%f[%0-9]|%z[%0-9:]", form)
+        if not is_known or "Y" not in names or {"m", "b"} <= {*names} or has_unclear_end:
             return None
         return cls(tuple(tokens))
 
     def read(self, texts: pa.Array) -> pa.Array | None:
-        """Return ms since 1970 of texts (binary); None unless all have one length and are times since then."""
+        """Return the ms since 1970 of texts (binary); None unless all have one length and are times from 1970 on."""
         count = len(texts)
         if not count or texts.null_count:
             return None
@@ -251,7 +257,7 @@ class FixedTimes:
                 is_valid &= (values[name] >= smallest) & (values[name] <= largest)
         months = (np.where(is_valid, values["Y"], 1970) - 1970) * 12 + np.where(is_valid, values["m"], 1) - 1
         days = months.astype("datetime64[M]").astype("datetime64[D]") + (values["d"] - 1)
-        # the 31st of June is in July
+        # a day that its month lacks is in the next month, as 31 June is 1 July
         is_valid &= days.astype("datetime64[M]").astype(np.int64) == months
         minutes = values["H"] * 60 + values["M"] - values["z"]
         ms = values["S"] * 1000 + values["f"] * 1000 // 10**fraction_digits

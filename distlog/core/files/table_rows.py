@@ -4,8 +4,8 @@ A row of CSV is as in RFC 4180. Arrow reads a block at once if the number of row
 not, a regular expression finds the valid rows first. After a quoted field without a valid end, the next line begins a
 row, so that a stray quote costs only its line.
 
-In JSON, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they are UTF-8, else
-{"base64": "..."}. NaN and infinities, which JSON lacks, are texts.
+In the JSON of a row, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they are
+UTF-8, else {"base64": "..."}. NaN and infinities, which JSON lacks, are texts.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from distlog.core.read.row_lines import joined, joined_items, json_labels, json_
 from distlog.core.storage.storage import InputStorage
 from distlog.core.write.rows import ACCEPTED_COLUMNS
 
+#: A cell of CSV is a quoted field, a field without quotes, or empty.
 _CELL = rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n][^,\r\n]*|)'
 _CELLS = rb"%b(?:,%b)*" % (_CELL, _CELL)
 _BLANK = rb"[ \t\v\f\r]*\n"
@@ -41,13 +42,14 @@ _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
 _OPEN_QUOTED_FIELD = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
 _VALID_CELLS = re.compile(_CELLS)
 _TO_ASCII = bytes(min(byte, 127) for byte in range(256))
-#: The first quote of a field with more lines is taken for a stray quote.
+#: If a quoted field has more lines, its first quote is taken for a stray quote.
 _MAX_FIELD_LINES = 1000
-#: The most rows of a table, and the bytes that they should have.
+#: A table of Parquet rows has at most this number of rows, and about this number of bytes.
 _MAX_TABLE_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
-#: The columns of a row group of an object are fetched together if they have at most this many bytes. Larger columns,
-#: and columns of a local file, are read through buffers.
-_MAX_GROUP_FETCH, _LOCAL_BUFFER_BYTES, _OBJECT_BUFFER_BYTES = 32 << 20, 1 << 20, 4 << 20
+#: The columns of a row group of an object are fetched together if they have at most this many bytes.
+_MAX_GROUP_FETCH = 32 << 20
+#: Larger row groups, and all of a local file, are read through buffers of these sizes.
+_LOCAL_BUFFER_BYTES, _OBJECT_BUFFER_BYTES = 1 << 20, 4 << 20
 _BYTES_KINDS = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -72,7 +74,7 @@ class CsvRows:
         check_names(self.fields, self.names)
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """Parse as `LineParser`; a row that has not ended in the block is not consumed, unless it `is_last`."""
+        """Parse as `LineParser`. A row that the block does not end is not consumed, unless the block `is_last`."""
         is_whole, text = limit >= len(text), text + b"\n"
         end = len(text) if is_whole else limit
         table = _all_rows(text, self.names) if is_whole else None
@@ -80,6 +82,7 @@ class CsvRows:
             columns, time_faults = self._record_columns(table)
             if not time_faults:
                 return Parsed(columns, (), len(text))
+        # the parts of the text with valid rows only, and the fault of each bad line by its position
         spans, faults, position = list[tuple[int, int]](), dict[int, str](), 0
         while position < end:
             start = position
@@ -91,13 +94,14 @@ class CsvRows:
             elif position < end:
                 is_open = _OPEN_QUOTED_FIELD.match(text, position) is not None
                 if is_open and not is_last and text.count(b"\n", position) <= _MAX_FIELD_LINES:
+                    # the next block may end the field
                     break
                 faults[position] = _fault(text, position, is_open=is_open)
                 position = text.index(b"\n", position) + 1
         return self._parse_rows(text, spans, faults, position)
 
     def _parse_rows(self, text: bytes, spans: list[tuple[int, int]], faults: dict[int, str], consumed: int) -> Parsed:
-        """Return the records of the rows in `spans` of a text, and the bad lines."""
+        """Return the records of the rows in `spans` of a text, and all bad lines; `faults` has those outside `spans`."""
         valid_rows = b"".join(text[start:end] for start, end in spans)
         try:
             table, row_faults = _read_rows(valid_rows, self.names), dict[int, str]()
@@ -161,15 +165,15 @@ def header_names(line: bytes) -> list[str]:
 
 def _all_rows(text: bytes, names: Sequence[str]) -> pa.Table | None:
     """Return the rows of a text if each line is surely one row, else None."""
-    # to Arrow a return ends a row, and a blank line is a row of one field
-    has_returns = text.count(b"\r") != text.count(b"\r\n")
-    if has_returns or not _has_plain_quotes(text) or (len(names) == 1 and _BLANK_LINE.search(text)):
+    # Arrow ends a row at a lone carriage return, and reads a blank line as a row of one field
+    has_lone_returns = text.count(b"\r") != text.count(b"\r\n")
+    if has_lone_returns or not _has_plain_quotes(text) or (len(names) == 1 and _BLANK_LINE.search(text)):
         return None
     try:
         table = _read_rows(text, names)
     except pa.ArrowInvalid:
         return None
-    # fewer rows: a field has a newline, or Arrow has skipped a line
+    # there are fewer rows than lines if a field has a newline, or Arrow has skipped a line
     return table if table.num_rows == text.count(b"\n") else None
 
 
@@ -179,7 +183,7 @@ def _has_plain_quotes(text: bytes) -> bool:
         return True
     data = byte_array(text)
     positions = np.flatnonzero(data == ord('"'))
-    # the character before position 0 is here the last one of the text, a newline
+    # for a quote at position 0, data[-1] is the text's last character, a newline, as before any other line
     characters_before, characters_after = data[positions[::2] - 1], data[positions[1::2] + 1]
     is_begin = (characters_before == ord(",")) | (characters_before == ord("\n"))
     is_end = (characters_after == ord(",")) | (characters_after == ord("\n")) | (characters_after == ord("\r"))
@@ -194,7 +198,7 @@ def _find_bad_rows(rows: bytes, names: Sequence[str]) -> dict[int, str]:
         faults[row.number - 1] = f"the row has {row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
-    # in ASCII, since Arrow decodes a bad row for its message
+    # Arrow decodes a bad row for its message, which fails unless the row is UTF-8: replace all that is not ASCII
     _read_rows(rows.translate(_TO_ASCII), names, refuse)
     return faults
 
@@ -213,7 +217,7 @@ def _read_rows(text: bytes, names: Sequence[str], refuse: Callable[[Any], str] |
 
 
 class StoredFile(io.RawIOBase):
-    """A file of its listed size as a stream; each read of an object is one request."""
+    """A stored file as a stream of the size that was listed; each read of an object is one request."""
 
     def __init__(self, storage: InputStorage, file: InputFile) -> None:
         self._storage, self._file, self._position = storage, file, 0
@@ -279,13 +283,13 @@ class ParquetRecords(NamedTuple):
 def parquet_records(
     storage: InputStorage, file: InputFile, groups: range | None, options: ReadOptions, times: TimeReader
 ) -> Iterator[ParquetRecords]:
-    """Yield the records of the row groups of a file (None: all), in order."""
+    """Yield the records of a file's row groups `groups` in order; of all its row groups if None."""
     import pyarrow.parquet as pq
 
     with _open(storage, file) as parquet:
         columns = _record_columns(parquet.schema_arrow.names, options)
         rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
-        # a row decodes to about four times its stored bytes
+        # a row decodes to about four times its stored bytes, which are `size / rows` on average
         batch_rows = max(1024, min(_MAX_TABLE_ROWS, _TABLE_BYTES * rows // (4 * size)))
         column_names = None if columns is None else sorted({*columns.values()})
         numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
@@ -294,9 +298,8 @@ def parquet_records(
         for number in numbers:
             reader, group = parquet, parquet.metadata.row_group(number)
             if not is_local and _compressed_bytes(group, column_names) <= _MAX_GROUP_FETCH:
-                # the columns of the row group are fetched together
                 reader = pq.ParquetFile(StoredFile(storage, file), metadata=parquet.metadata, pre_buffer=True)
-            # one group at a time, since Arrow fetches all given groups at once
+            # one group per call, since Arrow fetches all row groups of a call at once
             for batch in reader.iter_batches(batch_rows, row_groups=[number], columns=column_names):
                 table, faults = _records(batch, columns, options, times)
                 yield ParquetRecords(table, first_row, faults)
@@ -314,7 +317,7 @@ def _compressed_bytes(group: Any, column_names: Sequence[str] | None) -> int:
 
 
 def _record_columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
-    """Return the columns that are parts of the records, by role; None if each row is a value."""
+    """Return the columns to read, by role (a column of the records); None if the value is a whole row, as JSON."""
     check_names(options.fields, names)
     if options.format == RECORDS:
         columns = {name: name for name in ACCEPTED_COLUMNS if name in names} | options.fields
@@ -395,10 +398,11 @@ def _as_json_objects(names: list[str], columns: list[pa.Array], count: int) -> p
 
 def _entries(column: pa.Array) -> pa.Array:
     """Return the entries of all maps, as `"key": value`; a key that is not a text is its JSON in quotes."""
-    firsts, ends = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
+    first, end = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
     keys, items = column.keys, column.items
-    if len(keys) != ends - firsts:
-        keys, items = keys.slice(firsts, ends - firsts), items.slice(firsts, ends - firsts)
+    # the arrays of a sliced column also have the entries outside of the slice
+    if len(keys) != end - first:
+        keys, items = keys.slice(first, end - first), items.slice(first, end - first)
     if not any(is_bytes(keys.type) for is_bytes in _BYTES_KINDS):
         keys = json_values(keys)
     return joined([json_texts(keys), ": ", or_else(json_values(items), "null")], len(keys))

@@ -52,7 +52,10 @@ class LineParser(Protocol):
     """Parses blocks of whole lines of one format."""
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """Return the records that begin in the first `limit` bytes. Raises InvalidRecordError for a useless file."""
+        """Return the records that begin in the first `limit` bytes of whole lines (`text`, without the last newline).
+
+        `is_last` means that no block follows. Only CSV uses `limit` and `is_last`, since a row can have several lines.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Parsed:
 
     records: pa.Table
     bad: Sequence[BadLine]
-    #: The parsed bytes, including the block's last newline; the next ones are of a row that the next block continues.
+    #: The parsed bytes; len(block) + 1, with the newline after the block, unless its last row continues in the next.
     consumed: int
     #: The positions of the records in the block; None if each line is a record.
     starts: Longs | None = None
@@ -78,7 +81,7 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class TextLines:
-    """Parses lines as values, or with `key_separator` as keys and values; a line without it is bad."""
+    """Parses lines as values, or with `key_separator` as keys and values; a line without the separator is bad."""
 
     key_separator: str | None = None
 
@@ -140,7 +143,7 @@ def without_bad_rows(rows: pa.Table, starts: Longs, faults: Mapping[int, str], c
 
 @dataclass(frozen=True, slots=True)
 class _LineGroups:
-    """The named groups of lines as bytes, and which lines match; a group that does not match is empty."""
+    """The pattern's named groups in each line, as bytes, and which lines match; a group without a match is empty."""
 
     columns: Mapping[str, pa.Array]
     matches: np.ndarray
@@ -233,10 +236,12 @@ def _node_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
 def _repeat_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     min_count, max_count, body = argument
     inside = _re2_text(body, names)
-    # RE2 may return another repetition of a group than Python
+    # RE2 and Python may return different repetitions of a repeated group
     repeats_group = "(?P<" in inside and max_count != 1
     is_unbounded = max_count is op.MAXREPEAT
-    if body.getwidth()[0] == 0 or repeats_group or max(min_count, 0 if is_unbounded else max_count) > _MAX_REPEATS:
+    largest_count = min_count if is_unbounded else max_count
+    can_be_empty = body.getwidth()[0] == 0
+    if can_be_empty or repeats_group or largest_count > _MAX_REPEATS:
         raise _UnsureError
     times = f"{{{min_count},}}" if is_unbounded else f"{{{min_count},{max_count}}}"
     return f"(?:{inside}){times}{'?' if code is op.MIN_REPEAT else ''}"
