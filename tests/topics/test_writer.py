@@ -190,9 +190,9 @@ def test_keys_go_where_an_append_sends_them(topic: Topic, writer: Writer) -> Non
         ({"partition": "0"}, "partition must be"),
         ({"headers": [("h",)]}, "a header must be"),
         ({"headers": b"h"}, "headers must be"),
-        ({"value": b"x" * 1000}, "a record must fit max.message.bytes.*limit=1000"),
-        ({"key": b"x" * 1000}, "a record must fit max.message.bytes"),
-        ({"headers": [("h", b"x" * 500), ("i", b"x" * 500)]}, "a record must fit max.message.bytes"),
+        ({"value": b"x" * 1000}, "to fit max.message.bytes.*limit=1000"),
+        ({"key": b"x" * 1000}, "to fit max.message.bytes"),
+        ({"headers": [("h", b"x" * 500), ("i", b"x" * 500)]}, "to fit max.message.bytes"),
         ({"key": None}, "a compacted topic needs a key"),
     ],
 )

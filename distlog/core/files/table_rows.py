@@ -4,8 +4,8 @@ A row of CSV is as in RFC 4180. Arrow reads a block at once if the number of row
 not, a regular expression finds the valid rows first. After a quoted field without a valid end, the next line begins a
 row, so that a stray quote costs only its line.
 
-In the JSON of a row, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they are
-UTF-8, else {"base64": "..."}. NaN and infinities, which JSON lacks, are texts.
+In the JSON of a row, times have all digits of their unit, and a Z if the column has a zone. Bytes are text if they
+are UTF-8, else {"base64": "..."}. NaN and infinities, which JSON lacks, are texts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class CsvRows:
         return self._parse_rows(text, spans, faults, position)
 
     def _parse_rows(self, text: bytes, spans: list[tuple[int, int]], faults: dict[int, str], consumed: int) -> Parsed:
-        """Return the records of the rows in `spans` of a text, and all bad lines; `faults` has those outside `spans`."""
+        """Return the records of the rows in `spans`, and all bad lines; `faults` has the ones outside of `spans`."""
         valid_rows = b"".join(text[start:end] for start, end in spans)
         try:
             table, row_faults = _read_rows(valid_rows, self.names), dict[int, str]()

@@ -54,7 +54,7 @@ class LineParser(Protocol):
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         """Return the records that begin in the first `limit` bytes of whole lines (`text`, without the last newline).
 
-        `is_last` means that no block follows. Only CSV uses `limit` and `is_last`, since a row can have several lines.
+        No block follows if `is_last`. Only CSV, whose rows can have several lines, uses `limit` and `is_last`.
         """
 
 

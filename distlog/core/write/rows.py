@@ -43,6 +43,7 @@ def timestamps_of(
             pc.and_(pc.less(column, earliest_ms), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, latest_ms)
         )
         row = pc.index(is_bad, True).as_py()
+        # no row is bad if the only low times are NO_TIMESTAMP
         if row >= 0:
             timestamp, limits = column[row].as_py(), {"earliest": earliest_ms, "latest": latest_ms}
             raise InvalidRecordError(_timestamp_fault(timestamp), row=first_row + row, timestamp=timestamp, **limits)
@@ -111,8 +112,8 @@ def _timestamp_fault(timestamp: int) -> str:
     if timestamp < NO_TIMESTAMP:
         return "a timestamp is in milliseconds since 1970, and cannot be before 1970; -1 means none"
     return (
-        "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms of now: "
-        "give milliseconds, or set these limits higher"
+        "a timestamp must be -1, or at most message.timestamp.before.max.ms before now and "
+        "message.timestamp.after.max.ms after now: give milliseconds, or set these limits higher"
     )
 
 
@@ -180,7 +181,7 @@ def batch_of_fields(flat_fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.
     times = numbers_of(column_of(flat_fields[FIELDS_PER_RECORD - 1 :: FIELDS_PER_RECORD], pa.int64()))
     times_ms = integers(times // per_ms)
     if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
-        # a time after `now_ms` becomes null, which `normalize` replaces by its own now
+        # `now_ms` is earlier if the clock went back: a later time becomes null, which `normalize` replaces by its now
         times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), pa.nulls(1, pa.int64())[0], times_ms)
     arrays["timestamp"] = pc.coalesce(arrays["timestamp"], times_ms) if "timestamp" in arrays else times_ms
     return pa.RecordBatch.from_pydict(arrays)
@@ -313,12 +314,12 @@ _CONVERTIBLE: Mapping[str, frozenset[type]] = {
 ACCEPTED_COLUMNS = ("partition", "timestamp", "key", "value", "headers")
 #: Columns of a scan that an append sets, so that a scan's result can be appended.
 IGNORED_COLUMNS = ("offset", "timestamp_type", "timestampType", "topic")
-#: The bytes that are split and encoded at once. They fit into the processor's caches, and bound memory.
+#: The bytes of a batch that is split and encoded at once: it fits into the processor's caches, and bounds memory.
 SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
 _BYTES_KINDS = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
 _USUAL_KINDS = (*_BYTES_KINDS, pa.types.is_fixed_size_binary, pa.types.is_primitive, pa.types.is_null)
-#: Types whose values have different sizes. A dictionary array has each value once, the records have it in every row.
+#: Types whose values have different sizes. A dictionary array stores each value once, but each record gets its own.
 _VARIABLE_SIZE_KINDS = (*_BYTES_KINDS, pa.types.is_string_view)
 _KEY_NEEDED = "a compacted topic needs a key in every record: give one, or set cleanup.policy=delete"
 
@@ -353,7 +354,7 @@ def row_count(data: Appendable) -> int | None:
 
 
 def _check_memory(batch: pa.RecordBatch) -> None:
-    """Raise InvalidRecordError for an array whose offsets exceed its memory. The encoder checks usual types."""
+    """Raise InvalidRecordError for an array whose offsets exceed its memory. The encoder checks _USUAL_KINDS."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
         try:
@@ -397,7 +398,7 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
 
 
 def _table_of_pandas(frame: Any) -> pa.Table:
-    # levels from `groupby("key")` or an index of times; any other index only numbers the rows
+    # `groupby("key")`, or an index of times, makes columns levels of the index; any other index only numbers the rows
     levels = [name for name in frame.index.names if name in ACCEPTED_COLUMNS and name not in frame.columns]
     frame = frame.reset_index(levels) if levels else frame
     try:
@@ -448,9 +449,9 @@ def normalize(
 
 
 def max_record_bytes(config: TopicConfig, codec: str) -> int:
-    """Return the largest record, before compression, that fits a batch, as a Kafka producer computes it."""
+    """Return the uncompressed bytes of the largest record that fits a batch, as a Kafka producer computes them."""
     max_bytes = largest_batch(config) - HEADER_SIZE
-    # data that does not compress grows a little
+    # a codec makes incompressible data a little larger
     return max_bytes if codec == "none" else max_bytes - (max_bytes >> 10) - 64
 
 
@@ -460,8 +461,9 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
         raise InvalidRecordError(_KEY_NEEDED)
     max_bytes = max_record_bytes(config, codec)
     if size > max_bytes:
-        text, limit = "a record must fit max.message.bytes and segment.bytes: make it smaller", largest_batch(config)
-        raise InvalidRecordError(text, size=size, room=max_bytes, limit=limit)
+        text = f"a record must have at most {max_bytes} bytes to fit max.message.bytes and segment.bytes"
+        limit = largest_batch(config)
+        raise InvalidRecordError(f"{text}: make it smaller, or raise the lower setting", size=size, limit=limit)
     check_timestamp(row.timestamp, config, now_ms)
 
 
@@ -530,6 +532,7 @@ def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
     """Return the row numbers, grouped by partition and in order within each, and the number of rows per partition."""
     order = np.empty(len(partitions), np.int64)
     counts = np.zeros(count, np.int64)
+    # callers have checked the partitions; the kernel checks again, since a bad one would write outside of `counts`
     if group_rows(partitions, order, counts, np.empty(count, np.int64)) >= 0:
         raise ValueError(f"a partition is not between 0 and {count - 1}")
     return order, counts
@@ -555,13 +558,13 @@ class Partitioner:
     """Splits batches of records by partition, as Kafka's `BuiltInPartitioner`.
 
     A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`. Records without a key go to one
-    partition until it has got `run_bytes` bytes, then to the next partition; the first is `first`. A run continues
-    from batch to batch.
+    partition, at first to `first`, until it has got `run_bytes` bytes of keys and values, then to the next partition.
+    Such a run continues from batch to batch.
     """
 
     def __init__(self, partitions: int, first: int, run_bytes: int = STICKY_BYTES) -> None:
         self._partitions, self._run_bytes = partitions, run_bytes
-        # the partition of the current run, and its bytes so far
+        # the partition of the current run, and the run's bytes so far
         self._sticky = first % partitions, 0
 
     def group(self, records: pa.RecordBatch, first_row: int = 0) -> tuple[Longs, Longs]:
