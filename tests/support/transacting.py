@@ -14,7 +14,7 @@ from distlog.core.kafka.transactions import marker
 from distlog.core.segments.chunks import IsolationLevel
 from distlog.core.topic import Topic
 from distlog.core.write.append import AppendResult
-from distlog.core.write.engine import runs
+from distlog.core.write.engine import segment_runs
 from distlog.core.write.producer import TransactionSender, producer_sender
 from distlog.core.write.writer import engine_of
 
@@ -49,7 +49,7 @@ class Sender:
         )
         config = self.process.snapshots.refresh().config
         log = self.process[partition]
-        for _ in log.append_runs(runs(encoded, config, now_ms, in_transaction=self._is_open), lambda _: None):
+        for _ in log.append_runs(segment_runs(encoded, config, now_ms, in_transaction=self._is_open), lambda _: None):
             pass
         self._sequences[partition] = self._sequences.get(partition, 0) + count
         return self

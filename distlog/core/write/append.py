@@ -1,4 +1,8 @@
-"""Appends in bulk: an Appender writes rows as segments, and one commit adds all segments."""
+"""Appends in bulk: an Appender writes rows as segments, and one commit adds all segments.
+
+A bundle is one file with small segments of several partitions. A stem is the name of a segment's files, without their
+endings.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +59,11 @@ _SHOWN_PARTITIONS = 4
 _UPLOAD_THREADS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
-#: Rows of at least this number of partitions, with at most this number of bytes per partition on average, may be
-#: written as one bundle, without a writer for each partition, which needs 90 kB.
+#: Rows for at least this number of partitions, with at most this number of bytes per partition on average, may be
+#: written as one bundle, without a SegmentWriter for each partition, which needs 90 kB.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
-#: The bytes of rows that are gathered to find out whether they fit a bundle are in proportion to the partitions,
-#: between these limits.
+#: The limits of the bytes that are gathered to find out whether rows fit a bundle: within them, SMALL_PART_BYTES for
+#: each partition of the topic.
 MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
 #: The fewest bytes that a writer gathers before it writes: they can be written past the page cache.
 MIN_GATHER_BYTES = 256 << 10
@@ -152,13 +156,14 @@ class Appender:
         return bar.rows
 
     def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
+        """Yield calls that write rows and return their number."""
         rows = 0
         if self._small_parts is not None:
             gathered, self._small_parts = self._small_parts, None
             parts = list(rows_by_partition(gathered.order, gathered.counts))
             self._open_queues(parts)
-            # 0: the append that gathered these rows has counted them
-            yield partial(_write, self._queue(gathered.source, parts), 0)
+            # 0 rows, since the append that gathered these rows has counted them
+            yield partial(_write, self._put_in_queues(gathered.source, parts), 0)
         elif not self._queues and partition is None and self._partition_count >= MANY_PARTITIONS:
             self._small_parts, slices = self._gather_small_parts(slices)
             if self._small_parts is not None:
@@ -179,7 +184,7 @@ class Appender:
     def _gather_small_parts(
         self, slices: Iterator[pa.RecordBatch]
     ) -> tuple[_SmallParts | None, Iterator[pa.RecordBatch]]:
-        """Return all rows if they fit one bundle of many small partitions, or None; and the slices that remain."""
+        """Return all rows if they fit one bundle of many small partitions, or None; and the slices to write now."""
         gathered, size = list[pa.RecordBatch](), 0
         max_bytes = max(MIN_BUNDLE_CHECK_BYTES, min(SMALL_PART_BYTES * self._partition_count, MAX_BUNDLE_CHECK_BYTES))
         for batch in slices:
@@ -188,11 +193,13 @@ class Appender:
             if size > max_bytes:
                 return None, chain(gathered, slices)
         # a copy, since the rows are partitioned again if they do not fit
-        rows, record_bytes, normalized, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
+        partitioner = copy.copy(self._partitioner)
+        normalized = list[pa.RecordBatch]()
+        rows, record_bytes = 0, 0
         for batch in gathered:
             normalized.append(normalize(batch, self.config, self._clock(), rows, self._unit))
             rows += batch.num_rows
-            # a dictionary's values are repeated here, so the records may be far larger than the input
+            # records repeat the values of a dictionary array, so they may be far larger than the input
             record_bytes += normalized[-1].nbytes
             if record_bytes > SMALL_PART_BYTES * self._partition_count:
                 return None, iter(gathered)
@@ -211,9 +218,9 @@ class Appender:
         return None, iter(gathered)
 
     def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
-        return partial(_write, self._queue(source, parts), sum(len(rows) for _, rows in parts))
+        return partial(_write, self._put_in_queues(source, parts), sum(len(rows) for _, rows in parts))
 
-    def _queue(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> list[Callable[[], None]]:
+    def _put_in_queues(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> list[Callable[[], None]]:
         return [self._queues[partition].put(source, rows) for partition, rows in parts]
 
     def _open_queues(self, parts: Sequence[tuple[int, Longs]]) -> None:
@@ -246,7 +253,7 @@ class Appender:
         closers = WorkerThreads(_UPLOAD_THREADS if uploads else self._workers - 1, "distlog-close")
         tasks = [Task(queue.close) for queue in queues]
         try:
-            # during uploads, queues that upload nothing are closed by this thread, in `wait`
+            # while other queues upload, this thread closes the queues that upload nothing, in `wait` below
             for queue, task in zip(queues, tasks, strict=True):
                 if queue.is_uploading or not uploads:
                     closers.put(task.run)
@@ -255,7 +262,7 @@ class Appender:
             return [self._bundles.with_positions(segment) for segment in segments]
         except BaseException:
             for queue, task in zip(queues, tasks, strict=True):
-                # a callback, since a wait for the closing thread could be interrupted: then the queue would stay open
+                # `abort` runs once the task has ended; waiting here could be interrupted, and leave the queue open
                 task.cancel(queue.abort)
             raise
         finally:
@@ -483,7 +490,11 @@ def commit_append(
     write_id: str | None = None,
     checked_config: TopicConfig | None = None,
 ) -> tuple[AppendResult, Snapshot]:
-    """Add `segments`, checked by `checked_config`, at the log ends in one commit; a repeated batch is a replay."""
+    """Add `segments` at the log ends in one commit, or return the first result of a repeated (app_id, batch_id).
+
+    `checked_config` is the config by which the records were checked. With `in_order` the app's batch ids only grow:
+    a lower id is a repeated one. CommitRace explains `read_version` and `write_id`.
+    """
     _check_batch_id(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
         segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
@@ -502,6 +513,7 @@ def commit_append(
                 return first_result, head
             sealed = seals.seal(head, set(_column(segments, "partition").tolist()))
             if sealed is None:
+                # now the partitions are locked, and the race continues from the head after that
                 continue
             if checked_config is not None:
                 check_not_newly_compacted(sealed.config, checked_config)
@@ -543,7 +555,9 @@ def _column(segments: Sequence[SegmentInfo], name: str) -> Longs:
 def check_not_newly_compacted(config: TopicConfig, checked_config: TopicConfig) -> None:
     """Raise CommitConflictError if the topic has become compacted, since the records were not checked for keys."""
     if "compact" in config.cleanup_policy and "compact" not in checked_config.cleanup_policy:
-        text = "nothing was committed: the topic has become compacted, so each record needs a key; write again"
+        text = (
+            "nothing was appended: the topic has become compacted, so each record needs a key; append again with keys"
+        )
         raise CommitConflictError(text)
 
 
@@ -590,6 +604,7 @@ def checked_batch_id(app_id: str | None, batch_id: BatchId | None) -> BatchId | 
 def _check_batch_id(app_id: str | None, batch_id: BatchId | None) -> None:
     if app_id is None and batch_id is None:
         return
+    # called only for their errors
     try:
         fields.NAME(app_id).encode()
         str(fields.batch_id(batch_id)).encode()

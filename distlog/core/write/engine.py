@@ -101,13 +101,13 @@ class Engine(ABC):
 
 
 class Fence(Protocol):
-    """A check at the head before an append: of the producer's or the leader's epoch."""
+    """A check of the producer's or the leader's epoch before an append, at the head: the newest snapshot."""
 
     def check(self, head: Snapshot, partitions: Collection[int]) -> None:
         """Raise an error if `head` has a newer producer or leader than the one that appends."""
 
 
-#: About the largest overhead, in bytes, of a batch with few records.
+#: About the most bytes of batches with few records in addition to their keys, values and headers.
 _OVERHEAD_BYTES = 1 << 12
 
 
@@ -129,6 +129,7 @@ class PartitionBatches:
 
     def encode(self) -> EncodedBatches:
         """Encode the batches, which takes most of the time of an append."""
+        # an estimate, so that the encoder seldom has to grow
         room = self.record_bytes + 8 * len(self.rows) + _OVERHEAD_BYTES
         encoder = RecordEncoder(self.form, gather_bytes=sys.maxsize, room=room)
         # without a limit of `gather_bytes`, one step encodes all rows
@@ -145,7 +146,7 @@ _SHARED_BYTES = 1 << 20
 def encode_in_threads(encodings: Iterable[Callable[[], Item]], parts: Sequence[PartitionBatches]) -> Iterator[Item]:
     """Yield the results of the `encodings` of `parts`, in order. Several threads encode if the parts are large."""
     workers = cores() if sum(part.record_bytes for part in parts) >= _SHARED_BYTES else 1
-    return in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True)
+    return in_order(encodings, buffered=2 * workers if workers > 1 else 0, workers=workers, joined=True)
 
 
 class Appends(NamedTuple):
@@ -187,7 +188,7 @@ class DirectEngine(Engine):
     def reset_in_child(self) -> None:
         """Become usable in a forked child, without the parent's unflushed records."""
         self._lock = threading.RLock()
-        # by partition and stem of the segment: the last records that were acknowledged without a sync
+        # the last records that were acknowledged without a sync, by partition and stem (the segment's file name)
         self._unflushed: dict[tuple[int, str], Appended] = {}
         self._timer: threading.Timer | None = None
         self._lost_records_error: DistlogError | None = None
@@ -229,7 +230,7 @@ class DirectEngine(Engine):
                     append.append(logs[append.partition], self._lock_timeout_s)
                 in_parallel(lambda append: append.flush(logs[append.partition], self._lock_timeout_s), appends)
         finally:
-            # also after an interrupt, when some records may have been acknowledged
+            # in `finally`, since an interrupt may come after some records were acknowledged
             self._track_unflushed(appends)
         self._sync_sealed(appends)
 
@@ -253,7 +254,8 @@ class DirectEngine(Engine):
             for appended in append.acknowledged:
                 segment = append.partition, appended.stem
                 if appended.flush_due:
-                    self._unflushed.pop(segment, None)  # `flush` has synced these records, and all before
+                    # `_PartAppend.flush` has synced these records, and all before them
+                    self._unflushed.pop(segment, None)
                 else:
                     self._unflushed[segment] = appended
         self._schedule_sync()
@@ -263,7 +265,8 @@ class DirectEngine(Engine):
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
-                self._sync_one(partition, stem, 0)  # if the lock is held, a later sync tries again
+                # without waiting: if the lock is held, a later sync tries again
+                self._sync_one(partition, stem, timeout_s=0)
 
     @property
     def is_flushed(self) -> bool:  # type: ignore[override]
@@ -293,7 +296,7 @@ class DirectEngine(Engine):
             self._lost_records_error = self._lost_records_error or error
         except DistlogError as error:
             return error
-        # only here: after an interrupt or another error, the next flush syncs the records
+        # not after an interrupt or another error: the next flush syncs the records
         self._unflushed.pop((partition, stem), None)
         return None
 
@@ -315,7 +318,7 @@ class DirectEngine(Engine):
                 self._schedule_sync()
 
     def close(self) -> None:
-        """Flush, write checkpoints, and close the files. So the next open reads no log, even after a reboot."""
+        """Flush, write checkpoints, and close the files. With a checkpoint, the next open need not read the log."""
         with self._lock:
             try:
                 self.flush()
@@ -334,7 +337,7 @@ class DirectEngine(Engine):
 
 
 def _close_own_logs(logs: OpenLogs[int], process: int) -> None:
-    # a forked child must not wait for the locks of its parent
+    # not in a forked child, which must not wait for the locks of its parent
     if process == os.getpid():
         logs.close_flushed()
 
@@ -353,6 +356,7 @@ class _PartAppend:
         self._appended: list[Appended] = []
         self._acknowledged_count = 0
         self._error: BaseException | None = None
+        # True after an error that leaves open whether the batches after `_appended` are in the log
         self._are_missing_in_doubt = False
 
     def encode(self) -> _PartAppend:
@@ -369,8 +373,8 @@ class _PartAppend:
             return
         try:
             part = self.part
-            all_runs = runs(batches, part.config, part.now_ms, in_transaction=part.form.transactional)
-            missing_runs = islice(all_runs, len(self._appended), None)
+            runs = segment_runs(batches, part.config, part.now_ms, in_transaction=part.form.transactional)
+            missing_runs = islice(runs, len(self._appended), None)
             # close the generator at once, since it holds the partition's lock
             with closing(log.append_runs(missing_runs, self._fence, timeout_s=timeout_s)) as appends:
                 for appended in appends:
@@ -402,6 +406,7 @@ class _PartAppend:
         return self.part.has_producer and isinstance(self._error, _RETRIABLE) and not self._are_missing_in_doubt
 
     def reset(self) -> None:
+        """Prepare a retry, which appends lost records again."""
         if isinstance(self._error, LostRecordsError):
             del self._appended[self._acknowledged_count :]
         self._error = None
@@ -424,10 +429,10 @@ class _PartAppend:
         return [Failure(self.partition, count, self._error, in_doubt) for count, in_doubt in counts if count]
 
 
-def runs(
+def segment_runs(
     batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
 ) -> Iterator[BatchRun]:
-    """Cut `batches` where a segment must end because of its size, time or index. Usually one run has all batches."""
+    """Cut `batches` into runs that each fit an empty segment by size, time and index; usually one run has all."""
     data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
     first = 0
     while first < len(rows):
@@ -440,6 +445,7 @@ def runs(
         yield BatchRun(
             data[start : start + int(run["size"].sum())],
             run,
+            # negative: the batch has no timestamps
             np.where(offsets_of_max < 0, offsets_of_max, offsets_of_max - base_offset),
             batches.min_timestamps[first:end],
             in_transaction,
@@ -488,6 +494,7 @@ class CommitEngine(Engine):
         try:
             known_batches = {partition: check.check(partition, new) for partition, new in batches.items()}
         except ProducerFencedError:
+            # the fence's own error, if it raises one, explains more
             if fence is not None:
                 fence.check(snapshot, batches)
             raise
@@ -521,7 +528,10 @@ def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
 def commit_batches(
     checked: ProducerCheck, parts: Parts, checked_config: TopicConfig, fence: Callable[[Snapshot], None] | None = None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the `checked` batches of `parts`, all or none. ConcurrentAppendError if they no longer come next."""
+    """Commit the batches of `parts`, which passed `checked`, all or none.
+
+    Raises ConcurrentAppendError if a batch no longer passes, after commits of other processes.
+    """
     handle, snapshot = checked.handle, checked.snapshot
     producer_partitions = [
         partition for partition, batches in parts.items() if any(batch.has_producer for batch in batches)
@@ -542,6 +552,7 @@ def commit_batches(
         for head in race:
             sealed = seals.seal(head, parts)
             if sealed is None:
+                # now the partitions are locked, and the race continues from the head after that
                 continue
             check_not_newly_compacted(sealed.config, checked_config)
             if fence is not None:
@@ -586,7 +597,7 @@ def _with_producers(
     return segments, [ProducerBatches(named_batches)] if named_batches else []
 
 
-#: If no commit names a partition's producers, as after active segments, they are read from segments up to this age.
+#: If no commit names a partition's producers, as when they append directly, segments up to this age show them.
 PRODUCER_SEARCH_AGE_MS = 15 * 60_000
 
 
@@ -598,6 +609,7 @@ class KnownProducers(NamedTuple):
 
 
 def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int = 0) -> KnownProducers:
+    """Return the producers at a snapshot with this `passed_ms`, the clock by which producers expire."""
     if state.producers or not len(state.segments):
         return KnownProducers(state.producers, ())
     # no commit has named a producer yet: read the young segments, and all from the first open transaction on
@@ -609,7 +621,7 @@ def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int =
     for segment in state.segments[first:]:
         for chunk in whole_log(handle.reader, segment) if segment.may_have_producers else ():
             for batch in producer_batches(chunk.data, chunk.batches, segment.shift):
-                # without an earlier batch, a marker gives no sequence number of its producer
+                # a marker (the end of a transaction) has no sequence number: it counts only after its producer's batch
                 if not batch.is_marker or batch.producer_id in producers_with_batches:
                     producers_with_batches.add(batch.producer_id)
                     batches.append(batch)
@@ -623,14 +635,17 @@ def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[
 
 
 class ProducerCheck:
-    """Checks batches against the producers of `snapshot`; `first_of(partition)` may refuse a first batch."""
+    """Checks batches against the producers of `snapshot`.
+
+    `first_of(partition)` returns the check of a batch whose producer is unknown; by default any such batch passes.
+    """
 
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, first_of: Callable[[int], FirstBatch] = lambda _: any_first
     ) -> None:
         self.handle, self.snapshot, self._first_of = handle, snapshot, first_of
         self._producers = dict[int, KnownProducers]()
-        # by partition: the producers' states after the checked batches, and their end offset
+        # by partition: the producers' states after the batches checked so far, and the end offset of these batches
         self._states = dict[int, tuple[ProducerStates, int]]()
 
     def after(self, head: Snapshot, parts: Parts) -> ProducerCheck:
@@ -656,7 +671,7 @@ class ProducerCheck:
         return self._producers[partition]
 
     def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
-        """Check the next batches. If the log has them already, returns the last of the log's batches."""
+        """Check the next batches. If they are a retry, return the log's batch that the last one repeats."""
         if not any(batch.has_producer for batch in batches):
             return None
         table = self.producers_of(partition).table
@@ -676,7 +691,7 @@ class ProducerCheck:
                 end += batch.offset_count
             self._states[partition] = states, end
         else:
-            # the commit of the duplicate is visible, but may not be durable yet
+            # the commit that the batches repeat is visible, but may not be durable yet
             self.handle.storage.sync(paths.COMMITS_DIR)
         return duplicate
 
@@ -687,7 +702,7 @@ class ProducerCheck:
 
 
 class ConcurrentAppendError(Exception):
-    """The batches cannot be committed as they are: another process has committed concurrently."""
+    """The batches must be checked and written again: another process has committed concurrently."""
 
 
 def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBatch]) -> None:

@@ -89,9 +89,10 @@ class Producer(Writer):
         try:
             result = sender.commit()
         except CommitStateUnknownError:
+            # `commit` may be called again
             raise
         except BaseException as error:
-            # a second commit would leave out the records that were lost
+            # `commit` must not be called again, since it would leave out the records that were lost
             self._fail(error)
             raise
         self._is_transaction_open, self.result = False, result
@@ -114,7 +115,7 @@ class Producer(Writer):
             # buffered records are not sent
             self._fail(_AbortedError("the transaction was aborted"))
         self._drain()
-        # `_error` stays set until the end: a commit would lack the dropped records
+        # until the abort has succeeded `_error` stays set, so that `commit` raises: it would lack the dropped records
         try:
             sender.abort()
         except CommittedError:
@@ -164,7 +165,10 @@ _MAX_ID_CHARACTERS = 249
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer's numbers in batches and commits. Without a `transactional_id`, no other producer can fence it."""
+    """A producer's numbers in batches and commits, and the Fence of its appends.
+
+    Without a `transactional_id`, no other producer can fence it.
+    """
 
     transactional_id: str | None
     generation: int
@@ -211,7 +215,7 @@ def _newest_generation(snapshot: Snapshot, app_id: str) -> int | None:
 
 
 class CommittedError(CommitConflictError):
-    """The transaction cannot be aborted: its commit succeeded, although it returned an error."""
+    """The transaction cannot be aborted: its commit succeeded, although `commit` raised an error."""
 
 
 class ProducerSender(RecordSender):
@@ -258,7 +262,7 @@ class ProducerSender(RecordSender):
 
 
 class TransactionSender(ProducerSender):
-    """Sends a producer's buffers; in a transaction as segments, which one commit adds at its end."""
+    """Sends a producer's buffers. In a transaction it writes them as segments, which one commit adds at the end."""
 
     _appender: Appender | None = None
     _read_version = _transaction_count = 0
@@ -292,7 +296,8 @@ class TransactionSender(ProducerSender):
 
     def abort(self) -> None:
         """Drop all records that were sent. Raises CommittedError if a commit has succeeded."""
-        # if the outcome of `commit` is unknown: after an empty commit with the same number, it can no longer succeed
+        # segments mean that the outcome of `commit` is unknown. After an empty commit with the transaction's number,
+        # that commit can no longer succeed. If it has succeeded, the empty commit is a replay.
         if self._segments and self._commit_once([]).replayed:
             self._appender = None
             raise CommittedError("the transaction is committed, so it cannot be aborted: send no record again")
@@ -316,7 +321,7 @@ class TransactionSender(ProducerSender):
                     self.handle,
                     self.current.snapshot,
                     segments,
-                    # None without files: vacuum can have deleted none
+                    # without segments there are no files that vacuum could have deleted
                     read_version=self._read_version if segments else None,
                     app_id=identity.app_id,
                     batch_id=(identity.generation << _TRANSACTION_BITS) + self._transaction_count,
@@ -329,6 +334,7 @@ class TransactionSender(ProducerSender):
                     raise
         self.current.advance(snapshot)
         if result.replayed and result.version is None:
+            # a later batch id of this producer's application is committed, and the result of this one is unknown
             identity.check(snapshot)
             raise ProducerFencedError("the topic no longer has the transaction's outcome: create a new producer")
         return result

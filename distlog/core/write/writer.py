@@ -61,7 +61,7 @@ class Writer:
     not committed, the number of records whose commit is in doubt, and the partitions of both.
 
     `on_delivery` runs in the background, once per buffer and partition, and its errors are logged. It may call
-    `append`; `flush` and `close` raise in it, since they wait for it. The next buffer waits, too.
+    `append`. In it, `flush` and `close` raise, since they would wait for it. The next buffer waits until it returns.
 
     A `with` block closes the writer, which sends its records, even if the block raises, as Kafka's producer does. At
     exit an unclosed writer sends its records and warns (ResourceWarning). In a forked child the writer is empty.
@@ -86,7 +86,8 @@ class Writer:
         self._current, self._unit = sender.current, check_unit(timestamp_unit)
         codec_of(self._current.snapshot.config, sender.compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
-            raise InvalidConfigError("linger_ms must be at least 0, and buffer_bytes at least 1")
+            text = "linger_ms must be at least 0, and buffer_bytes at least 1"
+            raise InvalidConfigError(text, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
         self._handle, self._sender, self._on_delivery = sender.handle, sender, on_delivery
         self._now, self._per_ms = fastest(self._handle.clock)
         self._closed = self._is_close_done = False
@@ -117,8 +118,8 @@ class Writer:
     ) -> None:
         """Append one record.
 
-        A record must fit `max.message.bytes` uncompressed, in a compressed topic too. The commit checks the topic's
-        rules again: after a change of the config, or with a record that has become too old, it fails.
+        A record must fit `max.message.bytes` uncompressed, in a compressed topic too. When records are sent, the
+        topic's rules are checked again: the send fails if the config has changed, or a record has become too old.
 
         Args:
             value: Bytes or text; None is a tombstone (a delete marker of compaction).
@@ -153,7 +154,7 @@ class Writer:
             size = row.max_bytes
             accumulator.put((*row, now()))
         accumulator.bytes = total = accumulator.bytes + size
-        if total >= accumulator.limit:
+        if total >= accumulator.schedule_from_bytes:
             self._schedule()
 
     def _checked_row(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
@@ -168,7 +169,10 @@ class Writer:
         return row
 
     def _load_rules(self) -> None:
-        """Load the rules that a record must fit; raises the error of a writer that failed or was closed."""
+        """Load the rules that a record must fit; raises the error of a writer that failed or was closed.
+
+        A failure and `close` discard the rules, so that the next `append` comes here.
+        """
         self._check_open()
         snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._sender.compression)
@@ -177,6 +181,7 @@ class Writer:
         self._rules_snapshot = snapshot
 
     def _schedule(self) -> None:
+        # `_unclosed` keeps the writer alive until its records are sent
         self._accumulator.schedule(lambda: _unclosed.add(self))
         if self._closed:  # by another thread, which may have drained the buffer before this record
             self._drain()
@@ -232,6 +237,7 @@ class Writer:
             raise self._error.with_traceback(self._traceback)
 
     def _send(self, fields: list[Any]) -> None:
+        """Send a buffer: the fields of all its records, FIELDS_PER_RECORD each."""
         deliveries = self._send_records(fields) if self._error is None else self._fail_records(fields, self._error)
         if self._on_delivery is not None:
             deliver(deliveries, self._on_delivery)
@@ -248,9 +254,9 @@ class Writer:
             return deliveries
         first_error = outcome.failures[0].error
         self._fail(first_error)
-        for partition, count, failure, in_doubt in outcome.failures:
+        for partition, count, error, in_doubt in outcome.failures:
             self._count_in_error(first_error, Counter({partition: count}), in_doubt=in_doubt)
-            deliveries += failed_deliveries({partition: count}, failure)
+            deliveries += failed_deliveries({partition: count}, error)
         return deliveries + self._fail_buffered_records(first_error)
 
     def _fail(self, error: BaseException) -> None:
@@ -268,7 +274,7 @@ class Writer:
             error.add_note(" ".join(f"{name}={value}" for name, value in details.items()))
 
     def _fail_buffered_records(self, error: BaseException) -> list[Delivery]:
-        """Fail the buffered records, which must not be committed without the failed records before them."""
+        """Fail the buffered records, since the records before them failed, and no record may be left out."""
         fields = self._accumulator.remove_all()
         return self._fail_records(fields, error) if fields else []
 
@@ -293,7 +299,7 @@ class Writer:
                 self._sender.engine.flush()
                 return None
             except Exception as failure:
-                # not raised: the other writers still have to commit
+                # not raised, since the other writers of the process must commit too
                 error = failure
         _unclosed.discard(self)
         return error
@@ -346,8 +352,9 @@ class Accumulator:
     thread that appends or waits may be interrupted anywhere. If no thread can be started, the caller sends.
 
     A lock for each record would add half to its cost. So the writer calls `put` with FIELDS_PER_RECORD values, in one
-    step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `limit`, which is 0 while
-    the buffer is empty. A race for `bytes` can only make one buffer a little larger or smaller.
+    step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `schedule_from_bytes`: 0
+    while the buffer is empty, then the size of a full buffer. A race for `bytes` can only make one buffer a little
+    larger or smaller.
     """
 
     def __init__(
@@ -361,13 +368,13 @@ class Accumulator:
     def reset(self) -> None:
         # the same list, since an append that the fork interrupted refers to it
         self.fields.clear()
-        self.bytes = self.limit = 0
+        self.bytes = self.schedule_from_bytes = 0
         # acquired and released in one step, unlike its condition, so an interrupt cannot leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._buffer_in_flight: list[Any] | None = None
-        # the number of buffers whose sending has started, and the number of the last one to send without lingering
-        self._buffers_started = self._drain_until = 0
+        # the number of buffers whose sending has started, and the number of the last buffer that must not linger
+        self._buffers_started = self._last_drained_buffer = 0
         self._linger_end_s = 0.0
         self._thread: threading.Thread | None = None
 
@@ -378,18 +385,18 @@ class Accumulator:
     def schedule(self, on_begin: Callable[[], None]) -> None:
         """Schedule the buffer, and wait while both buffers are full. Calls `on_begin` if the buffer was empty."""
         with self._lock:
-            if self.fields and self.limit == 0:
+            if self.fields and self.schedule_from_bytes == 0:
                 on_begin()
                 self._linger_end_s = time.monotonic() + self._linger_s
                 if self._ensure_thread():  # else the next record must call `schedule`, too
-                    self.limit = self._buffer_bytes
+                    self.schedule_from_bytes = self._buffer_bytes
         self._wait_while(self._is_full)
 
     def drain(self) -> None:
         """Send all records so far, and wait until they are sent. Not for the sending thread."""
         with self._lock:
             last_buffer = self._buffers_started + bool(self.fields)
-            self._drain_until = max(self._drain_until, last_buffer)
+            self._last_drained_buffer = max(self._last_drained_buffer, last_buffer)
         self._wait_while(lambda: self._buffers_sent < last_buffer)
 
     def report_if_empty(self) -> None:
@@ -399,8 +406,8 @@ class Accumulator:
 
     def remove_all(self) -> list[Any]:
         with self._lock:
-            # the limit first, so that a concurrent record calls `schedule`
-            self.limit = self.bytes = 0
+            # `schedule_from_bytes` first, so that a concurrent record calls `schedule`
+            self.schedule_from_bytes = self.bytes = 0
             count = len(self.fields)
             fields = self.fields[:count]
             del self.fields[:count]
@@ -425,7 +432,7 @@ class Accumulator:
     def _must_send_here(self, must_wait: Callable[[], bool]) -> bool:
         """Wait while `must_wait` for the sending thread, and return False; True if it cannot be started."""
         with self._lock:
-            # not in the loop, or waiting threads would wake each other forever
+            # wake the sending thread, which may linger; in the loop, waiting threads would wake each other forever
             self._changed.notify_all()
             while self.fields or self._buffer_in_flight is not None:
                 if not self._ensure_thread():
@@ -470,12 +477,12 @@ class Accumulator:
         with self._lock:
             while self.is_sender and self._buffer_in_flight is None:
                 if not self.fields:
-                    # to start a thread for each record would take a tenth of an append
+                    # stay a little longer: to start a thread for each record would take a tenth of an append
                     if lingers and self._changed.wait(_IDLE_S):
                         continue
                     self._thread = None
                     return None
-                may_linger = lingers and self._drain_until <= self._buffers_started
+                may_linger = lingers and self._last_drained_buffer <= self._buffers_started
                 wait_s = self._linger_end_s - time.monotonic() if may_linger else 0
                 if wait_s > 0 and not self._is_full():
                     self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
@@ -534,7 +541,7 @@ atexit.register(_unclosed.commit_and_warn)
 
 
 class RecordSender:
-    """Sends buffers of records to the `engine` of one topic, by partition; `fence` may refuse a buffer."""
+    """Sends buffers of records by partition to the `engine`, which appends to one topic unless `fence` raises."""
 
     def __init__(
         self,
@@ -547,7 +554,7 @@ class RecordSender:
     ) -> None:
         self.handle, self.current, self.engine, self.compression = handle, current, engine, compression
         self._fence = fence
-        # for this number of partitions
+        # the partitioner, and the number of partitions that it was made for; 0 until the first records
         self._partitioner, self._partitioned_count = Partitioner(1, 0), 0
 
     def send(self, records: pa.RecordBatch) -> Appends:
