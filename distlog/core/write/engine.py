@@ -621,7 +621,7 @@ def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int =
     for segment in state.segments[first:]:
         for chunk in whole_log(handle.reader, segment) if segment.may_have_producers else ():
             for batch in producer_batches(chunk.data, chunk.batches, segment.shift):
-                # a marker (the end of a transaction) has no sequence number: it counts only after its producer's batch
+                # a marker (the end of a transaction) has no sequence number: it counts only after another batch
                 if not batch.is_marker or batch.producer_id in producers_with_batches:
                     producers_with_batches.add(batch.producer_id)
                     batches.append(batch)
