@@ -64,8 +64,8 @@ from distlog.core.maintain.retention import (
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.maintain.verify import RebuildReport, RepairReport, VerifyReport, rebuild_indexes, repair, verify
 from distlog.core.read.consumer import LEASE_S, ConsumeOptions, Consumer, Start, reset_group
+from distlog.core.read.consumer_group import GroupLog, carry_over_groups, delete_group, group_table
 from distlog.core.read.fetch import MAX_TIMEOUT_MS, FetchedBatches, fetch, fetch_committed
-from distlog.core.read.group_log import GroupLog, carry_over_groups, delete_group, group_table
 from distlog.core.read.keys import Keys, key_array
 from distlog.core.read.last_records import last_records
 from distlog.core.read.lookup import OffsetAndTime, Record, offsets_for_times

@@ -24,7 +24,7 @@ from distlog.core.log_manager.log_manager import STOP_TIMEOUT_S, LogManager, Met
 from distlog.core.log_manager.log_tasks import Scheduler, TaskRun
 from distlog.core.maintain.compaction import compact
 from distlog.core.maintain.group_rewrite import first_dirty_offset
-from distlog.core.read.group_log import FREQUENT, GroupLog, Member, Membership
+from distlog.core.read.consumer_group import FREQUENT, GroupLog, Member, Membership
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
 from distlog.core.storage.storage import Storage
 from distlog.core.times import elapsed_s
@@ -72,8 +72,8 @@ def advertised(host: str, port: int) -> tuple[str, int]:
     return (this_machine() if host in {"0.0.0.0", "::", ""} else host), port
 
 
-# The gateways are a consumer group (distlog.core.read.group_log) in the root's folder, and share the partitions of
-# `__consumer_offsets`. Each gateway sends heartbeats; the partitions of a dead gateway go to other gateways. Their
+# The gateways are a consumer group (distlog.core.read.consumer_group) in the root's folder, and share the partitions
+# of `__consumer_offsets`. Each gateway sends heartbeats; the partitions of a dead gateway go to other gateways. Their
 # clocks are not compared, so a former holder may still run: the epoch of a partition (Leadership) fences it.
 
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"

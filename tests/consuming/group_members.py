@@ -10,7 +10,7 @@ from topic_consumers import Time, consume
 from topics import TINY, topic_on, values
 
 from distlog.core.read.consumer import Consumer
-from distlog.core.read.group_log import GroupLog, GroupState
+from distlog.core.read.consumer_group import GroupLog, GroupState
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -25,7 +25,7 @@ from distlog.core.errors import (
 )
 from distlog.core.read import consumer as consumer_module
 from distlog.core.read.consumer import ConsumeOptions, GroupAssignment
-from distlog.core.read.group_log import GroupLog
+from distlog.core.read.consumer_group import GroupLog
 from distlog.core.topic import Topic
 
 

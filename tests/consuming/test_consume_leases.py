@@ -21,7 +21,7 @@ from distlog.core.errors import (
 )
 from distlog.core.read import consumer as consumer_module
 from distlog.core.read.consumer import Consumer
-from distlog.core.read.group_log import GroupLog
+from distlog.core.read.consumer_group import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

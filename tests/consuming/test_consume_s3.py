@@ -11,7 +11,7 @@ from topic_consumers import Time, consume, drained, span
 from topics import topic_on, values
 
 from distlog.core import paths
-from distlog.core.read.group_log import GroupLog
+from distlog.core.read.consumer_group import GroupLog
 from distlog.core.read.kafka_offsets import OFFSETS_TOPIC
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic

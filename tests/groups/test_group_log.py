@@ -25,8 +25,8 @@ from distlog.core.errors import (
     InvalidConfigError,
     UnsupportedVersionError,
 )
-from distlog.core.read import group_log
-from distlog.core.read.group_log import RETAINED_VERSIONS, GroupLog, GroupState, Member
+from distlog.core.read import consumer_group
+from distlog.core.read.consumer_group import RETAINED_VERSIONS, GroupLog, GroupState, Member
 from distlog.core.storage.storage import Storage
 
 TOPIC = "12345678-1234-1234-1234-123456789abc"
@@ -167,7 +167,7 @@ def test_a_permanent_loser_gives_up_at_the_deadline(storage: Storage) -> None:
 
     with pytest.raises(CommitConflictError, match="other members were first"):
         put_state(unlucky, unlucky.load(), overtaken)
-    assert other.load().positions == {0: int(group_log.TIMEOUT_S / 10) + 1}
+    assert other.load().positions == {0: int(consumer_group.TIMEOUT_S / 10) + 1}
 
 
 @pytest.mark.parametrize(("members", "longest_s"), [(3, 0.05), (12, 0.6), (100, 1.0)])

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.read.group_log import GroupState
+from distlog.core.read.consumer_group import GroupState
 
 TOPIC = "12345678-1234-1234-1234-123456789abc"
 

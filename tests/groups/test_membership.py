@@ -14,7 +14,14 @@ from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError
 from distlog.core.read.consumer import ConsumedLog, Window
-from distlog.core.read.group_log import RETAINED_VERSIONS, GroupLog, GroupState, Member, assignment, reset_positions
+from distlog.core.read.consumer_group import (
+    RETAINED_VERSIONS,
+    GroupLog,
+    GroupState,
+    Member,
+    assignment,
+    reset_positions,
+)
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -45,7 +45,7 @@ from distlog.core.format import record_batch
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from distlog.core.integers import MAX_LONG
 from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, packed_header
-from distlog.core.read.group_log import RETAINED_VERSIONS, Member
+from distlog.core.read.consumer_group import RETAINED_VERSIONS, Member
 from distlog.core.segments.producer_states import ENTRY as PRODUCER_ENTRY
 from distlog.core.segments.producer_states import write_producer_snapshot
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState

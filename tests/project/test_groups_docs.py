@@ -11,7 +11,7 @@ from topics import values
 
 import distlog
 from distlog.core.read.consumer import LEASE_S
-from distlog.core.read.group_log import FREQUENT, RARE, RETAINED_VERSIONS
+from distlog.core.read.consumer_group import FREQUENT, RARE, RETAINED_VERSIONS
 
 TEXT = read("docs/groups.md")
 

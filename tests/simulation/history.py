@@ -20,7 +20,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.integers import MAX_LONG
 from distlog.core.maintain import merge, merge_job, vacuum
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
-from distlog.core.read import consumer, group_log, keys, last_records, lookup, scan
+from distlog.core.read import consumer, consumer_group, keys, last_records, lookup, scan
 from distlog.core.segments import chunks, segment_parts, segment_reader, segment_state, segment_writer
 from distlog.core.storage.storage import Storage, check_store
 from distlog.core.times import now_ms
@@ -470,8 +470,8 @@ def frequent_checkpoints(
     one here, so `on_one_base` limits the number of incremental ones.
     """
     defaults = CommitLog.__init__.__kwdefaults__
-    original = defaults["checkpoint_commits"], group_log.RETAINED_VERSIONS
-    defaults["checkpoint_commits"], group_log.RETAINED_VERSIONS = 7 if on_one_base == MAX_LONG else 3, 6
+    original = defaults["checkpoint_commits"], consumer_group.RETAINED_VERSIONS
+    defaults["checkpoint_commits"], consumer_group.RETAINED_VERSIONS = 7 if on_one_base == MAX_LONG else 3, 6
     try:
         rows = 1 if large else checkpoint.LARGE_ROWS
         written = checkpoint.write_incremental
@@ -481,13 +481,13 @@ def frequent_checkpoints(
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # writers queue after the first lost race
             mock.patch.object(group_commit, "CONTENDED_COMMITS", 1),
-            mock.patch.object(group_log, "_FEW_MEMBERS", 2),
+            mock.patch.object(consumer_group, "_FEW_MEMBERS", 2),
             mock.patch.object(actions, "TABLE_ROWS", 2 if in_tables else actions.TABLE_ROWS),
             mock.patch.object(append_commit, "TABLE_ROWS", 2 if in_tables else append_commit.TABLE_ROWS),
         ):
             yield
     finally:
-        defaults["checkpoint_commits"], group_log.RETAINED_VERSIONS = original
+        defaults["checkpoint_commits"], consumer_group.RETAINED_VERSIONS = original
 
 
 def _write_incremental(

@@ -66,7 +66,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("reading/test_*fetch.py", "reading/test_point_read.py", "reading/test_time_*.py"),
     ),
     "groups": (
-        ("read.group_log",),
+        ("read.consumer_group",),
         ("groups/test_*.py", "consuming/test_consume_groups.py", "consuming/test_consume_leases.py"),
     ),
     "compaction": (

@@ -16,7 +16,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.maintain import vacuum
-from distlog.core.read.group_log import GroupState
+from distlog.core.read.consumer_group import GroupState
 from simulation.commit_reader import Body, ReadCommit, UnreadableError, read_commit
 from simulation.object_store import ObjectStore
 from simulation.record_log import Headers, RecordLog, Rewrite, Row, StoredRow, read_segment, rows_by_offset

@@ -33,7 +33,7 @@ from distlog.core.kafka import adopt, export
 from distlog.core.maintain import merge, merge_job, restore, vacuum
 from distlog.core.maintain.group_rewrite import SegmentGroup
 from distlog.core.maintain.vacuum import StemSet
-from distlog.core.read import group_log
+from distlog.core.read import consumer_group
 from distlog.core.storage import backend, object_store
 from distlog.core.write import append as append_commit
 from distlog.core.write import engine, producer
@@ -243,7 +243,7 @@ def _a_hole_is_passed_over() -> Any:
 
 def _stale_members_commit() -> Any:
     """A member commits offsets of partitions that another member owns."""
-    real = group_log.Membership.commit
+    real = consumer_group.Membership.commit
 
     def commit(self: Any, positions: Any, *, back: bool = False) -> None:
         def plan(state: Any) -> Any:
@@ -254,7 +254,7 @@ def _stale_members_commit() -> Any:
         put_state(self.log, self.state, plan)
         return None
 
-    return mock.patch.object(group_log.Membership, "commit", commit)
+    return mock.patch.object(consumer_group.Membership, "commit", commit)
 
 
 def _others_die_at_once() -> Any:
@@ -263,7 +263,7 @@ def _others_die_at_once() -> Any:
     def dead(self: Any, state: Any) -> set[str]:
         return {member.id for member in state.members if member.id != self.id}
 
-    return mock.patch.object(group_log.Membership, "_dead_ids", dead)
+    return mock.patch.object(consumer_group.Membership, "_dead_ids", dead)
 
 
 def _without_part(name: str, value: Any) -> Plant:
@@ -388,12 +388,12 @@ def _bundles_are_forgotten() -> Any:
 
 def _groups_outlive_topics() -> Any:
     """A group's offsets apply to a new topic of the same name."""
-    real = group_log.GroupLog.__init__
+    real = consumer_group.GroupLog.__init__
 
     def init(self: Any, storage: Any, topic_id: str, group: str, **named: Any) -> None:
         real(self, storage, str(uuid.UUID(int=0)), group, **named)
 
-    return mock.patch.object(group_log.GroupLog, "__init__", init)
+    return mock.patch.object(consumer_group.GroupLog, "__init__", init)
 
 
 def _nobody_begins_to_lead() -> Any:
@@ -542,7 +542,7 @@ BUGS: Mapping[str, Bug] = {
     "a missing version is passed over": bug(_a_hole_is_passed_over, "unanswered", "appender", "gateway"),
     "stale members commit positions": bug(_stale_members_commit, "several followers"),
     "members never expire": bug(
-        patched(group_log.Membership, "is_lapsed", property(lambda self: False)), "several followers"
+        patched(consumer_group.Membership, "is_lapsed", property(lambda self: False)), "several followers"
     ),
     "others die at once": bug(_others_die_at_once, "several followers"),
     "a checkpoint lacks transactions": bug(_without_part("transactions", NO_TRANSACTIONS)),

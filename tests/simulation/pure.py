@@ -19,7 +19,7 @@ from distlog.core.commits import checkpoint, commit_log, snapshot_loader
 from distlog.core.commits import snapshot as snapshots
 from distlog.core.commits.actions import Commit
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.read.group_log import GroupState
+from distlog.core.read.consumer_group import GroupState
 from distlog.core.storage import object_client
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Snapshot))

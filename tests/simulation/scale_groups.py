@@ -142,7 +142,7 @@ def groups_of_a_topic(stage: Stage, size: int) -> dict[str, Any]:
 
 def _copy(objects: dict[str, Object], size: int) -> None:
     """Copy the state of one group to `size` - 1 other groups."""
-    from distlog.core.read.group_log import GroupState
+    from distlog.core.read.consumer_group import GroupState
     from simulation.object_store import Object
 
     key, stored = next((key, stored) for key, stored in objects.items() if "/_groups/" in key and "group-0" in key)

@@ -9,7 +9,7 @@ from distlog.core.commits.actions import Action, Commit
 from distlog.core.commits.commit_log import CommitLog, CommitRace
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.log.active_partition import ActiveSeals
-from distlog.core.read.group_log import GroupLog, GroupRace, GroupState
+from distlog.core.read.consumer_group import GroupLog, GroupRace, GroupState
 from distlog.core.segments.segment_reader import TopicHandle
 
 

@@ -35,7 +35,7 @@ from distlog.core.errors import (
     StorageFullError,
 )
 from distlog.core.integers import MAX_LONG
-from distlog.core.read.group_log import group_files, group_folders
+from distlog.core.read.consumer_group import group_files, group_folders
 from distlog.core.storage.locks_and_pages import FileLock, copy_path, flocked
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storage, UnfinishedUpload

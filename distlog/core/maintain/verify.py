@@ -54,7 +54,7 @@ from distlog.core.maintain.verify_segment import (
     is_contiguous,
     verify_segment,
 )
-from distlog.core.read.group_log import group_states
+from distlog.core.read.consumer_group import group_states
 from distlog.core.read.kafka_offsets import all_kafka_positions
 from distlog.core.segments.producer_states import SegmentTransactions, transactions_of
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, index_fields_of, index_size, part_of

@@ -30,7 +30,7 @@ from distlog.core.errors import (
 )
 from distlog.core.integers import whole_number, whole_numbers
 from distlog.core.log.live_snapshot import LiveSnapshot, TailWatch
-from distlog.core.read.group_log import FREQUENT, LONGEST_LEASE_MS, RARE, GroupLog, Membership, reset_positions
+from distlog.core.read.consumer_group import FREQUENT, LONGEST_LEASE_MS, RARE, GroupLog, Membership, reset_positions
 from distlog.core.read.kafka_offsets import kafka_positions
 from distlog.core.read.lookup import EARLIEST, LATEST, offsets_for_times
 from distlog.core.read.scan import check_choice, check_columns, checked_workers, plan_slices

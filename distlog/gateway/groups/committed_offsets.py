@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, DistlogError, InvalidConfigError
 from distlog.core.kafka.transactions import TopicPartition
-from distlog.core.read.group_log import GroupLog
+from distlog.core.read.consumer_group import GroupLog
 from distlog.core.read.kafka_offsets import OFFSETS_TOPIC, OffsetKey, Position
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID

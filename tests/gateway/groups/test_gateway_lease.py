@@ -7,7 +7,7 @@ import itertools
 import pytest
 from topic_consumers import Time
 
-from distlog.core.read.group_log import FREQUENT, GroupLog, Membership
+from distlog.core.read.consumer_group import FREQUENT, GroupLog, Membership
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import (
     GATEWAYS_GROUP,
