@@ -66,8 +66,8 @@ class Consumer:
 
     For one thread of one process; only `close` may be called from other threads, and from signal handlers. After an
     error, and after the timeout, iterating again continues after the last batch that was returned. At the end of a
-    `with` block it leaves its group. If there was no error, and `commit` was never called, it first commits the
-    records that were returned.
+    `with` block the consumer leaves its group. If the block raised no error, and `commit` was never called, it first
+    commits the records that were returned.
     """
 
     def __init__(self, log: ConsumedLog, assignment: ConsumerAssignment, options: ConsumeOptions) -> None:
@@ -78,9 +78,11 @@ class Consumer:
         self._window: Window | None = None
         #: By partition, the offset at which the log was cut off, if that was below this consumer's position.
         self._cuts: dict[int, int] = {}
-        self._use_lock, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
+        self._use_lock, self._is_closed = threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
-        # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
+        # pauses wait for the gate, which `close` opens. A plain lock, since `close` may run in a signal handler that
+        # interrupts the waiting thread: an Event would deadlock
+        self._gate = threading.Lock()
         self._gate.acquire()
         self._sleep = options.sleep or self._wait_at_gate
 
@@ -133,6 +135,7 @@ class Consumer:
         if self._is_inherited:
             return
         self._is_closed = True
+        # RuntimeError: another call has opened the gate
         with suppress(RuntimeError):
             self._gate.release()
         if not self._is_entered and self._use_lock.acquire(blocking=False):
@@ -155,10 +158,11 @@ class Consumer:
                 delivery = self._wait_for_records()
                 if delivery is None:
                     raise StopIteration
+                records, ends = delivery
                 position = self._assignment.position
-                former = {number: position[number] for number in delivery[1]}
-                position.update(delivery[1])
-            return delivery[0]
+                former = {number: position[number] for number in ends}
+                position.update(ends)
+            return records
         except BaseException:
             if delivery is not None:
                 # an interrupt came before the caller had the batch, so it is delivered again
@@ -183,7 +187,10 @@ class Consumer:
             # the loop below does not check the timeout while a renewal is due
             if self._assignment.due_s() <= 0 and self._remaining_s(idle_since) <= 0:
                 return None
-            while not (self._is_closed or (due_s := self._assignment.due_s()) <= 0 or self._refresh()):
+            while not self._is_closed:
+                due_s = self._assignment.due_s()
+                if due_s <= 0 or self._refresh():
+                    break
                 remaining_s = self._remaining_s(idle_since)
                 if remaining_s <= 0:
                     return None
@@ -205,7 +212,7 @@ class Consumer:
         except BaseException:
             self._window = None
             raise
-        _log.warning("a batch took longer than the lease, so it was not delivered: choose a longer lease")
+        _log.warning("reading a batch took longer than the lease, so it was not delivered: choose a longer lease")
         self._window = None
         return None
 
@@ -228,13 +235,13 @@ class Consumer:
         return is_new
 
     def _bound_positions(self) -> None:
-        """Move the positions that retention has passed, or that were cut off, or raise, by `out_of_range`."""
+        """Move the positions that retention has passed, or that were cut off; raise if `out_of_range` is "fail"."""
         ends = [state.log_end_offset for state in self._log.snapshot.partitions]
         if any(offset > ends[number] for number, offset in self._assignment.readable.items()):
             # another member of the group has a newer snapshot
             self._refresh(forced=True)
         for number, offset in self._assignment.readable.items():
-            # appends may have reached the position since, so the log end does not show that it was cut
+            # appends may have reached the position since the cut, so the log end does not show the cut
             start = self._offset_at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
             bounded = bounded_start(number, start, self._log.snapshot.partitions[number], self._options.out_of_range)
             if bounded != offset:
@@ -351,7 +358,8 @@ def reset_group(
 ) -> dict[int, int]:
     """Set a group's committed offsets to `to`, or to the offsets of the Kafka group `kafka`; returns all offsets."""
     if (to is None) == (kafka is None):
-        raise InvalidConfigError("set either the new offsets, or a group of Kafka clients to copy", group=group)
+        text = "give either `to`, the new offsets, or `kafka`, a group of Kafka clients whose offsets are copied"
+        raise InvalidConfigError(text, group=group)
     if kafka is not None:
         # where retention has passed an offset, the log start applies, as in Kafka
         log_starts = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
@@ -378,7 +386,8 @@ class ConsumedLog:
         self._watch = TailWatch(handle) if handle.storage.is_local else None
         self._is_stale = True
         self._ends: dict[int, int] = {}
-        #: By partition, the end of an active segment that the last `refresh` found sealed below its visible end.
+        #: By partition, where the log was cut off: the end of an active segment that the last `refresh` found sealed
+        #: below the log end that this consumer saw before.
         self.cuts: Mapping[int, int] = {}
 
     @property
@@ -398,8 +407,10 @@ class ConsumedLog:
         """Load the newest snapshot if anything may be new, or if `forced`; returns whether it is another one."""
         self._is_stale, self.cuts = self._is_stale or forced, {}
         # call `changed` each time: the pages' values that it notes must be older than the state that is read
-        if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):
+        may_be_new = self._watch is None or self._watch.changed(self.snapshot) or self._is_stale
+        if not may_be_new:
             return False
+        # stays True if the refresh fails
         self._is_stale = True
         former, self.snapshot = self.snapshot, self._live.refresh()
         self._is_stale = False
@@ -529,7 +540,7 @@ class ConsumerAssignment:
         return True
 
     def prolong(self) -> None:
-        """Extend the lease for a batch that is about to be delivered."""
+        """Extend the lease, if there is one, for a batch that is about to be delivered."""
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
         """Commit `positions`, or all if None."""
@@ -622,6 +633,7 @@ class GroupAssignment(ConsumerAssignment):
             _log.warning("could not leave the group: the other members wait for the lease to end (%s)", error)
 
     def _pending(self) -> Collection[int]:
+        """Return the partitions with delivered records whose offsets are not committed yet."""
         return {number for number, offset in self.position.items() if offset > self._committed[number]}
 
     def _update_positions(self) -> bool:

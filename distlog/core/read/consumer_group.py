@@ -1,4 +1,8 @@
-"""A consumer group: the log of its states, its members with their leases, and its administration."""
+"""A consumer group of distlog: its committed offsets and owners as a log of states, its members, its administration.
+
+A member shows by heartbeats that it lives. If it sends none during its lease, a time that it declares, the other
+members deliver the records of its partitions.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +45,17 @@ FORMAT = 1
 LONGEST_LEASE_MS = 86_400_000
 #: How many older versions are retained.
 RETAINED_VERSIONS = 32
-#: How long a put is retried, in seconds. After this time the default lease has lapsed.
+#: How long a put is retried, in seconds: longer than the default lease.
 TIMEOUT_S = 60.0
 #: The longest pause after a lost race, in seconds. In a group of more than _FEW_MEMBERS it doubles after each race,
 #: up to _PAUSE_S for each member, and to _LONGEST_PAUSE_S, since a member sends no heartbeat in a pause.
 _PAUSE_S, _LONGEST_PAUSE_S, _FEW_MEMBERS = 0.05, 1.0, 8
 #: The largest file of a state that is read, in bytes: the offsets of 100,000 partitions take 3 MB.
 _MAX_BYTES = 64 << 20
-#: A member's file of heartbeats has this many sizes, one after the other: a change of its size is a heartbeat.
+#: A member's file of heartbeats gets this many sizes in turn, so that each heartbeat changes its size.
 _SIZES = 64
 
-#: A member's file of heartbeats in a listing: its size, and when it was written. A change of either is a heartbeat.
+#: A member's file of heartbeats in a listing: its size, and the ms when it was written. A change is a heartbeat.
 Heartbeat = tuple[int, int]
 
 _log = logging.getLogger(__name__)
@@ -91,12 +95,13 @@ class GroupLog:
         return self._listed(None)[0]
 
     def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
-        """Return the newest state, and heartbeats by member id: one LIST, and one GET if `state` is older."""
+        """Return the newest state, and heartbeats by member id: one LIST, and one GET if `state` isn't the newest."""
         newest, files = self._listed(state)
         by_member = ((paths.parse_heartbeat_file(file.name), file) for file in files)
         return newest, {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}
 
     def _listed(self, state: GroupState | None) -> tuple[GroupState, list[FileInfo]]:
+        # again if the newest listed version was deleted before it was read
         while True:
             files = self._storage.list(self._folder)
             newest = max(_versions(files), default=-1)
@@ -108,7 +113,7 @@ class GroupLog:
     def newest_after(self, state: GroupState) -> GroupState:
         """Return the newest state, by reading the versions after `state`: a GET for each, and one more."""
         following = self._read(state.version + 1)
-        # in a busy group the later versions may be deleted already
+        # in a busy group `state` and the next versions may be deleted already
         if following is None and state.version >= 0 and self._read(state.version) is None:
             return self.load()
         while following is not None:
@@ -133,7 +138,10 @@ class GroupLog:
         self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
 
     def _is_valid(self, version: int) -> bool:
-        """Return whether a successful put of `version` is valid; delete versions that are too old."""
+        """Return whether a successful put of `version` is valid; delete versions that are too old.
+
+        If a much newer version exists, the put may have created a deleted version again.
+        """
         versions = _versions(self._storage.list(self._folder))
         newest = max(versions, default=version)
         old_versions = [old for old in versions if old <= newest - RETAINED_VERSIONS]
@@ -184,7 +192,7 @@ class Member:
     id: str = stored(_MEMBER_ID)
     #: The name that listings show.
     name: str = stored(NAME)
-    #: The number of versions that the member has put.
+    #: The number of versions that the member has put: each counts as a heartbeat, too.
     beat: int = stored(LONG)
     lease_ms: int = stored(Integer(1, LONGEST_LEASE_MS))
     #: The partitions that the member may own; None for all.
@@ -268,8 +276,8 @@ class GroupState:
 
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
     """Return, by partition, the member that should own it: evenly, and with few moves."""
-    # all members compute the same assignment from the same state, also while they apply it: an owner keeps its
-    # partitions up to its fair share, and the members with the fewest partitions get the free partitions
+    # An owner keeps its partitions up to its fair share, and the members with the fewest partitions get free ones.
+    # Each member computes this alone, and must get the same result, also while some moves are not done yet.
     by_id = {member.id: member for member in sorted(members, key=lambda member: member.id)}
     share, extra = divmod(partitions, len(by_id)) if by_id else (0, 0)
     owned: dict[str, list[int]] = {member: [] for member in by_id}
@@ -280,10 +288,12 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
     assigned: dict[int, str] = {}
     counts = dict[str, int]()
     for member, numbers in owned.items():
+        # `extra` members have one partition more than `share`
         has_extra = len(numbers) > share and extra > 0
-        room, extra = share + has_extra, extra - has_extra
-        assigned |= dict.fromkeys(numbers[:room], member)
-        counts[member] = len(numbers[:room])
+        extra -= has_extra
+        retained = numbers[: share + has_extra]
+        assigned |= dict.fromkeys(retained, member)
+        counts[member] = len(retained)
     free = [number for number in range(partitions) if number not in assigned]
     if all(member.partitions is None for member in members):
         fewest = [(count, member) for member, count in counts.items()]
@@ -323,7 +333,7 @@ class GroupRace:
             self.state, self.is_committed = state, True
             return
         if log.clock() >= self._end_s:
-            text = "nothing was committed: other members were first; try again"
+            text = "the group was not changed: other members were first; try again"
             raise CommitConflictError(text, group=log.group)
         log.pause(self._longest_pause_s)
         members = len(state.members)
@@ -366,7 +376,10 @@ def _rows(state: GroupState, snapshot: Snapshot) -> Iterator[dict[str, object]]:
 def reset_positions(
     log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool
 ) -> GroupState:
-    """Set `positions`, in a new group also the `missing` ones. Ends all memberships; `is_empty`: raises if any."""
+    """Set the committed offsets to `positions`, and end all memberships; with `is_empty`, raise if the group has any.
+
+    `missing` has the offset of each partition of the topic, for the partitions that the group does not have yet.
+    """
     first = log.load()
     race = GroupRace(log, first)
     for state in race:
@@ -378,7 +391,7 @@ def reset_positions(
                 members=",".join(member.name for member in state.members),
             )
         count = max(len(missing), state.partitions)
-        # an existing group has read no record of partitions that were added since
+        # an existing group has read no record of partitions that were added to the topic later
         added = {number: 0 if state.exists else missing[number] for number in range(state.partitions, count)}
         moved = dict(sorted({**state.positions, **added, **positions}.items()))
         race.put(dataclasses.replace(state, partitions=count, members=(), owners={}, positions=moved))
@@ -387,7 +400,7 @@ def reset_positions(
 
 
 def delete_group(log: GroupLog) -> None:
-    """Delete a group's offsets and members, but not its newest files. Raises GroupNotFoundError."""
+    """Delete a group's offsets and members, by a state without them. Raises GroupNotFoundError."""
     first = log.load()
     race = GroupRace(log, first)
     for state in race:
@@ -398,6 +411,7 @@ def delete_group(log: GroupLog) -> None:
 
 
 def carry_over_groups(storage: Storage, topic_id: str, new_id: str) -> None:
+    """Copy the offsets of a topic's groups to groups of the topic that replaced it."""
     for state in group_states(storage, topic_id):
         log = GroupLog(storage, new_id, state.group)
         if not log.load().exists:
@@ -415,7 +429,7 @@ def group_folders(storage: Storage) -> list[str]:
 def group_files(
     storage: Storage, folders: Iterable[str], topic_id: str | None
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """List the files of the topic's groups, only on a local disk, and of groups of dropped topics."""
+    """List the files of the topic's groups (none unless the storage is local), and of groups of dropped topics."""
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     live_files, dropped_files = list[FileInfo](), list[FileInfo]()
     listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
@@ -431,13 +445,13 @@ def _map_names(storage: Storage, work: Callable[[str], T], names: Sequence[str])
 #: The part of a lease that other members wait after its end, since two clocks differ in speed.
 _EXTRA_WAIT = 1 / 10
 
-#: A member's `beat` in the group's log, and its file of heartbeats in a listing.
+#: A member's `beat` in the group's state, and its file of heartbeats in a listing.
 _LastHeartbeats = tuple[int, Heartbeat | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The times between a member's heartbeats, refreshes of the state, and lists of heartbeats, in leases."""
+    """The times between a member's heartbeats, reads of the state, and lists of heartbeats, as parts of a lease."""
 
     heartbeat: float
     refresh: float
@@ -449,22 +463,28 @@ FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
 #: For an object store: four requests a lease.
 RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 
-#: Returns the first offsets of the group in partitions; the second argument is whether they were added later.
+#: Returns the group's first offsets in the given partitions; the second argument is whether the group exists already,
+#: so that the partitions were added to its topic later.
 StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 #: Returns a member's name for people, given the group's other members.
 NameOf = Callable[[Sequence[Member]], str]
 
 
 # A member lives as long as it sends heartbeats: in its own file, which other members only list, and by the versions
-# that it puts. Its lease starts before the put of a heartbeat, and ends before other members, which wait a little
-# longer and then list again, can acquire its partitions. A heartbeat is valid if its put returned within the previous
-# lease: then that list has it. Otherwise the member renews its lease by a version of the group's log, as at a join.
+# of the state that it puts. Its lease starts before the put of a heartbeat. Other members wait a little longer than
+# the lease, then list the heartbeats again, and only then acquire the member's partitions. A heartbeat renews the
+# lease if its put returned within the previous lease, since then that list has it. Later, the member can renew its
+# lease only by a version of the state, as at a join.
 @dataclass(slots=True)
 class Membership:
-    """This process in a group; from `sync` on it is a member until `leave`. Times are in seconds; for one thread."""
+    """This process in a group: a member from `sync` until `leave`. Times are in seconds; used by one thread.
+
+    `pending` in its methods are the partitions with delivered records whose offsets are not committed yet.
+    """
 
     log: GroupLog
     name: NameOf
+    #: The partitions that the member may own; None for all.
     partitions: tuple[int, ...] | None
     lease_s: float
     pace: Pace
@@ -503,12 +523,16 @@ class Membership:
         return {number: state.positions[number] for number in state.owned_by(self.id)} if state and self.id else {}
 
     def due_s(self, pending: Collection[int]) -> float:
+        """Return the seconds until `sync` has something to do."""
         if any(number not in pending for number in self.leaving):
             return 0.0
         return max(0.0, min(self._refresh_due, self._heartbeat_due, self._lease_end) - self.clock())
 
     def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
-        """Send a heartbeat and read the state when they are due; put a version if an owner changes."""
+        """Send a heartbeat and read the state when they are due; put a version if an owner changes.
+
+        `count` returns the topic's number of partitions.
+        """
         if not self.is_lapsed and self.clock() >= self._heartbeat_due:
             self._send_heartbeat()
         state = self.state
@@ -520,7 +544,7 @@ class Membership:
         for current in race:
             member = self.id if current.member(self.id) else new_member_id
             next_state = self._next_state(self._with_all_partitions(current, partitions, starts_of), member, pending)
-            # after the lease has lapsed, only a version of the group's log renews it
+            # after the lease has lapsed, only a version of the state renews it
             if next_state == current and not is_lapsed:
                 break
             race.put(_renewed(next_state, member))
@@ -541,7 +565,7 @@ class Membership:
             self._refresh_due = min(self._list_due, self.clock() + self.lease_s * pace)
 
     def prolong(self) -> None:
-        """Send a heartbeat if a third of the lease has passed: the next batch may take two thirds."""
+        """Send a heartbeat if a third of the lease has passed, so that the next batch may take two thirds."""
         if not self.is_lapsed and self.clock() >= self._lease_end - self.lease_s * 2 / 3:
             self._send_heartbeat()
 
@@ -552,7 +576,7 @@ class Membership:
         first, started = self.state, self.clock()
         race = GroupRace(self.log, first)
         for state in race:
-            # an empty commit is a heartbeat too, and must not restore a former member
+            # also for an empty commit, which is a heartbeat: it must not restore a former member
             if state.member(self.id) is None or not set(positions) <= set(state.owned_by(self.id)):
                 self._lease_end = -math.inf
                 raise FencedMemberError(
@@ -606,20 +630,23 @@ class Membership:
 
     def _watch(self, state: GroupState, heartbeats: Mapping[str, Heartbeat], started: float) -> None:
         """Record the heartbeats of a list that began at `started`; the next list is due when a lease may lapse."""
-        now, earlier, self._last_heartbeats, self._lapsed = self.clock(), self._last_heartbeats, {}, {}
+        now, earlier = self.clock(), self._last_heartbeats
+        self._last_heartbeats, self._lapsed = {}, {}
         for member in state.members:
             if member.id == self.id:
                 continue
-            heartbeat, last = (member.beat, heartbeats.get(member.id)), earlier.get(member.id)
-            since = last[1] if last is not None and last[0] == heartbeat else now
+            heartbeat = member.beat, heartbeats.get(member.id)
+            earlier_heartbeat, since = earlier.get(member.id, (None, now))
+            if earlier_heartbeat != heartbeat:
+                since = now
             self._last_heartbeats[member.id] = heartbeat, since
             end = since + member.lease_ms / 1000 * (1 + _EXTRA_WAIT)
             if started >= end:
                 self._lapsed[member.id] = member.beat
             else:
                 self._list_due = min(self._list_due, end)
-        # an id that is unknown in one list may be of a member that joined since; in two lists, it is of a member that
-        # was declared dead while its heartbeat was in flight
+        # An id that one list has, but not the state, may be of a member that has just joined. If two lists have it,
+        # the member was declared dead while its heartbeat was in flight.
         unknown_ids = heartbeats.keys() - _ids(state)
         self.log.forget(unknown_ids & self._unknown_ids)
         self._unknown_ids = frozenset(unknown_ids)
@@ -637,12 +664,13 @@ class Membership:
         assigned = assignment(state.members, state.owners, state.partitions)
         now, leaving = self.clock(), sorted(n for n in state.owned_by(member) if assigned.get(n) != member)
         self.leaving = {number: self.leaving.get(number, now) for number in leaving}
-        owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._is_free(n, pending)}
-        new = {n: member for n, owner in assigned.items() if owner == member and n not in state.owners}
-        owners |= new
+        # give up the partitions that can leave, and own the assigned partitions that have no owner
+        owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._can_leave(n, pending)}
+        owners |= {n: member for n, owner in assigned.items() if owner == member and n not in state.owners}
         return state if owners == state.owners else dataclasses.replace(state, owners=owners)
 
-    def _is_free(self, number: int, pending: Collection[int]) -> bool:
+    def _can_leave(self, number: int, pending: Collection[int]) -> bool:
+        """Return whether a leaving partition has no delivered record to commit, or has waited for a lease."""
         since = self.leaving.get(number)
         return since is not None and (number not in pending or self.clock() >= since + self.lease_s)
 
@@ -684,6 +712,7 @@ def _ids(state: GroupState) -> set[str]:
 
 
 def _renewed(state: GroupState, member: str) -> GroupState:
+    """Return the state with a heartbeat of `member`."""
     members = (dataclasses.replace(peer, beat=peer.beat + (peer.id == member)) for peer in state.members)
     return dataclasses.replace(state, members=tuple(members))
 
