@@ -50,7 +50,7 @@ class Conditions:
             keys = frozenset(value for value in values if isinstance(value, bytes))
             return self & replace(self, keys=keys) if operator in ("=", "in") else self.inexact()
         numbers = frozenset(value for value in values if isinstance(value, int))
-        # the bounds are in ms: they are rounded to the ms that satisfy the comparison
+        # times are compared in us, but bounded in ms: round to the ms that satisfy the comparison
         unit = 1000 if column == "timestamp" else 1
         low = MIN_LONG if operator[0] == "<" else -(-min(numbers) // unit)
         high = MAX_LONG if operator[0] == ">" else max(numbers) // unit
@@ -61,6 +61,7 @@ class Conditions:
         if column == "partition":
             members = numbers if operator == "in" else range(max(low, 0), high + 1)
             return replace(self, partitions=frozenset(number for number in self.partitions if number in members))
+        # several numbers of `in` have numbers between them
         is_exact = self.is_exact and len(numbers) == 1
         if column == "offset":
             return replace(self, start=max(self.start, low), end=min(self.end, high + 1), is_exact=is_exact)
@@ -81,14 +82,14 @@ class Conditions:
         )
 
     def __or__(self, other: Conditions) -> Conditions:
-        """Return bounds around both. These also hold records between the two, which need not pass."""
+        """Return bounds around both operands, which may hold records between the two that pass neither."""
         if self.is_empty or self == other:
             return other
         if other.is_empty:
             return self
         oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
         keys = None if self.keys is None or other.keys is None else self.keys | other.keys
-        # bounds that differ in more than their keys hold records between the two
+        # exact, and with nothing between the operands, only if they are equal but for their keys
         differs_by_keys = replace(self, keys=None) == replace(other, keys=None)
         return Conditions(
             self.partitions | other.partitions,
@@ -121,7 +122,7 @@ class Conditions:
 #: Substrait's functions for comparisons, and the operators with the two sides exchanged.
 _OPERATORS = {"equal": "=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _MIRRORED_OPERATORS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-#: Field numbers of Substrait's messages (substrait.io, `ExtendedExpression`), as are the numbers in the code.
+#: Field numbers of Substrait's messages (substrait.io, `ExtendedExpression`). The numbers in the code below are too.
 _EXTENSIONS, _REFERRED_EXPRESSIONS = 2, 3
 _LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _LIST = 1, 2, 3, 6, 8
 #: Kinds of literals: integers of 8 to 64 bits; microseconds since 1970, UTC; texts and bytes; a null.
@@ -150,7 +151,7 @@ class _SubstraitFilter:
         if _IF_THEN in expression:
             return self._bounds_of_branches(expression.child(_IF_THEN))
         if _LITERAL in expression and _NULL in expression.child(_LITERAL):
-            # a filter that is null passes no record
+            # a filter that is null lets no record pass
             return replace(self._unbounded, times=NEVER)
         return self._unbounded.inexact()
 

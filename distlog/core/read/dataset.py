@@ -49,7 +49,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         decoder: Decoder | None = None,
         on_error: OnError = "fail",
     ) -> None:
-        # Arrow's own methods would end the process if there was nothing below the Python object
+        # methods of Arrow's C++ code would end the process if the Python object had no C++ dataset: give it one
         files = SubTreeFileSystem("/dev/null", LocalFileSystem())
         fragment = ds.IpcFileFormat().make_fragment(_NO_FILES, files)
         super().__init__(SCHEMA, [ds.FileSystemDataset([fragment], SCHEMA, ds.IpcFileFormat())])
@@ -157,9 +157,8 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             >>> topic.dataset().filter(pc.field("partition") == 0).count_rows()
             2
         """
-        condition = self._with_own_condition(expression)
-        make, arguments = self._made_by(condition)
-        return cast(TopicDataset, make(*arguments))
+        constructor, arguments = self._constructor_with(self._with_own_condition(expression))
+        return cast(TopicDataset, constructor(*arguments))
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **options: Any) -> ds.Dataset:
         """Read all records and sort them, as Arrow's datasets do."""
@@ -182,12 +181,12 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         raise NotImplementedError("the columns of a topic are fixed: cast the columns of the table that was read")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._made_by(self._condition)
+        return self._constructor_with(self._condition)
 
     def __repr__(self) -> str:
         return f"TopicDataset({self._reader.topic!r}, version={self._snapshot.version}, columns={self.schema.names})"
 
-    def _made_by(self, condition: pc.Expression | None) -> tuple[Any, ...]:
+    def _constructor_with(self, condition: pc.Expression | None) -> tuple[Any, ...]:
         """Return the function and the arguments that make this dataset with another condition."""
         options: dict[str, Any] = {"text": self._text, "decoder": self._decoder, "on_error": self._on_error}
         return partial(TopicDataset, condition=condition, **options), (self._reader, self._snapshot, self._isolation)
@@ -217,10 +216,10 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def _slices(self, conditions: Conditions) -> tuple[list[SegmentSlice], Isolation]:
         states = self._snapshot.partitions
-        ends = {
+        ranges = {
             number: (states[number].log_start_offset, states[number].log_end_offset) for number in range(len(states))
         }
-        bounds = {} if conditions.is_empty else conditions.narrow(ends)
+        bounds = {} if conditions.is_empty else conditions.narrow(ranges)
         keys = conditions.key_array()
         return plan_slices(self._reader, self._snapshot, bounds, self._isolation, times=conditions.times, keys=keys)
 
@@ -237,18 +236,19 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         return pa.schema([schema.field(name) for name in names])
 
     def _stored_columns(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns to read for the columns of a result: the error of a bad value has its position."""
+        """Return the columns to read for the columns of a result; the error of a bad value needs more columns."""
         is_decoded = self._decoder is not None and "value" in names
         return list(dict.fromkeys((*names, *DECODING_COLUMNS))) if is_decoded else names
 
     def _numbers_of_partitions(self, slices: list[SegmentSlice], visible: Isolation) -> Iterator[pa.RecordBatch]:
         """Yield the column `partition`, as DuckDB's count(*) asks for; only what metadata cannot count is read."""
-        for has_known_end, run in groupby(slices, lambda part: known_count(part) is not None):
-            if not has_known_end:
+        for has_count, run in groupby(slices, lambda part: known_count(part) is not None):
+            if not has_count:
                 yield from read_slices(self._reader, run, ["partition"], visible, cores())
                 continue
             for part in run:
-                for start in range(0, count := known_count(part) or 0, _BATCH_ROWS):
+                count = known_count(part) or 0
+                for start in range(0, count, _BATCH_ROWS):
                     rows = min(_BATCH_ROWS, count - start)
                     numbers = np.full(rows, part.segment.partition, np.int32)
                     yield pa.record_batch({"partition": integers(numbers)})

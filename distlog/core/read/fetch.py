@@ -25,7 +25,7 @@ from distlog.core.segments.producer_states import (
     last_stable_offset,
     transactional_segments,
 )
-from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader, whole_log
+from distlog.core.segments.segment_reader import SegmentReader, whole_log
 
 
 def fetch(
@@ -33,17 +33,17 @@ def fetch(
 ) -> FetchedBatches:
     """Return whole batches of one segment, from the first that ends at `offset` or later; none at the log end.
 
-    As many batches as fit into `max_bytes`, and at least one, as in Kafka (`LogSegment.read` with minOneMessage), but
-    none if `max_bytes` is 0. With `check` every CRC is checked. Without it only headers are read, so the receiver
-    must check, as Kafka consumers do. Batches that get an append time are always checked, since it changes their CRC.
-    The batches end before a damaged one. Raises CorruptRecordError if the first batch is damaged.
+    The result has as many batches as fit into `max_bytes`, and at least one, as in Kafka (`LogSegment.read` with
+    minOneMessage), but none if `max_bytes` is 0. With `check` every CRC is checked. Without it only headers are read,
+    so the receiver must check, as Kafka consumers do. Batches that get an append time are always checked, since the
+    time changes their CRC. The batches end before a damaged one. Raises CorruptRecordError if the first is damaged.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if count_of("max_bytes", max_bytes) == 0:
         return _no_batches(offset)
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
-        part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
+        part = SegmentSlice(segment, offset, state.log_end_offset, start_position=0, end_position=segment.log_bytes)
         if chunks := _read_chunks(reader, part, max_bytes, check or segment.append_time_ms >= 0):
             return _fetched_batches(reader, segment, chunks)
     return _no_batches(state.log_end_offset)
@@ -54,10 +54,10 @@ class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is the response of a Kafka broker.
 
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`, outside the checksum. If
-    `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
-    file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
-    not in the file. `aborted` are the aborted transactions that reach into the batches of a read of committed
-    records: their data is among the batches, and the receiver drops it, as Kafka's `Fetcher` does.
+    `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local file that holds
+    `data`, at `file_position`; None without one, and with LogAppendTime, whose times are in the commit, not in the
+    file. `aborted` are the aborted transactions that reach into the batches of a read of committed records: their
+    data is among the batches, and the receiver drops it, as Kafka's `Fetcher` does.
     """
 
     data: memoryview
@@ -224,25 +224,27 @@ def fetch_committed(
 def fetch_stored(
     reader: SegmentReader, state: PartitionState, offset: int, end_offset: int, max_bytes: int
 ) -> StoredBatches | None:
-    """The batches from `offset` to `end_offset`, unchecked, in their local file; None if `fetch` must read them."""
+    """Return the batches [offset, end_offset), unchecked, in their local file; None if `fetch` must read them."""
     row = state.segments.find(offset)
     if row == len(state.segments):
         return None
     segment = state.segments[row]
-    return reader.stored(SegmentSlice(segment, offset, end_offset, 0, segment.log_bytes), max_bytes)
+    part = SegmentSlice(segment, offset, end_offset, start_position=0, end_position=segment.log_bytes)
+    return reader.stored(part, max_bytes)
 
 
 def _no_batches(next_offset: int) -> FetchedBatches:
     none = np.zeros(0, np.int64)
-    return FetchedBatches(memoryview(b""), none, none, next_offset, False, None, 0)
+    return FetchedBatches(memoryview(b""), none, none, next_offset, moved=False, path=None, file_position=0)
 
 
 def _read_chunks(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     chunks: list[Chunk] = []
     remaining_bytes = max_bytes
-    for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
+    for chunk in reader.chunks(part, most_bytes=max_bytes):
         ends = chunk.batches["position"] + chunk.batches["size"]
-        count = max(int(np.searchsorted(ends, remaining_bytes, side="right")), 0 if chunks else 1)
+        fitting = int(np.searchsorted(ends, remaining_bytes, side="right"))
+        count = fitting if chunks else max(fitting, 1)
         if count:
             batches = chunk.rows(0, count)
             try:
@@ -284,7 +286,10 @@ _LATE_BUFFER_MS = 300_000
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction in a partition's log; `coordinator_epoch` is -1 without an earlier marker."""
+    """An open transaction in a partition's log.
+
+    `coordinator_epoch` is from the marker that ended the producer's last transaction; -1 without one.
+    """
 
     partition: int
     start_offset: int
@@ -306,6 +311,7 @@ def has_late_transaction(reader: SegmentReader, state: PartitionState, partition
         return False
     start = max(first, state.log_start_offset)
     segment = state.segments[state.segments.find(start)]
+    # the transaction began at this time, or before
     began_ms = segment.max_timestamp
     if segment.is_active:
         batches = read_headers(bytes(fetch(reader, state, partition, start, 1, check=False)))

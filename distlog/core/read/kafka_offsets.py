@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -40,6 +41,7 @@ class FieldReader:
 
     def __init__(self, data: bytes, noun: str, topic: str) -> None:
         self._data, self._position, self._noun, self._topic = data, 0, noun, topic
+        #: Whether the record has a flexible version of its message: lengths are varints, and tags may follow fields.
         self.is_flexible = False
 
     def number(self, form: str) -> int:
@@ -229,7 +231,7 @@ _COLUMNS = ("partition", "offset", "key", "value")
 
 
 class OffsetsRecord(NamedTuple):
-    """A record of `__consumer_offsets`. `waits_for`: the producer's id if the record's transaction is open."""
+    """A record of `__consumer_offsets`. `waits_for` is the producer's id if the record's transaction is open."""
 
     partition: int
     offset: int
@@ -261,7 +263,7 @@ def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[Offse
     keys = pc.fill_null(batch.column("key"), scalar_of(b"", batch.column("key").type))
     has_prefix = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
     matching = batch.filter(has_prefix)
-    # a group commits the same few keys forever, and each may become a Python object only once
+    # only the last record of each key becomes a Python object, since a group commits the same few keys all the time
     codes = numbers_of(matching.column("key").dictionary_encode(null_encoding="encode").indices)
     _, from_end = np.unique(codes[::-1], return_index=True)
     for row in matching.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
@@ -306,7 +308,7 @@ def _runs(chunk: Chunk) -> Iterator[Chunk]:
         kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)
         changes = (np.diff(rows["producer_id"]) != 0) | (np.diff(kinds) != 0)
         ends = [*(np.flatnonzero(changes) + 1).tolist(), len(rows)]
-        for start, end in zip([0, *ends], ends, strict=False):
+        for start, end in pairwise([0, *ends]):
             if end > start:
                 yield part.rows(start, end)
 
@@ -353,7 +355,7 @@ def all_kafka_positions(
         newest = {record.key: record for record in records if record.waits_for is None}
         return _positions(newest.values(), topic, since_ms)
     except TopicNotFoundError:
-        # the root has no gateway
+        # no Kafka client has committed an offset in this root
         return {}
     except DistlogError as error:
         # without this address, the error would seem to be about the topic itself

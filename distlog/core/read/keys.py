@@ -1,4 +1,4 @@
-"""Keys: the batches of segments, and the slices of a topic, that may hold them, by key indexes."""
+"""Finds keys by key indexes: the batches of segments, and the slices of a topic, that may hold the keys."""
 
 from __future__ import annotations
 
@@ -108,6 +108,7 @@ def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Lo
         row: search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
         for row, segment in ((row, segments[row]) for row in indexed if row not in results)
     }
+    # all searches advance together, so that each round reads the blocks of all indexes at once; None starts a search
     blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
     while blocks:
         ranges = dict[int, Ranges]()
@@ -136,7 +137,7 @@ def _find_in_each(
         np.array([getattr(segments[row], name) for row in rows])
         for name in ("key_count", "key_index_bytes", "first_batch_crc")
     )
-    # a search by itself reports which index is bad
+    # after an error each index is searched alone, which reports the bad one
     with suppress(FileNotFoundError, StorageError):
         by_number = search_each(entries, sizes, log_crcs, key_hash, read)
         return {rows[number]: batches for number, batches in by_number.items()}
@@ -144,7 +145,7 @@ def _find_in_each(
 
 
 def _step(reader: SegmentReader, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
-    """The next ranges that a search needs, or its result, or None if the index is damaged."""
+    """Send `blocks` to a search. Return the next ranges that it needs, or its result, or None for a damaged index."""
     try:
         return search.send(blocks)
     except StopIteration as result:
@@ -166,6 +167,7 @@ def _blocks(
         return {row: list(islice(blocks, len(of_segment))) for row, of_segment in ranges.items()}
     except (FileNotFoundError, StorageError) as error:
         if len(ranges) > 1:
+            # one by one, to find the index that cannot be read
             singles = [_blocks(reader, segments, {row: of_segment}) for row, of_segment in ranges.items()]
             return dict(chain.from_iterable(single.items() for single in singles))
         for row in ranges:
@@ -179,6 +181,6 @@ def _index_of(reader: SegmentReader, segment: SegmentInfo) -> Part:
 
 def _warn_of_index(reader: SegmentReader, segment: SegmentInfo, error: Exception) -> None:
     name = _index_of(reader, segment).name
-    # an index's own error has the advice
+    # a CorruptIndexError already has the advice
     advice = "" if isinstance(error, CorruptIndexError) else ": rebuild the index"
     _log.warning("scanning the log instead, since %s%s (file=%s)", error, advice, name)

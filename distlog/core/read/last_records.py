@@ -68,13 +68,13 @@ def _default_partitions(keys: pa.Array, count: int) -> Longs:
     partitions = np.empty(len(keys), np.int64)
     key_bytes = byte_array(data) if data else np.empty(0, np.uint8)
     no_validity = np.empty(0, np.uint8)
-    # the last numbers are for runs of records without a key
+    # 0, 0, 1: the state of runs of records without a key, which `keys` lacks
     fill_partitions(offsets, key_bytes, no_validity, 0, no_sizes, count, 0, 0, 1, partitions)
     return partitions
 
 
 class _PartitionSearch:
-    """Searches a partition for the last record of each key, newest segments first; `keys` are those not found yet."""
+    """Searches a partition for the last record of each key, newest segments first; `keys` are the missing ones."""
 
     def __init__(self, reader: SegmentReader, isolation: Isolation, keys: pa.Array) -> None:
         self._reader, self._isolation = reader, isolation
@@ -92,24 +92,27 @@ class _PartitionSearch:
                 self._read_last(part, of_part, hashes)
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
-        """Read the last batch of each key; for a key that is not visible there, the one before it, and so on."""
+        """Read the last batch of each key; if it has no visible record of the key, the batch before it, and so on.
+
+        `batches.rows` are rows of `hashes`.
+        """
         # the keys of an active segment may be known past the end that this snapshot has
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
         positions, rows = (column[is_inside] for column in batches)
         while len(self.keys) and len(positions):
-            # by hash: the position of its last batch; positions ascend, so the last assignment stays
+            # the position of each hash's last batch, or -1; positions ascend, so the last assignment stays
             last_positions = np.full(len(hashes), -1)
             last_positions[rows] = positions
             rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))
             order = np.argsort(last_positions[rows_of_keys], kind="stable")
             order = order[last_positions[rows_of_keys[order]] >= 0]
-            # by hash: the position from which on its batches were read
+            # the position of each hash from which on its batches are read in this round
             read_starts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
             for run in near_rows(last_positions[rows_of_keys[order]]):
                 of_run, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
                 start, last = int(last_positions[of_run[0]]), int(last_positions[of_run[-1]])
                 read_starts[of_run] = start
-                # without other keys, whose later batches may not be read yet
+                # only these keys: the batches may have others, whose later batches are not read yet
                 located = part.located(start, last)._replace(keys=keys)
                 if len(keys) > 1 or not self._read_point(located):
                     slices.append(located)

@@ -112,8 +112,9 @@ def offsets_for_times(
 
 def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
     """Return the segment's first record if the metadata alone show that it is not before the time; else None."""
-    is_ours = segment.dense and not segment.compacted and is_own_stem(segment.stem)
-    if not is_ours or segment.is_active or segment.base_offset < start:
+    # only a segment that distlog wrote, and did not compact, has a record at its base offset for sure
+    has_first_record = segment.dense and not segment.compacted and is_own_stem(segment.stem)
+    if not has_first_record or segment.is_active or segment.base_offset < start:
         return None
     # `first_timestamp` is the first batch's base time. In a client's batch the first record may be earlier;
     # `min_timestamp` is then smaller
@@ -130,24 +131,25 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Of
         if timestamps[index] < (0 if best is None else best[1]):
             break
         segment = state.segments[first + int(index)]
-        newest = segment.offset_of_max_timestamp
-        record: OffsetAndTime | None = newest, segment.max_timestamp
-        if newest < start or (segment.has_transactions and _is_marker(reader, segment, newest)):
+        offset_of_max = segment.offset_of_max_timestamp
+        record: OffsetAndTime | None = offset_of_max, segment.max_timestamp
+        if offset_of_max < start or (segment.has_transactions and _is_marker(reader, segment, offset_of_max)):
             # the metadata name a record before the log start, an end marker, or no record
             record = _largest_from(reader, segment, max(segment.base_offset, start))
-        # of equal times the lowest offset
+        # among records with the same time, the lowest offset
         if record and record[1] >= 0 and (best is None or (record[1], -record[0]) > (best[1], -best[0])):
             best = record
     return best
 
 
 def _is_marker(reader: SegmentReader, segment: SegmentInfo, offset: int) -> bool:
-    part = SegmentSlice(segment, offset, offset + 1, 0, segment.log_bytes)
+    part = SegmentSlice(segment, offset, offset + 1, start_position=0, end_position=segment.log_bytes)
     for chunk in reader.chunks(part, INDEX_WORTH_BYTES):
         chunk.check()
-        last = chunk.batches["base_offset"] + chunk.batches["last_offset_delta"] + segment.shift
-        for row in np.flatnonzero(last >= offset)[:1]:
-            return bool(chunk.batches["attributes"][row] & CONTROL)
+        last_offsets = chunk.batches["base_offset"] + chunk.batches["last_offset_delta"] + segment.shift
+        rows = np.flatnonzero(last_offsets >= offset)
+        if len(rows):
+            return bool(chunk.batches["attributes"][rows[0]] & CONTROL)
     return False
 
 
@@ -155,10 +157,10 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
     best: OffsetAndTime | None = None
     for chunk in _chunks_from(reader, segment, start):
         chunk.check()
-        newest = chunk.batches["max_timestamp"]
+        max_timestamps = chunk.batches["max_timestamp"]
         # in descending order: the first batch has the record, unless the record lies before `start`
-        for row in np.argsort(-newest, kind="stable"):
-            if best and newest[row] <= best[1]:
+        for row in np.argsort(-max_timestamps, kind="stable"):
+            if best and max_timestamps[row] <= best[1]:
                 break
             offsets, timestamps = _offsets_and_timestamps(chunk, int(row))
             if len(timestamps) and (best is None or timestamps.max() > best[1]):
@@ -167,7 +169,10 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 
 
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
-    """Return the first offset where the slice may have a record of its times, by the time index; or its start."""
+    """Return the first offset where the slice may have a record of its times, by the time index.
+
+    That is the end of the batch that the index names, whose records are all too old; else the slice's start.
+    """
     start, end = part.span
     entry = _time_entry(reader, part.segment, part.times.oldest, start)
     chunk = next(_chunks_from_entry(reader, part.segment, entry), None)
@@ -182,8 +187,8 @@ def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
 def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetAndTime | None:
     """Read the first record of `segment` at or after `timestamp_ms`, from offset `start` on; None without one."""
     entry = _time_entry(reader, segment, timestamp_ms, start)
-    for record in first_records(reader, segment, start, 1, timestamp_ms, entry):
-        return record.offset, record.timestamp
+    if records := first_records(reader, segment, start, limit=1, oldest=timestamp_ms, entry=entry):
+        return records[0].offset, records[0].timestamp
     chunks = _chunks_from_entry(reader, segment, entry)
     first = next(chunks, None)
     if first is not None:
@@ -215,7 +220,8 @@ def _chunks_from_entry(reader: SegmentReader, segment: SegmentInfo, entry: Times
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
     # the record is mostly in the batches after the indexed one: one request reads them
     step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
-    return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), step)
+    part = SegmentSlice(segment, start, segment.next_offset, start_position=0, end_position=segment.log_bytes)
+    return reader.chunks(part, step)
 
 
 def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> OffsetAndTime | None:
@@ -249,7 +255,7 @@ class Record(NamedTuple):
 
 
 class PointBatch(NamedTuple):
-    """A checked batch of format 2: its position in the open log, its stored offsets, and the fields of its header."""
+    """A checked batch of format 2: its position in the bytes of an OpenLog, and fields of its header, as stored."""
 
     position: int
     size: int
@@ -279,10 +285,12 @@ def first_records(
 ) -> list[Record]:
     """Return the segment's first records with offsets from `offset` and times from `oldest` on, at most `limit`.
 
-    With `entry`, of the time index, the search begins at its batch. Returns fewer, or none, if a scan must read them.
+    With `entry`, of the time index, the search begins at the entry's batch. Returns fewer records than there are, or
+    none, if a scan must read the next one.
     """
     records: list[Record] = []
     limit = min(limit, MAX_RECORDS)
+    # the offset as the log has it: a commit may have moved the segment by its shift
     stored = offset - segment.shift
     if not reader.storage.is_local:
         return records
@@ -290,7 +298,7 @@ def first_records(
     try:
         index = reader.offset_index(segment)
         position = 0 if index is None else index.lookup(first).position
-        # of an active log these are larger and larger parts: if one ends before the record, the next may have it
+        # larger and larger parts of an active log: if one ends before the record, the next may have it
         for log in reader.logs.around(segment, position):
             try:
                 for number, batch in enumerate(_batches(segment, log, first, position)):
@@ -315,6 +323,7 @@ def first_records(
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
     end_offset, dense = segment.next_offset - segment.shift, segment.dense
     end = min(segment.log_bytes - log.start, log.data.size)
+    # the offset with which the first batch must begin; -1 for any
     next_offset = segment.stored_base_offset if position == 0 else -1
     position -= log.start
     for _ in range(MAX_RECORDS):
@@ -328,6 +337,7 @@ def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: i
 
 
 def _checked_batch(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
+    # `find_batch` found something unusual
     if position < 0:
         raise _NeedsScanError
     header = HEADER.unpack_from(log.view, position)

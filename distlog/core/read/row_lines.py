@@ -16,7 +16,7 @@ from distlog.core.arrays import Longs, column_of, integers, java_text, numbers_o
 from distlog.core.display import text as display_text
 from distlog.core.times import iso
 
-#: The type of all texts here, which is not UTF-8: CSV and formats with conversions do not change bytes.
+#: The type of all texts here. It is bytes, since CSV and formats with conversions keep bytes that are not UTF-8.
 TEXT = pa.large_binary()
 #: A text, or a column of texts.
 Texts: TypeAlias = str | pa.Array
@@ -184,6 +184,7 @@ def _rows(batch: pa.RecordBatch, labels: Sequence[str], end: str, style: Style) 
 
 def texts_of(column: pa.Array, style: Style) -> pa.Array:
     if pa.types.is_list(column.type):
+        # in CSV the whole list is quoted, not its parts
         texts = style.of_lists(_headers(column, _SHOWN if style is _CSV else style))
     elif pa.types.is_timestamp(column.type):
         texts = style.of_times(column)

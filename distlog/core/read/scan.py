@@ -270,7 +270,7 @@ class Scan:
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
             if missing <= 0:
                 break
-        # the earliest window may have more records than were missing
+        # the earliest window may have had more records than were missing
         surplus = max(-missing, 0)
         return pa.Table.from_batches(parts, self.schema).slice(surplus)
 
@@ -362,7 +362,7 @@ class Scan:
         flatten: bool,
         progress: bool | None,
     ) -> pa.Table:
-        """Read all records with decoded values; `decoder_of` is given the values, to find their newest schema."""
+        """Read all records with decoded values; `decoder_of` gets the values, to find their newest schema."""
         names = list(dict.fromkeys((*self.columns, *DECODING_COLUMNS)))
         records = read_slices(self.reader, self.slices, names, self.isolation, self.max_workers)
         batches: Iterable[pa.RecordBatch] = self._watched(records, progress)
@@ -399,7 +399,7 @@ def first(
     limit: int,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
-    # each window is larger than the last, since few of its offsets may be records with the requested times
+    # each window of slices is larger than the last, since few of its offsets may have records with the slices' times
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
         for batch in read_slices(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)
@@ -523,7 +523,7 @@ def to_records(batch: pa.RecordBatch) -> Iterator[Record]:
         yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
 
 
-#: By partition (start offset, end offset); None is the log's own bound. EARLIEST and LATEST are its start and end.
+#: (start offset, end offset) by partition. None is the log's start or end; EARLIEST and LATEST are offsets too.
 Bounds = Mapping[int, tuple[int | None, int | None]]
 
 
@@ -569,7 +569,7 @@ def plan_slices(
     """Return the slices between `bounds`, and the isolation that filters their batches.
 
     Reads only metadata, with three exceptions. If a large segment begins before `times`, it reads the time index, and
-    the batch that this points to. For read_committed it reads the transaction indexes, and the segments with
+    the batch to which that points. For read_committed it reads the transaction indexes, and the segments with
     transactions if the metadata lacks the last stable offset. For `keys` it reads blocks of the key indexes.
     """
     check_choice("isolation", isolation, IsolationLevel)
@@ -603,11 +603,12 @@ def slices_of(
     times: TimeRange = ALWAYS,
     keys: pa.Array | None = None,
 ) -> Iterator[SegmentSlice]:
-    """Yield the slices of `plan_slices` for one partition from `start` on; plans more segments when needed."""
+    """Yield the slices of `plan_slices` for one partition from `start` on, planned when they are needed."""
     state = snapshot.partitions[partition]
     low = bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
     row, count = state.segments.find(low), 1
     while row < len(state.segments):
+        # one segment first, then twice as many each time
         row, count = row + count, 2 * count
         end = int(state.segments.base_offsets[row]) if row < len(state.segments) else state.log_end_offset
         yield from plan_slices(reader, snapshot, {partition: (low, end)}, times=times, keys=keys)[0]
