@@ -55,7 +55,7 @@ _NUMBER_TYPES: Mapping[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-#: Primitive types that pyruhvro does not decode into columns, as decimals and fixed types.
+#: Primitive types that pyruhvro does not decode. It does not decode decimals and fixed types either.
 _NOT_IN_BULK = ("null", "bytes")
 #: The most types of a schema, counted at every use.
 MAX_TYPES = 10_000
@@ -106,6 +106,11 @@ def _parsed_json(schema: Any) -> Any:
 
 
 class _SchemaWalk:
+    """A walk through a parsed schema, which makes its plain schema and Arrow's type, and collects its aliases.
+
+    Only a reader's schema must have columns in Arrow: values are decoded to the reader's columns.
+    """
+
     def __init__(self, named_types: Mapping[str, Any], is_reader: bool) -> None:
         self._named, self._is_reader, self._remaining_types = named_types, is_reader, MAX_TYPES
         #: The names that the plain schema has defined already.
@@ -116,7 +121,8 @@ class _SchemaWalk:
         """Return (plain schema, Arrow's type, whether pyruhvro supports it) of a field in the records `enclosing`."""
         self._remaining_types -= 1
         if self._remaining_types < 0:
-            raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
+            text = f"the Avro schema has more than {MAX_TYPES} types, counted at each use: use one with fewer fields"
+            raise InvalidConfigError(text, field=path)
         if isinstance(schema, list):
             branches = [self.walk(branch, path, enclosing) for branch in schema]
             kinds = [kind for _, kind, _ in branches if not pa.types.is_null(kind)]
@@ -253,7 +259,7 @@ class AvroDecoder:
     def _decode_in_bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
-        # pyruhvro ignores trailing bytes; without a registry, the first value shows a wrong schema by trailing bytes
+        # without a registry the schema may be wrong, and leave trailing bytes, which only fastavro reports
         if self._registry is None and len(payloads) and attempt(self._value_reader(writer), payloads[0].as_py())[1]:
             return None
         try:

@@ -124,7 +124,7 @@ def decode_in_halves(
     decode_together: Callable[[Payloads], pa.RecordBatch | None],
     decode_one_by_one: Callable[[Longs, Payloads], DecodedRows],
 ) -> Iterator[DecodedRows]:
-    """Decode payloads together, or by halves where that fails."""
+    """Decode payloads together, or in halves if `decode_together` returns None, since it fails for one bad value."""
     columns = decode_together(payloads)
     if columns is not None:
         yield rows, columns
@@ -215,6 +215,7 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
     head_codes = [code_by_indexes.setdefault(indexes, len(code_by_indexes)) for indexes, _ in decoded]
     codes[other_rows] = np.array(head_codes, np.intp)[head_of_row]
     sizes[other_rows] = np.array([size for _, size in decoded], np.int64)[head_of_row]
+    # long or bad indexes were decoded wrongly above
     for row in other_rows[heads == 0].tolist():
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
         codes[row] = code_by_indexes.setdefault(indexes, len(code_by_indexes))
@@ -226,6 +227,7 @@ def _short_indexes(starts: Longs, lengths: Longs, data: Bytes) -> npt.NDArray[np
     # in short indexes all numbers are one byte, and the first, a zigzag varint, is twice the number of indexes
     columns = np.arange(_SHORT_INDEXES_BYTES)
     inside = columns < lengths[:, None]
+    # a byte past the payload's end is 0x80, as of a longer number, so it makes the indexes bad
     heads = np.full(inside.shape, 0x80, np.uint8)
     heads[inside] = data[(starts[:, None] + columns)[inside]]
     sizes = 1 + (heads[:, :1] >> 1)

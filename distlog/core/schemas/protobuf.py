@@ -68,7 +68,8 @@ class Message:
             text = "a Protobuf schema must be a generated class, its descriptor, or the text of a .proto file"
             raise InvalidConfigError(text, got=type(source).__name__)
         files = compile_schema(source if isinstance(source, Schema) else Schema("PROTOBUF", source))
-        return cls(files, name or _message_name(files, (0,)))
+        # by default the first message of the file
+        return cls(files, name or _message_name(files, indexes=(0,)))
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         decoded = self._handler.list_to_record_batch(payloads)
@@ -185,9 +186,11 @@ def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
 
 
 class ProtobufDecoder:
-    """Decodes values to the columns of `reader`, whose message their headers must name if there is a `registry`."""
+    """Decodes values to the columns of `reader`; with a `registry`, their headers must name the reader's type.
 
-    # of any version of the schema, since Protobuf identifies fields by number
+    The version of the schema may be another one, since Protobuf identifies fields by number.
+    """
+
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
         #: By schema id and indexes: why values cannot be read, or an empty text.
@@ -252,8 +255,8 @@ class ProtobufDecoder:
 def _record_by_record(reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> DecodedRows:
     singles = [[payload] for payload in payloads]
     batches = decode_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
-    # not decoded together again: one message that sets two fields of a oneof would send all through Protobuf's own
-    # library, which refuses more messages
+    # not decoded together again: if one message set two fields of a oneof, all would be parsed by Protobuf's own
+    # library, which refuses messages that ptars accepts
     return np.array(list(batches), np.int64), join([reader.rows([]), *batches.values()])
 
 

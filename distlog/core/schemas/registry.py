@@ -146,7 +146,8 @@ class SchemaRegistry:
                 continue
             names.add(name)
             if len(names) > MAX_REFERENCES:
-                raise StorageError(f"a schema refers to more than {MAX_REFERENCES} schemas", subject=subject)
+                text = f"a schema refers to more than {MAX_REFERENCES} schemas: register it with fewer references"
+                raise StorageError(text, subject=subject)
             referenced = self._source.by_version(subject, version)
             self._add_imports(referenced, imports, names)
             imports[name] = referenced.text
@@ -187,7 +188,8 @@ class _SchemaDict:
 
     def by_id(self, schema_id: int) -> _Registered:
         if schema_id not in self._schemas:
-            raise SchemaNotFoundError(f"schema {schema_id} is not in the dict of {len(self._schemas)} schemas")
+            text = f"schema {schema_id} is not in the dict of {len(self._schemas)} schemas: add it"
+            raise SchemaNotFoundError(text)
         return self._schemas[schema_id]
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
@@ -278,7 +280,8 @@ class _Server:
             text = "the registry refuses this user: put user and password into the address"
             return StorageDeniedError(text, registry=self._url, status=code)
         is_redirect = 300 <= code < 400
-        text = "the registry redirects: use the address of the redirect" if is_redirect else "the registry failed"
+        redirect_text = "the registry redirects: use the address of the redirect"
+        text = redirect_text if is_redirect else "the registry failed: check its log, or try again"
         return StorageError(text, registry=self._url, requested=requested, status=code)
 
     def __str__(self) -> str:
@@ -298,8 +301,8 @@ class _Topic:
 
     def __init__(self, topic: SchemaTopic, context: str) -> None:
         self._topic, self._context, self._is_read = topic, context, False
-        #: By context and id: the first version with this id (as in Confluent's registry), and its schema, even if it
-        #: was deleted, since old values need it.
+        #: By context and id: the first version with this id (as in Confluent's registry), and its schema. Deleted
+        #: versions are included, since old values need their schemas.
         self._ids: dict[tuple[str, int], tuple[_Version, _Registered]] = {}
         self._versions: dict[_Version, _Registered] = {}
         self._deleted: set[_Version] = set()
@@ -355,8 +358,10 @@ class _Topic:
             self._add_version((context, name, number), value)
 
     def _add_version(self, version: _Version, value: dict[str, Any]) -> None:
-        is_deleted = value.get("deleted") is True or not value
-        (self._deleted.add if is_deleted else self._deleted.discard)(version)
+        if value.get("deleted") is True or not value:
+            self._deleted.add(version)
+        else:
+            self._deleted.discard(version)
         try:
             registered = _Registered.parse(value)
         except ValueError:
