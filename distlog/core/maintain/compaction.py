@@ -288,15 +288,15 @@ def cleanable(
     table = state.segments
     start = first_dirty_offset(state)
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
-    first, stop = table.find(start), int(np.searchsorted(table.base_offsets, end))
-    timestamps = table.array("first_timestamp")[first:]
+    first_row, end_row = table.find(start), int(np.searchsorted(table.base_offsets, end))
+    timestamps = table.array("first_timestamp")[first_row:]
     oldest_ms = int(timestamps[timestamps > 0].min(initial=MAX_LONG))
     return Cleanable(
         partition=partition,
         first_dirty_offset=start,
         first_uncleanable_offset=end,
         clean_bytes=int(table.log_bytes[: np.searchsorted(table.base_offsets, start)].sum()),
-        dirty_bytes=int(table.log_bytes[first:stop].sum()),
+        dirty_bytes=int(table.log_bytes[first_row:end_row].sum()),
         is_overdue=oldest_ms < now_ms - config.max_compaction_lag_ms,
     )
 
@@ -345,6 +345,7 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
 # horizon (KIP-534), `delete.retention.ms` from now. A compaction at or after that horizon drops it.
 
 _COLUMNS = ("key", "value")
+#: The attributes that a batch keeps without its records.
 _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
@@ -424,6 +425,7 @@ class BatchFilter:
         wants_horizon = has_records & ~flags.has_horizon
         wants_horizon &= (retained["tombstones"] > 0) | flags.is_obsolete_marker
         has_create_times = batches["attributes"] & APPEND_TIME == 0
+        # the header's largest timestamp is of a record that does not stay, or of none
         loses_max = has_create_times & (batches["max_timestamp"] != retained["max_timestamp"])
         is_copied = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~loses_max
         is_rewritten, is_emptied = has_records & ~is_copied, ~has_records & flags.stays_empty
@@ -444,7 +446,7 @@ class BatchFilter:
             data, ends = scanned.rewrite(sections, first_records, sections["base_offset"], base_times, is_kept)
             starts = np.append(0, ends[:-1])
             # at the codec's default level, as Kafka does it
-            records = RecordBytes(data, starts, ends - starts).compressed(headers[rows], {})
+            records = RecordBytes(data, starts, ends - starts).compressed(headers[rows], levels={})
         data, stored = lay_out(byte_array(chunk.data), headers, is_copied, is_emptied, is_rewritten, records)
         segment = chunk.ranges[0].slice.segment
         offsets_of_max = np.where(has_records, retained["offset_of_max"], -1)[is_copied | is_emptied | is_rewritten]
@@ -540,7 +542,7 @@ def clean_dirtiest(
         try:
             results.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
         except StorageError:
-            # first commit the cleaned partitions: the next round starts with this partition, and raises the error
+            # the partitions before this one are committed first: the next round starts with this one, and raises
             if not results:
                 raise
             break

@@ -67,9 +67,9 @@ class FilteredBatches:
     """Batches (BATCH rows) back to back in `data`, with values that their headers lack; offsets are absolute.
 
     `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest timestamp, or -1
-    if no record has it, as in an emptied batch. No record of a batch is older than its `min_timestamps`. The flags:
-    `is_unchanged`, they are the input batches; `drops_deletes`, tombstones or markers may have been dropped.
-    `unkeyed_records` were dropped, as they have no key.
+    if no record has it, as in an emptied batch. No record of a batch is older than its `min_timestamps`. The batches
+    are the input batches if `is_unchanged`. Tombstones or markers may have been dropped if `drops_deletes`. The
+    number of `unkeyed_records` was dropped, since they have no key.
     """
 
     data: Bytes
@@ -108,7 +108,7 @@ FILE_ERRORS = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """A partition, or its offsets [offsets[0], offsets[1]), whose files cannot be rewritten, and the reason."""
+    """Why the files of a partition cannot be rewritten, or only of its offsets [offsets[0], offsets[1])."""
 
     partition: int
     reason: str
@@ -217,7 +217,7 @@ class _Output:
             if end == first and file.next_offset > 0:  # the file has batches, and no room for this one
                 self._seal(int(filtered.base_offsets[first]))
                 continue
-            # a batch that no segment has room for was alone in its old segment, and gets a new one
+            # a batch that even an empty segment has no room for was alone in its old segment, and gets a new one
             end = max(end, first + 1)
             rows = batches[first:end].copy()
             start = int(rows["position"][0])
@@ -314,7 +314,7 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
 def _replacement(
     rewritten: Sequence[RewrittenPartition], skipped_groups: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
-    """The actions in `current`, and by partition how many first segments they empty; fills `skipped_groups`."""
+    """The actions in `current`, and by partition how many segments at its start they drop; fills `skipped_groups`."""
     replaced, emptied = list[RewrittenGroup](), dict[int, int]()
     is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
     for partition in rewritten:

@@ -43,7 +43,7 @@ def merge(
     counts = np.cumsum([len(group.segments) for group in planned])
     groups = planned[: int(counts.searchsorted(MAX_SEGMENTS, side="right"))]
     if planned and not groups:
-        # the first group alone is more than a commit takes
+        # the first group alone has more segments than a commit takes: begin with a part of it
         groups = [SegmentGroup(planned[0].segments.part(0, MAX_SEGMENTS))]
     if dry_run or not groups:
         report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
@@ -224,8 +224,8 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
         return []
     table, limits = snapshot.partitions, limits_of(snapshot.config)
     segments = SegmentTable(table.column_segments())
-    owners = numbers_of(segments.columns()["partition"])
-    ranges = groups_of(segments, owners, table.log_start_offsets, limits)
+    row_partitions = numbers_of(segments.columns()["partition"])
+    ranges = groups_of(segments, row_partitions, table.log_start_offsets, limits)
     groups = [SegmentGroup(segments.part(first, end)) for first, end in ranges]
     # partitions whose states are not in columns are planned one by one
     for state in table.own_states.values():
@@ -241,15 +241,15 @@ def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
     return np.array([*sizes, MIN_GROWTH, LARGE_GROWTH, large_bytes])
 
 
-def groups_of(table: SegmentTable, owners: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
-    """(first row, end row) of each group of `table` worth merging; `owners` has the partition of each row."""
+def groups_of(table: SegmentTable, row_partitions: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
+    """(first row, end row) of each group worth merging; `row_partitions` has the partition of each row of `table`."""
     sizes, base_offsets, next_offsets, first_times, newest, created, records = map(table.array, _COLUMNS)
     # retention counts ages from the same times
     newest = np.where(newest >= 0, newest, created)
     oldest = np.where(first_times >= 0, first_times, newest)
     offsets, times = (base_offsets, next_offsets), (oldest, newest)
-    untried, ranges = np.empty((2, len(owners) + 1, 2), np.int64)
-    count = find_groups(owners, sizes, *offsets, *times, records, log_starts, limits, untried, ranges)
+    untried, ranges = np.empty((2, len(row_partitions) + 1, 2), np.int64)
+    count = find_groups(row_partitions, sizes, *offsets, *times, records, log_starts, limits, untried, ranges)
     # segments without bytes have nothing to write
     return [(first, end) for first, end in ranges[:count].tolist() if sizes[first:end].any()]
 

@@ -1,4 +1,8 @@
-"""Merge jobs: a job reads the segments of many groups together, and checks, joins and writes them in columns."""
+"""Merge jobs: a job reads the segments of many groups together, and checks, joins and writes them in columns.
+
+A bundle is one object with small segments of many partitions. A stem is the name of a bundle, or of a segment's own
+files, without ending.
+"""
 
 from __future__ import annotations
 
@@ -246,26 +250,26 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     names, objects = _objects(topic, segments)
     # parts by object and position; an empty part is at the position of the next part, and precedes it
     order = np.lexsort((sizes, positions, objects))
-    starts, ends, owners = positions[order], (positions + sizes)[order], objects[order]
-    overlap = np.flatnonzero((owners[1:] == owners[:-1]) & (starts[1:] < ends[:-1]))
+    starts, ends, objects = positions[order], (positions + sizes)[order], objects[order]
+    overlap = np.flatnonzero((objects[1:] == objects[:-1]) & (starts[1:] < ends[:-1]))
     if len(overlap):
         raise CorruptRecordError(
-            "parts of a bundle overlap: verify, then restore it from a copy", file=names[owners[overlap[0]]]
+            "parts of a bundle overlap: verify, then restore it from a copy", file=names[objects[overlap[0]]]
         )
     # parts with small gaps between them make a run, which is read as a whole
-    begins_run = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
+    begins_run = np.append(True, (objects[1:] != objects[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
     firsts = np.flatnonzero(begins_run)
     run_starts, run_ends = starts[firsts], ends[np.append(firsts[1:], len(starts)) - 1]
     ranges = [
-        (names[owner], position, min(position + MAX_MERGED_BYTES, end))
-        for owner, start, end in zip(owners[firsts].tolist(), run_starts.tolist(), run_ends.tolist(), strict=True)
+        (names[number], position, min(position + MAX_MERGED_BYTES, end))
+        for number, start, end in zip(objects[firsts].tolist(), run_starts.tolist(), run_ends.tolist(), strict=True)
         for position in range(start, end, MAX_MERGED_BYTES)
     ]
     data = byte_array(storage.read_joined(ranges))
     run_sizes = run_ends - run_starts
     if len(data) != int(run_sizes.sum()):
         raise CorruptRecordError(
-            "a file is shorter than its segments: verify, then restore it from a copy", file=names[owners[0]]
+            "a file is shorter than its segments: verify, then restore it from a copy", file=names[objects[0]]
         )
     # where each part is in `data`: as far from the start of its run there as in the object
     run_positions, run_of_part = np.cumsum(run_sizes) - run_sizes, np.cumsum(begins_run) - 1
@@ -311,36 +315,38 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
     rows = record_batch.read_headers(data)
-    owner = np.searchsorted(ends, rows["position"], side="right")
+    # the row of each batch's segment
+    row_segments = np.searchsorted(ends, rows["position"], side="right")
     # each segment must end where a batch ends
     batch_ends = np.append(0, rows["position"] + rows["size"])
     ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
     if not len(rows) or len(data) != ends[-1] or not ends_with_batch.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
-    _check_positions(segments, rows, owner, shifts)
+    _check_positions(segments, rows, row_segments, shifts)
     checksums = np.empty(len(sizes), np.int64)
     crcs_of_slices(data, ends - sizes, ends, checksums)
     if record_batch.first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
         raise _UnsoundError
-    times = segments.array("append_time_ms")[owner]
+    times = segments.array("append_time_ms")[row_segments]
     if (times >= 0).any():
         data = data.copy()
         record_batch.set_append_times(rows, times)
         changed_rows = rows[times >= 0]
         record_batch.write_append_times(data, changed_rows)
         rows[times >= 0] = changed_rows
-    groups = np.repeat(np.arange(len(job.counts)), job.counts)[owner]
+    groups = np.repeat(np.arange(len(job.counts)), job.counts)[row_segments]
     counts = np.bincount(groups, minlength=len(job.counts))
     if not counts.all():
         raise _UnsoundError
-    base_offsets = rows["base_offset"] + shifts[owner]
-    partitions = segments.array("partition")[owner]
-    source = BatchSelection(byte_array(data), rows, shifts[owner], partitions, 0, MAX_LONG, record_batch.Source())
-    return source, _Batches(data, rows, counts, base_offsets, segments.min_timestamps[owner])
+    row_shifts, partitions = shifts[row_segments], segments.array("partition")[row_segments]
+    source = BatchSelection(byte_array(data), rows, row_shifts, partitions, 0, MAX_LONG, record_batch.Source())
+    return source, _Batches(
+        data, rows, counts, rows["base_offset"] + row_shifts, segments.min_timestamps[row_segments]
+    )
 
 
-def _check_positions(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
+def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Longs, shifts: Longs) -> None:
     """Raise _UnsoundError unless the batches are their segments' own, at their offsets."""
     run = np.empty(len(segments), RUN)
     run["first_offset"] = segments.array("stored_base_offset")
@@ -349,13 +355,13 @@ def _check_positions(segments: SegmentTable, rows: np.ndarray, owner: Longs, shi
     run["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
     run["ends_file"] = 1
     # the first and the last batch of each segment; row -1 is the last of all
-    changes = np.flatnonzero(np.diff(owner)) + 1
+    changes = np.flatnonzero(np.diff(row_segments)) + 1
     first_rows, last_rows = np.append(0, changes), np.append(changes, 0) - 1
     for name, edge_rows in (("first_batch_crc", first_rows), ("last_batch_crc", last_rows)):
-        recorded = segments.array(name)[owner[edge_rows]]
+        recorded = segments.array(name)[row_segments[edge_rows]]
         if ((recorded != UNKNOWN) & (recorded != rows["crc"][edge_rows])).any():
             raise _UnsoundError
-    if first_misplaced(rows, owner, run) >= 0:
+    if first_misplaced(rows, row_segments, run) >= 0:
         raise _UnsoundError
 
 
@@ -412,16 +418,16 @@ class _SegmentWrites:
 
     def _write_groups(self, start: int, end: int) -> pa.RecordBatch:
         ends = np.cumsum(self.batches.counts)
-        first, stop = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
-        rows, counts = self.batches.rows[first:stop].copy(), self.batches.counts[start:end]
+        first_row, end_row = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
+        rows, counts = self.batches.rows[first_row:end_row].copy(), self.batches.counts[start:end]
         data_start = int(rows["position"][0])
         data = self.batches.data[data_start : int(rows["position"][-1] + rows["size"][-1])]
         rows["position"] -= data_start
         bases = self.job.inputs.base_offsets[self.job.firsts[start:end]]
-        stored_offsets = self.batches.base_offsets[first:stop] - np.repeat(bases, counts)
+        stored_offsets = self.batches.base_offsets[first_row:end_row] - np.repeat(bases, counts)
         record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, stored_offsets))
         rows["base_offset"] = stored_offsets
-        min_timestamps = np.ascontiguousarray(self.batches.min_timestamps[first:stop])
+        min_timestamps = np.ascontiguousarray(self.batches.min_timestamps[first_row:end_row])
         config = self.config
         folded = fold_all(
             data, rows, counts, min_timestamps, config.index_interval_bytes, key_index=config.key_index_enable
@@ -443,8 +449,8 @@ class _SegmentWrites:
         """Write a bundle, or the files of a large segment; returns the positions of its parts."""
         storage, fields = self.handle.storage, folded.fields
         sizes = [fields[INDEX_FIELDS[suffix].size] for suffix in folded.indexes]
-        is_own = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
-        if is_own:
+        has_own_files = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
+        if has_own_files:
             partition = int(self.job.inputs.array("partition")[self.job.firsts[group]])
             write_files(storage, self.handle.name, partition, stem, data, folded.indexes, self.part_bytes)
             positions = [np.full(1, OWN_FILE)] * (1 + len(sizes))

@@ -247,8 +247,9 @@ def plan_restore(
     handle: TopicHandle, current: Snapshot, old_state: Snapshot, removed: RemovedSegments
 ) -> list[PartitionRestore]:
     """Plan the restore of `old_state`; leaves out partitions that do not change and lost nothing."""
-    last_first = sorted(removed.removed_at_start, key=lambda stem: removed.removed_at[stem], reverse=True)
-    removed_at_start = _by_partition({stem: removed.removed_at_start[stem] for stem in last_first})
+    # the last removed segment first, as `_removed_after` needs
+    stems = sorted(removed.removed_at_start, key=lambda stem: removed.removed_at[stem], reverse=True)
+    removed_at_start = _by_partition({stem: removed.removed_at_start[stem] for stem in stems})
     recompacted = _by_partition(removed.recompacted)
     replaced = _replaced_after(removed, current.gc_floor)
     candidates = []
@@ -405,7 +406,7 @@ def _plan_partition(
     )
     first = max(first, min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(first, old_state.log_start_offset))
-    # segments are lost, too, that are live but stay below the log start because of `start_offset`
+    # live segments that stay below the log start because of `start_offset` are lost, too
     live_segments = current.segments if start_offset and old_state.log_start_offset < start else ()
     hidden = [
         segment
@@ -413,8 +414,8 @@ def _plan_partition(
         if segment.base_offset < start and segment.next_offset > old_state.log_start_offset
     ]
     lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
-    # dirty from here: restored segments may have superseded records and tombstones. Compacted segments before them
-    # stay clean, since only a clean range may have gaps
+    # the partition is dirty from here: restored segments may have superseded records and tombstones. Compacted
+    # segments before them stay clean, since only a clean range may have gaps
     merged_starts = [segment.base_offset for segment in restored[:1] if len(missing) > len(restored)]
     dirty = [max([old_state.first_dirty_offset, *merged_starts])] if restored or not missing else []
     return PartitionRestore(
@@ -449,17 +450,17 @@ def _groups(
 ) -> Iterator[tuple[list[SegmentInfo], list[SegmentInfo]]]:
     """Yield the old and the new segments of each group that shares offsets and has old segments, in order."""
     tagged = [*((segment, False) for segment in old), *((segment, True) for segment in new)]
-    group: tuple[list[SegmentInfo], list[SegmentInfo]] = ([], [])
+    old_segments, new_segments = list[SegmentInfo](), list[SegmentInfo]()
     end = 0
     for segment, is_new in sorted(tagged, key=lambda pair: pair[0].base_offset):
-        if segment.base_offset >= end and group[0]:
-            yield group
         if segment.base_offset >= end:
-            group = ([], [])
-        group[is_new].append(segment)
+            if old_segments:
+                yield old_segments, new_segments
+            old_segments, new_segments = [], []
+        (new_segments if is_new else old_segments).append(segment)
         end = max(end, segment.next_offset)
-    if group[0]:
-        yield group
+    if old_segments:
+        yield old_segments, new_segments
 
 
 def _actions(plans: Sequence[PartitionRestore], version: int) -> Iterator[Action]:

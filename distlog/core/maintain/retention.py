@@ -36,8 +36,8 @@ def retention(
     snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
     with CommitRace(handle.log, snapshot, "retention") as race:
         for head in race:
-            tailed = with_tails(handle, head)
-            plans = plan_retention(tailed, now_ms, keep_tails=True, max_segments=MAX_SEGMENTS)
+            # tails are the records of active segments, which no commit has
+            plans = plan_retention(with_tails(handle, head), now_ms, keep_tails=True, max_segments=MAX_SEGMENTS)
             if not plans:
                 break
             # before the commit, which removes the segments that these states are read from
@@ -195,10 +195,10 @@ class _Columns:
     def of(cls, plain: SegmentTable, changed: Mapping[int, PartitionState]) -> _Columns:
         tables = [plain, *(state.segments for state in changed.values())]
         values = {name: np.concatenate([table.array(name) for table in tables]) for name in _RULE_COLUMNS}
-        owners = np.repeat([*changed], [len(table) for table in tables[1:]]).astype(np.int64)
-        owners = np.concatenate([plain.array("partition"), owners])
-        firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-        return cls(values, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
+        row_partitions = np.repeat([*changed], [len(table) for table in tables[1:]]).astype(np.int64)
+        row_partitions = np.concatenate([plain.array("partition"), row_partitions])
+        firsts = np.flatnonzero(np.diff(row_partitions, prepend=-1))
+        return cls(values, row_partitions[firsts], firsts, np.append(firsts, len(row_partitions))[1:])
 
     def first_unflagged(self, flags: Flags, starts: Longs) -> Longs:
         """Return the first row from `starts[i]` on without a flag, or the end, for each partition i."""
@@ -239,8 +239,8 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
         for head in race:
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
-                continue  # the locks were taken only now: the next head is sealed
-            # before its lock was taken, an append may have made the segment younger
+                continue  # the partitions are locked now: the next head is sealed
+            # an append may have made the segment younger before it was locked
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
             race.put(seals.actions)
@@ -268,10 +268,11 @@ def delete_records(
     starts = _resolve(with_tails(handle, snapshot), offsets)
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
         for head in race:
+            # the log end of `head` is the start of an active segment, which is sealed if some of its records go
             within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
             sealed = seals.seal(head, within_active)
             if sealed is None:
-                continue
+                continue  # the partitions are locked now: the next head is sealed
             raised = {
                 n: start
                 for n, start in _resolve(sealed, starts).items()

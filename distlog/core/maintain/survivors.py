@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import ceil, sqrt
 from typing import Any, Protocol
 
@@ -70,8 +71,8 @@ class OffsetMap:
 
     def __init__(self, slots: int) -> None:
         self.slots = min(slots, _MAX_SLOTS)
-        self._limit = int(self.slots * LOAD_FACTOR)
-        if self._limit < 1:
+        self._max_keys = int(self.slots * LOAD_FACTOR)
+        if self._max_keys < 1:
             raise InvalidConfigError(
                 "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
                 bytes=slots * SLOT_BYTES,
@@ -88,7 +89,7 @@ class OffsetMap:
     def put(self, hashes: Longs, has_key: Flags, offsets: Longs) -> int:
         """Put the offsets of records with a key, in order; returns the number of records until the map is full."""
         count, self.size, latest = kernels.put_all(
-            self._table, self.slots, self._limit, self.size, hashes, has_key, offsets
+            self._table, self.slots, self._max_keys, self.size, hashes, has_key, offsets
         )
         if latest >= 0:
             self.latest_offset = int(latest)
@@ -103,7 +104,7 @@ class OffsetMap:
     def put_rows(self, rows: Longs) -> Longs:
         """Put records, rows of the key's hash and the offset, in any order; returns the superseded offsets."""
         superseded = np.empty(len(rows), np.int64)
-        count, self.size = kernels.put_rows(self._table, self.slots, self._limit, self.size, rows, superseded)
+        count, self.size = kernels.put_rows(self._table, self.slots, self._max_keys, self.size, rows, superseded)
         if count < 0:
             raise InvalidConfigError(
                 "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
@@ -257,7 +258,10 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch of a producer; its `kind` is the type of its control record, or one of the constants below."""
+    """A batch of a producer; its `kind` is the type of its control record, or one of the constants below.
+
+    It `is_past_horizon` if it is a marker whose delete horizon, the time from which it may be dropped, has passed.
+    """
 
     base_offset: int
     last_offset: int
@@ -269,6 +273,7 @@ class _Batch:
     kind: int
 
 
+#: A batch of data, a control batch without a record, and a control record without a type.
 _DATA, _EMPTY_CONTROL, _UNKNOWN = -1, -2, -3
 #: The key of a control record: a version and the type, int16 each.
 _CONTROL_KEY_SIZE = 4
@@ -323,7 +328,7 @@ class _Transactions:
 
 
 class _ProducerBatches:
-    """A producer's batches that must stay, of its newest epoch: the last data batch or, without one, the markers."""
+    """A producer's batches of its newest epoch that must stay: the last with data, or without data the markers."""
 
     def __init__(self) -> None:
         self._epoch, self._last_timestamp = -1, -1
@@ -520,7 +525,9 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """The rows for `put_rows`, one part per bucket; rows below `start_offset` are in parts from `buckets` on."""
+    """The rows for `put_rows`, one part per bucket; rows below `start_offset`, which are only compared with the map,
+    are in parts from `buckets` on.
+    """
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
         kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)
@@ -564,7 +571,7 @@ def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int 
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     is_old = batches["magic"] < 2
     starts = np.flatnonzero(np.diff(is_old, prepend=~is_old[:1]))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(batches)], strict=True):
+    for start, end in pairwise([*starts.tolist(), len(batches)]):
         run = batches[start:end]
         if is_old[start]:
             parts += _upgrade(data, run, file, file_position)
@@ -579,16 +586,15 @@ def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int 
 def _upgrade(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
     records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
     offsets = numbers_of(records.column(0))
-    owner = np.repeat(np.arange(len(batches)), batches["record_count"])
+    messages = np.repeat(np.arange(len(batches)), batches["record_count"])
     # records with adjacent offsets are joined to one batch, unless their message has a codec or an append time
-    is_alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
-    begins_batch = (np.diff(offsets, prepend=-1) != 1) | (is_alone & (np.diff(owner, prepend=-1) != 0))
+    is_alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[messages]
+    begins_batch = (np.diff(offsets, prepend=-1) != 1) | (is_alone & (np.diff(messages, prepend=-1) != 0))
     begins_batch |= np.diff(is_alone, prepend=~is_alone[:1])
-    firsts = np.flatnonzero(begins_batch)
-    ends = [*firsts[1:].tolist(), len(offsets)]
+    edges = [*np.flatnonzero(begins_batch).tolist(), len(offsets)]
     return [
-        _encode_like(batches[owner[first]], records.slice(first, end - first), int(offsets[first]))
-        for first, end in zip(firsts.tolist(), ends, strict=True)
+        _encode_like(batches[messages[first]], records.slice(first, end - first), int(offsets[first]))
+        for first, end in pairwise(edges)
     ]
 
 
