@@ -1,7 +1,8 @@
 """Vacuum: deletes the files that no reader can need and no writer can still commit, and old commits.
 
-The log retention horizon (`log_floor`) is the version below which commits and checkpoints are deleted. A commit
-exists for `commit.retention.ms` after the next commit was written: `Snapshot.is_fresh_at` relies on it.
+Files that were started below the vacuum horizon (`gc_floor`, `floor`) are deleted, unless a version from the horizon
+on references them. Commits and checkpoints below the log retention horizon (`log_floor`) are deleted. A commit exists
+for `commit.retention.ms` after the next commit was written: `Snapshot.is_fresh_at` relies on this.
 """
 
 from __future__ import annotations
@@ -74,9 +75,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     except (CorruptMetadataError, OffsetOutOfRangeError) as error:
         if isinstance(error, CorruptMetadataError) and log.loader.horizon_above(error) is None:
             raise
-        raise CommitConflictError(
-            "another run of vacuum has deleted old commits concurrently: run it again"
-        ) from None
+        raise CommitConflictError("another vacuum has deleted old commits concurrently: run vacuum again") from None
 
 
 def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
@@ -116,8 +115,8 @@ class Referenced:
         is_referenced = self.stems.has([stem for _, stem in stemmed]).tolist()
         return [
             file
-            for (file, stem), held in zip(stemmed, is_referenced, strict=True)
-            if not held and (is_below(stem, floor) or stem in removed or self._is_removed(stem))
+            for (file, stem), is_needed in zip(stemmed, is_referenced, strict=True)
+            if not is_needed and (is_below(stem, floor) or stem in removed or self._is_removed(stem))
         ]
 
     def _is_removed(self, stem: FileStem) -> bool:
@@ -218,7 +217,7 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
     for name in dict.fromkeys(file.name.removesuffix(paths.PAGE_COPY) for file in files):
         lock = FileLock(storage.local_path(name))
         with suppress(StorageError), lock.held(0):
-            # the lock last: a process that creates the lock again creates its copy, too
+            # delete the lock after its copy: a process that creates the lock again creates the copy, too
             storage.delete([copy_path(name), name])
         lock.close()
 
@@ -260,7 +259,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     # list groups before the head is read, or a group of a topic that is created in between would look orphaned
     groups = group_folders(storage)
     head = log.load(include_dropped=True)
-    folder.first = head.log_floor
+    folder.log_floor = head.log_floor
     now_ms = storage.now_ms(paths.COMMITS_DIR)
     delay_ms = head.config.file_delete_delay_ms
     floor = folder.head_at(now_ms - delay_ms, now_ms)
@@ -382,7 +381,7 @@ class CommitsFolder:
     checkpoints: list[FileInfo]
     other_files: list[FileInfo]
     #: The log retention horizon: earlier commits are leftover, or of paused writers, and their times are meaningless.
-    first: int = 0
+    log_floor: int = 0
 
     @classmethod
     def of(cls, files: Iterable[FileInfo]) -> CommitsFolder:
@@ -416,7 +415,7 @@ class CommitsFolder:
         """Return the version that was the head at `time_ms`, or an earlier version; None if there was no version."""
         # if a commit has an earlier time than the commit before it, the later time applies to both; a commit after
         # `now_ms` is skipped: the clock was set back since, and the true time is unknown
-        first = self.versions.searchsorted(self.first)
+        first = self.versions.searchsorted(self.log_floor)
         versions, written = self.versions[first:], self.written_ms[first:]
         later = np.flatnonzero((time_ms < written) & (written <= now_ms))
         by_then = np.flatnonzero(written[: later[0] if len(later) else None] <= time_ms)
@@ -529,7 +528,7 @@ def obsolete_checkpoints(
 
 
 class StemSet:
-    """A set of FileStem, as hashes of eight bytes, so that it may seem to have a stem that was not added."""
+    """A set of FileStem, as sorted runs of 8-byte hashes; so it may seem to have a stem that was not added."""
 
     def __init__(self) -> None:
         self._runs: list[npt.NDArray[np.uint64]] = []

@@ -72,12 +72,12 @@ def verify(
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`, concurrently with appends and maintenance."""
     committed = without_tails(snapshot)
-    topic = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
+    topic_anomalies = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
     # active segments that refuse appends
     for partition in range(len(committed.partitions)):
         error = damage_of_tail(handle, committed, partition)
         if error is not None:
-            topic.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
+            topic_anomalies.append(dataclasses.replace(Anomaly.of("lost_records", error), partition=partition))
     work = partial(verify_segment, handle.reader)
     verdicts = list(_map_segments(handle, snapshot, work, executor, on_progress))
     verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
@@ -87,7 +87,8 @@ def verify(
         rechecked = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [_without_old_indexes(handle, head, verdict) for verdict in rechecked if verdict is not None]
     verdicts = list(_with_gaps(snapshot, verdicts))
-    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic), tuple(_offsets_past_ends(handle, snapshot)))
+    warnings = tuple(_offsets_past_ends(handle, snapshot))
+    return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic_anomalies), warnings)
 
 
 Result = TypeVar("Result")
@@ -195,13 +196,13 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
         # compaction leaves gaps; a restore may have made its segments dirty again
         gaps_end = max([state.first_dirty_offset, *compacted_ends[-1:].tolist()])
         starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
-        first = min([state.log_start_offset, *starts[:1]])
-        for end, start in zip([first, *ends], [*starts, state.log_end_offset], strict=True):
-            if start < end:
-                message = f"two segments hold the offsets from {start} to {end}"
-                yield Anomaly("offset_overlap", message, partition=partition, offset=start)
-            elif start > max(end, gaps_end):
-                message = f"no segment holds the offsets from {end} to {start}"
+        log_start = min([state.log_start_offset, *starts[:1]])
+        for end, next_start in zip([log_start, *ends], [*starts, state.log_end_offset], strict=True):
+            if next_start < end:
+                message = f"two segments hold the offsets from {next_start} to {end}"
+                yield Anomaly("offset_overlap", message, partition=partition, offset=next_start)
+            elif next_start > max(end, gaps_end):
+                message = f"no segment holds the offsets from {end} to {next_start}"
                 yield Anomaly("offset_gap", message, partition=partition, offset=end)
 
 
@@ -482,7 +483,7 @@ _TXN_SUFFIX = ".txnindex"
 
 
 def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The sound content `present` of a transaction index, or a new one if it lacks some of `aborted`."""
+    """Return the sound content `present` of a transaction index, or new content if it lacks some of `aborted`."""
     aborted = list(aborted)
     entries = np.frombuffer(present, TRANSACTION_ENTRY, len(present) // TRANSACTION_ENTRY.itemsize)
     present_ids = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
@@ -587,7 +588,7 @@ def rebuild_segment(
     files = log.finish()
     for index in indexes:
         index.finish()
-        # the metadata has an empty index, but the log gives entries
+        # the segment's metadata has an empty index, but the log has entries for it
         if index.state == "fine" and not index.data and files.get(index.suffix):
             index.state = "missing"
     by_suffix = {index.suffix: index for index in indexes}

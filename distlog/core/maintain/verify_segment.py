@@ -172,7 +172,7 @@ class LogStats:
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if segment.is_active:
-            # batch headers may not show it, and then the metadata has it only from the seal on
+            # if the batch headers do not show this offset, the metadata has it only after the seal
             offsets.add(-1)
         if offsets:
             yield "offset_of_max_timestamp", offsets
@@ -291,7 +291,7 @@ class TimeIndexCheck(IndexCheck):
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
         firsts = batches["base_offset"] - self._base_offset
         lasts = firsts + batches["last_offset_delta"]
-        # row i: before batch i
+        # row i has the largest timestamp before batch i
         newest_before = np.maximum.accumulate(np.concatenate([[self._newest], batches["max_timestamp"]]))
         rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
         timestamps, offsets = self._timestamps[entries], self._keys[entries]
@@ -450,7 +450,7 @@ class SegmentVerdict:
 
 
 class _TooManyAnomaliesError(Exception):
-    pass
+    """Ends the check of a segment at MAX_ANOMALIES."""
 
 
 class _Verifier:
@@ -543,7 +543,7 @@ class _Verifier:
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
         for index in self._indexes:
             index.add(data, batches, position)
-        # indexes have the times in the log; readers may get the time of the commit instead
+        # indexes, checked above, have the times in the log; readers may get the time of the commit instead
         set_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._stats.add_batches(data, batches)
         is_intact = self._check_crcs(data, batches, position)
@@ -560,7 +560,7 @@ class _Verifier:
         is_control = batches["attributes"] & CONTROL != 0
         for records in self._decode(data, batches[is_intact & ~is_control], position):
             self._stats.by_records.add(records)
-        # without the flag, the decoder checks the records of control batches, too
+        # only for anomalies: the decoder skips control batches, so remove the flag
         control = batches[is_intact & is_control]
         control["attributes"] &= ~CONTROL
         for _ in self._decode(data, control, position):
@@ -595,7 +595,7 @@ class _Verifier:
                 is_out_of_order = isinstance(error, OffsetsOutOfOrderError)
                 self._report_error("non_monotonical_delta" if is_out_of_order else "corrupt_record", error)
                 bad_row = self._row_of(error, batches, position)
-                # those before the bad batch that were not yielded yet
+                # decode the batches before the bad one that were not yielded yet
                 yield from self._decode(data, batches[start:bad_row], position)
                 start = bad_row + 1
 
@@ -611,8 +611,8 @@ class _Verifier:
             in_header, in_records = header_newest[row], newest[row]
             message = f"the largest timestamp is {in_header} in the header of a batch, {in_records} in its records"
             message = f"{message}: compact the topic, which fixes it"
-            where, offset = position + int(batches["position"][row]), int(batches["base_offset"][row])
-            self._report("timestamp_mismatch", message, position=where, offset=offset)
+            offset = int(batches["base_offset"][row])
+            self._report("timestamp_mismatch", message, position + int(batches["position"][row]), offset=offset)
         return count
 
     def _row_of(self, error: CorruptRecordError, batches: Batches, position: int) -> int:
