@@ -607,8 +607,7 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
                 break
             position += len(chunk)
         else:
-            # one line of an earlier split covers this split
-            return
+            return  # one line of an earlier split covers this split
     yield from _whole_lines(file, chunks, position, split.end)
 
 

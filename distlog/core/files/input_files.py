@@ -203,8 +203,7 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
             folders = [path for folder in folders for path in _folders_in_folder(storage, folder)]
             if not is_last:
                 continue
-            # ** at the end matches all files
-            name_pattern = "*"
+            name_pattern = "*"  # ** at the end matches all files
         listings = in_parallel(storage.entries, [folder or "/" for folder in folders])
         matcher, next_folders = _matcher(name_pattern), list[str]()
         for folder, entries in zip(folders, listings, strict=True):
@@ -273,8 +272,7 @@ def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
 def compression_of(head: bytes) -> str | None:
     """Return the codec of a file that begins with `head`; None for a plain file."""
     codec = next((codec for magic, codec in COMPRESSIONS.items() if head.startswith(magic)), None)
-    # text may begin with BZh
-    return None if codec == "bz2" and not _BZIP2_BLOCK.match(head) else codec
+    return None if codec == "bz2" and not _BZIP2_BLOCK.match(head) else codec  # text may begin with BZh
 
 
 def check_content(name: str | None, head: bytes) -> None:
@@ -319,8 +317,7 @@ def _wide_encoding(head: bytes) -> str | None:
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    # without a mark: all but one byte of an ASCII character are zero
-    head = head[: len(head) // 4 * 4]
+    head = head[: len(head) // 4 * 4]  # without a mark: all but one byte of an ASCII character are zero
     if len(head) < _MIN_WIDE_BYTES:
         return None
     zeros = [set(head[index::4]) == {0} for index in range(4)]

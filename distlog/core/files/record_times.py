@@ -125,8 +125,7 @@ class TimeReader:
 
     def _in_latest_year(self, text: str, time_format: str) -> int:
         latest = datetime.fromtimestamp(self.now_ms / 1000, timezone.utc) + timedelta(days=1)
-        # 29 February is in leap years only, which are at most eight years apart
-        first_year = latest.year - 8
+        first_year = latest.year - 8  # 29 February is in leap years only, which are at most eight years apart
         for year in range(latest.year, first_year - 1, -1):
             try:
                 time = datetime.strptime(f"{year} {text}", f"%Y {time_format}")

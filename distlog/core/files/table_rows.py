@@ -94,8 +94,7 @@ class CsvRows:
             elif position < end:
                 is_open = _OPEN_QUOTED_FIELD.match(text, position) is not None
                 if is_open and not is_last and text.count(b"\n", position) <= _MAX_FIELD_LINES:
-                    # the next block may end the field
-                    break
+                    break  # the next block may end the field
                 faults[position] = _fault(text, position, is_open=is_open)
                 position = text.index(b"\n", position) + 1
         return self._parse_rows(text, spans, faults, position)

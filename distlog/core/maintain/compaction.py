@@ -313,8 +313,7 @@ def _first_uncleanable_offset(
         is_young = newest_ms[first:] > now_ms - config.min_compaction_lag_ms
         if is_young.any():
             end = min(end, int(table.base_offsets[first + is_young.argmax()]))
-    # no segment is cleaned in part
-    row = table.find(end)
+    row = table.find(end)  # no segment is cleaned in part
     return min(end, int(table.base_offsets[row])) if row < len(table) else end
 
 

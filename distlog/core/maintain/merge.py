@@ -244,8 +244,7 @@ def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
 def groups_of(table: SegmentTable, row_partitions: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
     """(first row, end row) of each group worth merging; `row_partitions` has the partition of each row of `table`."""
     sizes, base_offsets, next_offsets, first_times, newest, created, records = map(table.array, _COLUMNS)
-    # retention counts ages from the same times
-    newest = np.where(newest >= 0, newest, created)
+    newest = np.where(newest >= 0, newest, created)  # retention counts ages from the same times
     oldest = np.where(first_times >= 0, first_times, newest)
     offsets, times = (base_offsets, next_offsets), (oldest, newest)
     untried, ranges = np.empty((2, len(row_partitions) + 1, 2), np.int64)

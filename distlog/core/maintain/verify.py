@@ -667,7 +667,6 @@ def rebuild_indexes(
     if not dry_run:
         after = commit_index_fields(handle, snapshot, rebuilt)
     if any(segment.error for segment in rebuilt):
-        # a segment that was removed and vacuumed concurrently is not damaged
-        after = handle.log.refresh(after)
+        after = handle.log.refresh(after)  # a segment that was removed and vacuumed concurrently is not damaged
         rebuilt = [segment for segment in rebuilt if not segment.error or find_live(after, segment.segment)]
     return RebuildReport(after.version, tuple(rebuilt), dry_run), after

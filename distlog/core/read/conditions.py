@@ -61,8 +61,7 @@ class Conditions:
         if column == "partition":
             members = numbers if operator == "in" else range(max(low, 0), high + 1)
             return replace(self, partitions=frozenset(number for number in self.partitions if number in members))
-        # several numbers of `in` have numbers between them
-        is_exact = self.is_exact and len(numbers) == 1
+        is_exact = self.is_exact and len(numbers) == 1  # several numbers of `in` have numbers between them
         if column == "offset":
             return replace(self, start=max(self.start, low), end=min(self.end, high + 1), is_exact=is_exact)
         return replace(self, times=self.times.within(TimeRange(low, high)), is_exact=is_exact)
@@ -151,8 +150,7 @@ class _SubstraitFilter:
         if _IF_THEN in expression:
             return self._bounds_of_branches(expression.child(_IF_THEN))
         if _LITERAL in expression and _NULL in expression.child(_LITERAL):
-            # a filter that is null lets no record pass
-            return replace(self._unbounded, times=NEVER)
+            return replace(self._unbounded, times=NEVER)  # a filter that is null lets no record pass
         return self._unbounded.inexact()
 
     def _bounds_of_function(self, function: _Message) -> Conditions:

@@ -238,8 +238,7 @@ class Consumer:
         """Move the positions that retention has passed, or that were cut off; raise if `out_of_range` is "fail"."""
         ends = [state.log_end_offset for state in self._log.snapshot.partitions]
         if any(offset > ends[number] for number, offset in self._assignment.readable.items()):
-            # another member of the group has a newer snapshot
-            self._refresh(forced=True)
+            self._refresh(forced=True)  # another member of the group has a newer snapshot
         for number, offset in self._assignment.readable.items():
             # appends may have reached the position since the cut, so the log end does not show the cut
             start = self._offset_at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
@@ -410,8 +409,7 @@ class ConsumedLog:
         may_be_new = self._watch is None or self._watch.changed(self.snapshot) or self._is_stale
         if not may_be_new:
             return False
-        # stays True if the refresh fails
-        self._is_stale = True
+        self._is_stale = True  # stays True if the refresh fails
         former, self.snapshot = self.snapshot, self._live.refresh()
         self._is_stale = False
         if self.snapshot is former:

@@ -288,8 +288,7 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
     assigned: dict[int, str] = {}
     counts = dict[str, int]()
     for member, numbers in owned.items():
-        # `extra` members have one partition more than `share`
-        has_extra = len(numbers) > share and extra > 0
+        has_extra = len(numbers) > share and extra > 0  # `extra` members have one partition more than `share`
         extra -= has_extra
         retained = numbers[: share + has_extra]
         assigned |= dict.fromkeys(retained, member)

@@ -102,8 +102,7 @@ class FetchedBatches:
         if receiver.gettimeout() == 0:
             raise ValueError("the socket is non-blocking: call sending().send(socket) when it is ready")
         if type(receiver) is not socket.socket:
-            # a socket that encrypts must get the bytes
-            receiver.sendall(bytes(self))
+            receiver.sendall(bytes(self))  # a socket that encrypts must get the bytes
             return len(self)
         with self.sending() as sending:
             while not sending.send(receiver):
@@ -311,8 +310,7 @@ def has_late_transaction(reader: SegmentReader, state: PartitionState, partition
         return False
     start = max(first, state.log_start_offset)
     segment = state.segments[state.segments.find(start)]
-    # the transaction began at this time, or before
-    began_ms = segment.max_timestamp
+    began_ms = segment.max_timestamp  # the transaction began at this time, or before
     if segment.is_active:
         batches = read_headers(bytes(fetch(reader, state, partition, start, 1, check=False)))
         began_ms = int(batches["max_timestamp"][0])

@@ -355,8 +355,7 @@ def all_kafka_positions(
         newest = {record.key: record for record in records if record.waits_for is None}
         return _positions(newest.values(), topic, since_ms)
     except TopicNotFoundError:
-        # no Kafka client has committed an offset in this root
-        return {}
+        return {}  # no Kafka client has committed an offset in this root
     except DistlogError as error:
         # without this address, the error would seem to be about the topic itself
         error.details.setdefault("url", storage.url)

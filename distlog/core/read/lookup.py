@@ -226,8 +226,7 @@ def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Ite
 
 def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> OffsetAndTime | None:
     for chunk in chunks:
-        # the checksums cover the headers, by which batches are skipped
-        chunk.check()
+        chunk.check()  # the checksums cover the headers, by which batches are skipped
         for row in np.flatnonzero(chunk.batches["max_timestamp"] >= timestamp_ms):
             offsets, timestamps = _offsets_and_timestamps(chunk, int(row))
             matches = np.flatnonzero(timestamps >= timestamp_ms)
@@ -303,8 +302,7 @@ def first_records(
             try:
                 for number, batch in enumerate(_batches(segment, log, first, position)):
                     if number == 0 and entry and batch.max_timestamp != entry.timestamp:
-                        # a wrong index: a scan reports it
-                        return records
+                        return records  # a wrong index: a scan reports it
                     if batch.max_timestamp >= oldest:
                         records += _records(segment, log, batch, limit - len(records), stored, oldest)
                     if len(records) >= limit:
@@ -315,8 +313,7 @@ def first_records(
             if records:
                 return records
     except (CorruptionError, OSError):
-        # a scan finds the same fault and raises the error for it
-        return records
+        return records  # a scan finds the same fault and raises the error for it
     return records
 
 

@@ -270,8 +270,7 @@ class Scan:
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
             if missing <= 0:
                 break
-        # the earliest window may have had more records than were missing
-        surplus = max(-missing, 0)
+        surplus = max(-missing, 0)  # the earliest window may have had more records than were missing
         return pa.Table.from_batches(parts, self.schema).slice(surplus)
 
     def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
@@ -367,8 +366,7 @@ class Scan:
         records = read_slices(self.reader, self.slices, names, self.isolation, self.max_workers)
         batches: Iterable[pa.RecordBatch] = self._watched(records, progress)
         if uses_newest_schema:
-            # all batches first, since the newest schema gives the columns
-            batches = list(batches)
+            batches = list(batches)  # all batches first, since the newest schema gives the columns
         decoder = decoder_of(batch.column("value") for batch in batches)
         schema = schema_with(self.schema, decoder, flatten)
         decoded = (decoded_batch(batch, schema, decoder, on_error, flatten) for batch in batches)
@@ -608,8 +606,7 @@ def slices_of(
     low = bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
     row, count = state.segments.find(low), 1
     while row < len(state.segments):
-        # one segment first, then twice as many each time
-        row, count = row + count, 2 * count
+        row, count = row + count, 2 * count  # one segment first, then twice as many each time
         end = int(state.segments.base_offsets[row]) if row < len(state.segments) else state.log_end_offset
         yield from plan_slices(reader, snapshot, {partition: (low, end)}, times=times, keys=keys)[0]
         low = end

@@ -322,8 +322,7 @@ class AvroDecoder:
 def _convert_defaults(named_types: Mapping[str, Any]) -> None:
     """Convert the defaults of parsed records to values: fastavro would return the JSON of a default."""
     fields = [field for record in named_types.values() for field in record.get("fields", ()) if "default" in field]
-    # convert all before a change: the default of a record may use the defaults of its fields
-    defaults = []
+    defaults = []  # convert all before a change: the default of a record may use the defaults of its fields
     for field in fields:
         try:
             defaults.append(_default(field["default"], field["type"], named_types))

@@ -513,8 +513,7 @@ def commit_append(
                 return first_result, head
             sealed = seals.seal(head, set(_column(segments, "partition").tolist()))
             if sealed is None:
-                # now the partitions are locked, and the race continues from the head after that
-                continue
+                continue  # now the partitions are locked, and the race continues from the head after that
             if checked_config is not None:
                 check_not_newly_compacted(sealed.config, checked_config)
             check_room_for_batch_id(sealed, app_id, batch_id, in_order=in_order)
@@ -530,8 +529,7 @@ def commit_append(
 
 def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
     if isinstance(segments, SegmentTable):
-        # as `moved_to_log_ends`, in columns
-        rows = segments.columns()
+        rows = segments.columns()  # as `moved_to_log_ends`, in columns
         partitions, ends = numbers_of(rows["partition"]), head.partitions.log_end_offsets
         if len(partitions) and partitions[-1] >= len(ends):
             text = "the topic no longer has this partition: open the topic again"
@@ -673,8 +671,7 @@ def is_early(timestamp: int) -> bool:
 def _warn_once(topic: str, topic_id: str, text: str, category: type[Warning]) -> None:
     if (topic_id, category) not in _warned:
         warnings.warn(f"{topic}: {text}", category, stacklevel=_caller_stack_level())
-        # not reached if warnings are errors
-        _warned.add((topic_id, category))
+        _warned.add((topic_id, category))  # not reached if warnings are errors
 
 
 def _caller_stack_level() -> int:

@@ -192,8 +192,7 @@ class DirectEngine(Engine):
         self._unflushed: dict[tuple[int, str], Appended] = {}
         self._timer: threading.Timer | None = None
         self._lost_records_error: DistlogError | None = None
-        # the partitions with appends since the last `close`
-        self._used_partitions = set[int]()
+        self._used_partitions = set[int]()  # the partitions with appends since the last `close`
 
     def append(self, parts: Sequence[PartitionBatches], fence: Fence | None = None) -> Appends:
         appends = [_PartAppend(part, fence) for part in parts]
@@ -482,8 +481,7 @@ class CommitEngine(Engine):
             try:
                 return Appends(self._commit(snapshot, batches, config, fence))
             except ConcurrentAppendError:
-                # the next check shows whether the batches are in the log, or a newer producer has started
-                pass
+                pass  # the next check shows whether the batches are in the log, or a newer producer has started
             except (StorageError, CommitStateUnknownError):
                 if not has_producer or not deadline.pause():
                     raise
@@ -552,8 +550,7 @@ def commit_batches(
         for head in race:
             sealed = seals.seal(head, parts)
             if sealed is None:
-                # now the partitions are locked, and the race continues from the head after that
-                continue
+                continue  # now the partitions are locked, and the race continues from the head after that
             check_not_newly_compacted(sealed.config, checked_config)
             if fence is not None:
                 fence(sealed)

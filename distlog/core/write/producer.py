@@ -89,8 +89,7 @@ class Producer(Writer):
         try:
             result = sender.commit()
         except CommitStateUnknownError:
-            # `commit` may be called again
-            raise
+            raise  # `commit` may be called again
         except BaseException as error:
             # `commit` must not be called again, since it would leave out the records that were lost
             self._fail(error)
@@ -112,8 +111,7 @@ class Producer(Writer):
         self._check_transaction_open()
         self._check_can_wait()
         if self._error is None:
-            # buffered records are not sent
-            self._fail(_AbortedError("the transaction was aborted"))
+            self._fail(_AbortedError("the transaction was aborted"))  # buffered records are not sent
         self._drain()
         # until the abort has succeeded `_error` stays set, so that `commit` raises: it would lack the dropped records
         try:
@@ -234,8 +232,7 @@ class ProducerSender(RecordSender):
 
     def _start(self, transactional_id: str | None = None) -> None:
         self._identity, self._process = begin_producer(self.handle, self.current, transactional_id), os.getpid()
-        # the next sequence number, by partition
-        self._next_sequences = Counter[int]()
+        self._next_sequences = Counter[int]()  # the next sequence number, by partition
 
     @property
     def identity(self) -> ProducerIdentity:

@@ -564,8 +564,7 @@ class Partitioner:
 
     def __init__(self, partitions: int, first: int, run_bytes: int = STICKY_BYTES) -> None:
         self._partitions, self._run_bytes = partitions, run_bytes
-        # the partition of the current run, and the run's bytes so far
-        self._sticky = first % partitions, 0
+        self._sticky = first % partitions, 0  # the partition of the current run, and the run's bytes so far
 
     def group(self, records: pa.RecordBatch, first_row: int = 0) -> tuple[Longs, Longs]:
         return group_by_partition(self._partitions_of(records, first_row), self._partitions)

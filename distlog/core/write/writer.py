@@ -299,8 +299,7 @@ class Writer:
                 self._sender.engine.flush()
                 return None
             except Exception as failure:
-                # not raised, since the other writers of the process must commit too
-                error = failure
+                error = failure  # not raised, since the other writers of the process must commit too
         _unclosed.discard(self)
         return error
 
@@ -366,8 +365,7 @@ class Accumulator:
         self.reset()
 
     def reset(self) -> None:
-        # the same list, since an append that the fork interrupted refers to it
-        self.fields.clear()
+        self.fields.clear()  # the same list, since an append that the fork interrupted refers to it
         self.bytes = self.schedule_from_bytes = 0
         # acquired and released in one step, unlike its condition, so an interrupt cannot leave it locked
         self._lock = threading.RLock()
