@@ -71,9 +71,8 @@ class FileSplit:
 
     file: InputFile
     start: int
-    #: For Parquet, `start` and `end` are estimates: the row groups below are read.
     end: int
-    #: The row groups of Parquet, [first_group, end_group); all if `end_group` is 0.
+    #: The row groups of Parquet, [first_group, end_group); all if `end_group` is 0. Their bytes are estimates.
     first_group: int = 0
     end_group: int = 0
 
@@ -103,10 +102,9 @@ class Block:
 
 
 class FileReader:
-    """Reads input files. It can be pickled."""
+    """Reads input files. It can be pickled. Raises InvalidConfigError for an invalid time format."""
 
     def __init__(self, options: ReadOptions, storage: InputStorage) -> None:
-        """Raise InvalidConfigError for an invalid time format."""
         self.options, self.storage = options, storage
         self.times = TimeReader(options.timestamp_unit, options.time_format, options.now_ms)
         self.times.check()
@@ -135,8 +133,7 @@ class FileReader:
                 blocks = split_blocks(storage, whole_file(file)) if is_compressed else lines_after(storage, file, 0)
                 LineReading(self, file_format, seen_fields, file).read_names(next(blocks))
             else:
-                # made for its error only: options that do not fit the format
-                self.parser(file_format, seen_fields)
+                self.parser(file_format, seen_fields)  # made only for the error of options that do not fit the format
 
     def read(self, run: Run, seen_fields: SeenFields | None = None) -> RunReading:
         """Return an iterator of parts of consecutive splits; `seen_fields` gets the fields that objects have."""
@@ -260,21 +257,17 @@ class RunReading:
         for group in _read_groups(self._run):
             if len(group) > 1:
                 yield from self._small_files(group)
-                continue
-            split = group[0]
-            if split.file.kind.format == PARQUET:
-                yield from self._parquet_rows(split)
-                continue
-            yield from self._lines(split)
+            elif group[0].file.kind.format == PARQUET:
+                yield from self._parquet_rows(group[0])
+            else:
+                yield from self._lines(group[0])
             if self.report.error is not None:
                 return
 
     def _parquet_rows(self, split: FileSplit) -> Iterator[InputPart]:
         groups = range(split.first_group, split.end_group) if split.end_group else None
         # the bytes of a row are unknown: the first part counts the bytes of the whole split
-        unreported_bytes = split.length
-        records, skipped = 0, 0
-        reader = self._reader
+        reader, unreported_bytes, records, skipped = self._reader, split.length, 0, 0
         batches = parquet_records(reader.storage, split.file, groups, reader.options, reader.times)
         for table, first_row, faults in batches:
             if faults:
@@ -314,8 +307,7 @@ class RunReading:
             yield part
         for number, split in enumerate(splits):
             # bad lines are not counted by file: the first report has the sum
-            skipped_here = skipped if number == 0 else 0
-            report = SplitReport(0, split.length, record_counts.get(split.file, 0), skipped_here)
+            report = SplitReport(0, split.length, record_counts.get(split.file, 0), skipped if number == 0 else 0)
             self.report.splits.append(report)
 
     def _lines(self, split: FileSplit) -> Iterator[InputPart]:
@@ -399,16 +391,15 @@ class LineReading:
             # the number of earlier lines is only known at the beginning of a file
             is_file_start = block.position <= len(UTF8_MARK)
             self._origin = Origin(0, self._file, block.position, lines=0 if is_file_start else None)
-        if self._parser is None:
+        if self._parser is None:  # the first block of CSV begins with the header
             line, newline, text = text.partition(b"\n")
             self.read_names(block)
             self.end = block.position + len(line) + 1
             self._origin = Origin(0, self._file, self.end, lines=1)
             if not newline:
-                # the block has only the header: a part without records, so that `_lines` reports the header's bytes
+                # without records: yield an empty part, so that `_lines` reports the bytes of the header
                 no_records = pa.table({"value": pa.nulls(0, pa.binary())})
-                origin = Origin(0, self._file, 0, lines=0)
-                yield InputPart(no_records, input_bytes=0, skipped=0, text=b"", starts=None, origins=[origin])
+                yield InputPart(no_records, 0, 0, text=b"", starts=None, origins=[self._origin])
                 return
         yield from self.part_then_error(self._unfinished + text, [self._origin])
 
