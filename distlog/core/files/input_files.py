@@ -116,7 +116,7 @@ def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: s
     """List the files of the inputs in their order, and the files of a folder or pattern by path.
 
     An input that does not exist may be a pattern with *, ?, [a-z], {a,b} and ** for any folders. Raises StorageError
-    for an input that matches nothing or has no reader, and InvalidRecordError for unsupported kinds.
+    for an input that matches nothing or that no storage can read, and InvalidRecordError for unsupported kinds.
     """
     listings = in_parallel(partial(_files_of, storage), list(map(storage.address, inputs)))
     files = [file for listing in listings for file in listing]

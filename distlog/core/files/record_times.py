@@ -146,10 +146,7 @@ def _ms_since_1970(time: datetime, text: str) -> int:
 
 
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
-    """Return the ms since 1970 of numbers in a unit, or of texts that are all numbers or all ISO 8601.
-
-    Return None for another column, or one with an invalid time: then the values must be read one by one.
-    """
+    """Return the ms since 1970 of numbers in a unit, or of texts, all numbers or all ISO 8601; None for others."""
     if pa.types.is_boolean(column.type):
         return None
     for kind in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
@@ -158,8 +155,8 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
         except pa.ArrowException:
             continue
         is_number = pa.types.is_integer(kind)
-        earliest = pc.min(times).as_py()
-        if earliest is not None and earliest < (NO_TIMESTAMP if is_number else 0):
+        earliest, first_valid = pc.min(times).as_py(), NO_TIMESTAMP if is_number else 0
+        if earliest is not None and earliest < first_valid:
             return None
         if not is_number:
             return pc.divide(times, scalar_of(1000, pa.int64()))

@@ -1,7 +1,6 @@
 """Merge jobs: a job reads the segments of many groups together, and checks, joins and writes them in columns.
 
-A bundle is one object with small segments of many partitions. A stem is the name of a bundle, or of a segment's own
-files, without ending.
+A bundle is one object with small segments of many partitions; a stem is the name of a bundle or a segment's files.
 """
 
 from __future__ import annotations

@@ -258,10 +258,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch of a producer; its `kind` is the type of its control record, or one of the constants below.
-
-    It `is_past_horizon` if it is a marker whose delete horizon, the time from which it may be dropped, has passed.
-    """
+    """A batch of a producer; its `kind` is the type of its control record, or one of the constants below."""
 
     base_offset: int
     last_offset: int
@@ -269,6 +266,7 @@ class _Batch:
     producer_id: int
     producer_epoch: int
     is_transactional: bool
+    #: Whether its delete horizon, the time from which a marker may be dropped, has passed.
     is_past_horizon: bool
     kind: int
 
@@ -525,9 +523,7 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """The rows for `put_rows`, one part per bucket; rows below `start_offset`, which are only compared with the map,
-    are in parts from `buckets` on.
-    """
+    """The rows for `put_rows`, a part per bucket; those below `start_offset`, only to compare, from `buckets` on."""
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
         kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)

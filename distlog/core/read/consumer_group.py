@@ -1,7 +1,6 @@
 """A consumer group of distlog: its committed offsets and owners as a log of states, its members, its administration.
 
-A member shows by heartbeats that it lives. If it sends none during its lease, a time that it declares, the other
-members deliver the records of its partitions.
+If a member sends no heartbeat during its lease, a time that it declares, other members get its partitions.
 """
 
 from __future__ import annotations
@@ -138,10 +137,7 @@ class GroupLog:
         self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
 
     def _is_valid(self, version: int) -> bool:
-        """Return whether a successful put of `version` is valid; delete versions that are too old.
-
-        If a much newer version exists, the put may have created a deleted version again.
-        """
+        """Return whether a put of `version` did not create a deleted version again; delete too old versions."""
         versions = _versions(self._storage.list(self._folder))
         newest = max(versions, default=version)
         old_versions = [old for old in versions if old <= newest - RETAINED_VERSIONS]
@@ -527,17 +523,14 @@ class Membership:
             return 0.0
         return max(0.0, min(self._refresh_due, self._heartbeat_due, self._lease_end) - self.clock())
 
-    def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
-        """Send a heartbeat and read the state when they are due; put a version if an owner changes.
-
-        `count` returns the topic's number of partitions.
-        """
+    def sync(self, count_partitions: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
+        """Send a heartbeat and read the state when they are due; put a version if an owner changes."""
         if not self.is_lapsed and self.clock() >= self._heartbeat_due:
             self._send_heartbeat()
         state = self.state
         is_due = state is None or self.is_lapsed or self.clock() >= self._refresh_due
         state = self._refresh(state) if state is None or is_due else state
-        partitions = count()
+        partitions = count_partitions()
         new_member_id, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
         race = GroupRace(self.log, state)
         for current in race:

@@ -243,7 +243,7 @@ def _read_chunks(reader: SegmentReader, part: SegmentSlice, max_bytes: int, chec
     for chunk in reader.chunks(part, most_bytes=max_bytes):
         ends = chunk.batches["position"] + chunk.batches["size"]
         fitting = int(np.searchsorted(ends, remaining_bytes, side="right"))
-        count = fitting if chunks else max(fitting, 1)
+        count = fitting if chunks else max(fitting, 1)  # at least one batch in all
         if count:
             batches = chunk.rows(0, count)
             try:
@@ -285,10 +285,7 @@ _LATE_BUFFER_MS = 300_000
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction in a partition's log.
-
-    `coordinator_epoch` is from the marker that ended the producer's last transaction; -1 without one.
-    """
+    """An open transaction; `coordinator_epoch` is of the marker that ended the producer's last one, -1 without it."""
 
     partition: int
     start_offset: int

@@ -92,10 +92,7 @@ class _PartitionSearch:
                 self._read_last(part, of_part, hashes)
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
-        """Read the last batch of each key; if it has no visible record of the key, the batch before it, and so on.
-
-        `batches.rows` are rows of `hashes`.
-        """
+        """Read the last batch of each key; if it has no visible record of the key, the batch before it, and so on."""
         # the keys of an active segment may be known past the end that this snapshot has
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
         positions, rows = (column[is_inside] for column in batches)

@@ -169,10 +169,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 
 
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
-    """Return the first offset where the slice may have a record of its times, by the time index.
-
-    That is the end of the batch that the index names, whose records are all too old; else the slice's start.
-    """
+    """Return the first offset where the slice may have a record of its times: past the batch that the index names."""
     start, end = part.span
     entry = _time_entry(reader, part.segment, part.times.oldest, start)
     chunk = next(_chunks_from_entry(reader, part.segment, entry), None)

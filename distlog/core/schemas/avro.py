@@ -83,9 +83,9 @@ class AvroSchema:
                 parsed = fastavro.parse_schema(_parsed_json(definition), named_types)
             walk = _SchemaWalk(named_types, is_reader)
             plain, kind, is_bulk_supported = walk.walk(parsed, "", ())
+        except InvalidConfigError:
+            raise
         except (ValueError, TypeError, KeyError, RecursionError, fastavro.schema.SchemaParseException) as error:
-            if isinstance(error, InvalidConfigError):
-                raise
             reason = f"{type(error).__name__}: {str(error)[:300]}"
             raise InvalidConfigError("this is not an Avro schema", reason=reason) from None
         return cls(plain, kind, is_bulk_supported and pa.types.is_struct(kind), walk.aliases)
@@ -106,10 +106,7 @@ def _parsed_json(schema: Any) -> Any:
 
 
 class _SchemaWalk:
-    """A walk through a parsed schema, which makes its plain schema and Arrow's type, and collects its aliases.
-
-    Only a reader's schema must have columns in Arrow: values are decoded to the reader's columns.
-    """
+    """A walk through a parsed schema; only a reader's, to whose columns values are decoded, needs types of Arrow."""
 
     def __init__(self, named_types: Mapping[str, Any], is_reader: bool) -> None:
         self._named, self._is_reader, self._remaining_types = named_types, is_reader, MAX_TYPES

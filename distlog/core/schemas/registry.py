@@ -174,7 +174,7 @@ def _source_of(source: Any, context: str) -> _Server | _SchemaDict | _Topic:
         return _Server(source, context)
     if isinstance(source, Mapping):
         if context != DEFAULT_CONTEXT:
-            raise InvalidConfigError("a dict of schemas has no contexts", context=context)
+            raise InvalidConfigError("a dict of schemas has no contexts: leave out context", context=context)
         return _SchemaDict(source)
     if hasattr(source, "scan") and hasattr(source, "refresh"):
         return _Topic(source, context)

@@ -1,7 +1,6 @@
 """Appends in bulk: an Appender writes rows as segments, and one commit adds all segments.
 
-A bundle is one file with small segments of several partitions. A stem is the name of a segment's files, without their
-endings.
+A bundle is one file with small segments of several partitions. A stem is the file name of a segment, without ending.
 """
 
 from __future__ import annotations

@@ -526,10 +526,7 @@ def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
 def commit_batches(
     checked: ProducerCheck, parts: Parts, checked_config: TopicConfig, fence: Callable[[Snapshot], None] | None = None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the batches of `parts`, which passed `checked`, all or none.
-
-    Raises ConcurrentAppendError if a batch no longer passes, after commits of other processes.
-    """
+    """Commit the batches of `parts`, which passed `checked`, all or none; ConcurrentAppendError if one fails now."""
     handle, snapshot = checked.handle, checked.snapshot
     producer_partitions = [
         partition for partition, batches in parts.items() if any(batch.has_producer for batch in batches)
@@ -632,10 +629,7 @@ def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[
 
 
 class ProducerCheck:
-    """Checks batches against the producers of `snapshot`.
-
-    `first_of(partition)` returns the check of a batch whose producer is unknown; by default any such batch passes.
-    """
+    """Checks batches against the producers of `snapshot`; `first_of(partition)` checks those of unknown producers."""
 
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, first_of: Callable[[int], FirstBatch] = lambda _: any_first

@@ -163,10 +163,7 @@ _MAX_ID_CHARACTERS = 249
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer's numbers in batches and commits, and the Fence of its appends.
-
-    Without a `transactional_id`, no other producer can fence it.
-    """
+    """A producer's numbers in batches and commits, and the Fence of its appends if it has a `transactional_id`."""
 
     transactional_id: str | None
     generation: int

@@ -169,10 +169,7 @@ class Writer:
         return row
 
     def _load_rules(self) -> None:
-        """Load the rules that a record must fit; raises the error of a writer that failed or was closed.
-
-        A failure and `close` discard the rules, so that the next `append` comes here.
-        """
+        """Load the rules for records, which `_fail` and `close` discard. Raises the error of either."""
         self._check_open()
         snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._sender.compression)
