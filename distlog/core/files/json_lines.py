@@ -129,10 +129,9 @@ class JsonFields:
     def _note_fields(self, text: bytes, scanned: _ScannedLines, parsed_lines: Iterable[Mapping[str, Any]]) -> None:
         if self.seen_fields.is_complete:
             return
-        self.seen_fields.present |= {
-            name for number, name in enumerate(scanned.names) if scanned.kinds[:, number].any()
-        }
-        self.seen_fields.present |= {name for line_fields in parsed_lines for name in line_fields}
+        present = self.seen_fields.present
+        present |= {name for number, name in enumerate(scanned.names) if scanned.kinds[:, number].any()}
+        present |= {name for line_fields in parsed_lines for name in line_fields}
         if not self.seen_fields.is_complete:
             self.seen_fields.note_names(text)
 

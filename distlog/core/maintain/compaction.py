@@ -585,16 +585,14 @@ class _Rounds:
 
     def results(self, snapshot_before: Snapshot, snapshot_after: Snapshot) -> Iterator[PartitionCompaction]:
         for log in self._logs:
-            number, end = log.partition, log.first_uncleanable_offset
+            number, end, rounds = log.partition, log.first_uncleanable_offset, self._rounds[log.partition]
             yield PartitionCompaction(
                 partition=number,
                 end_offset=end,
                 **_totals(snapshot_before.partitions[number], end, "before"),
                 **_totals(snapshot_after.partitions[number], end, "after"),
-                rounds=len(self._rounds[number]),
-                unkeyed_records=sum(
-                    group.unkeyed_records for cleaned in self._rounds[number] for group in cleaned.groups
-                ),
+                rounds=len(rounds),
+                unkeyed_records=sum(group.unkeyed_records for cleaned in rounds for group in cleaned.groups),
                 skipped_groups=self._skipped_groups[number],
                 error=self._failure_reasons.get(number),
             )

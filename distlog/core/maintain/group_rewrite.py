@@ -252,9 +252,7 @@ class _Output:
         sealed = self._file.seal(self.handle.clock())
         self._file = None
         handle, inputs, base = self.handle, self.group.segments, self._base_offset
-        aborted = [
-            transaction for transaction in self.batch_filter.aborted if base <= transaction.last_offset < next_offset
-        ]
+        aborted = [entry for entry in self.batch_filter.aborted if base <= entry.last_offset < next_offset]
         sealed = with_aborted(handle.storage, handle.name, sealed, aborted, base)
         # as in Kafka: retention counts from this time for records without timestamps
         created_ms = int(inputs.array("created_ms")[-1])
@@ -342,10 +340,8 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     # superseded records may remain in the segments that now replace a stale group, and in segments that were restored
     # before all groups: the partition is dirty from there on
     unclean_offsets = [group.base_offset for group in stale]
-    first_offset = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
-    unclean_offsets += [
-        offset for offset in first_offset if rewritten.groups and offset < rewritten.groups[0].base_offset
-    ]
+    first_base = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
+    unclean_offsets += [base for base in first_base if rewritten.groups and base < rewritten.groups[0].base_offset]
     clean_end = min([rewritten.end_offset, *unclean_offsets])
     dirty_offset = max(clean_end, first_dirty_offset(state))
     # above the clean part, offsets without a segment would look like a loss

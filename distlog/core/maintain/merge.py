@@ -96,10 +96,8 @@ class MergeReport(Displayable):
         rows, summary = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
         summary |= {"backlog": self.backlog, "most_segments": self.most_segments}
         names = "partition", "base_offset", "next_offset", "reason"
-        failures = (
-            (failure.partition, *(failure.offsets or (None, None)), failure.reason) for failure in self.failed
-        )
-        failed = [dict(zip(names, failure, strict=True)) for failure in failures]
+        values = ((failure.partition, *(failure.offsets or (None, None)), failure.reason) for failure in self.failed)
+        failed = [dict(zip(names, row, strict=True)) for row in values]
         return {**summary, **sums_of(rows, *_REPORT_COLUMNS[1:]), "partitions": rows, "failed": failed}
 
     def _rows(self) -> list[dict[str, int]]:

@@ -340,9 +340,8 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
         raise _UnsoundError
     row_shifts, partitions = shifts[row_segments], segments.array("partition")[row_segments]
     source = BatchSelection(byte_array(data), rows, row_shifts, partitions, 0, MAX_LONG, record_batch.Source())
-    return source, _Batches(
-        data, rows, counts, rows["base_offset"] + row_shifts, segments.min_timestamps[row_segments]
-    )
+    base_offsets, min_timestamps = rows["base_offset"] + row_shifts, segments.min_timestamps[row_segments]
+    return source, _Batches(data, rows, counts, base_offsets, min_timestamps)
 
 
 def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Longs, shifts: Longs) -> None:
@@ -467,6 +466,7 @@ class _SegmentWrites:
         rows = np.flatnonzero(inputs.max_timestamps == group_max)
         # the first segment of each group that has the largest time
         newest_rows = rows[np.searchsorted(rows, firsts)]
+        newest_offsets = inputs.array("offset_of_max_timestamp")[newest_rows]
         has_group_max = inputs.max_timestamps[newest_rows] == max_timestamps
         transactional_rows = np.flatnonzero(inputs.array("has_transactions"))
         # the last segment with transactions before the end of each group
@@ -478,9 +478,7 @@ class _SegmentWrites:
             "base_offset": inputs.base_offsets[firsts],
             "stored_base_offset": np.zeros(end - start, np.int64),
             "next_offset": inputs.next_offsets[lasts],
-            "offset_of_max_timestamp": np.where(
-                has_group_max, inputs.array("offset_of_max_timestamp")[newest_rows], -1
-            ),
+            "offset_of_max_timestamp": np.where(has_group_max, newest_offsets, -1),
             "created_ms": inputs.array("created_ms")[lasts],
             "compacted": self.job.has_any("compacted")[start:end],
             "has_transactions": has_transactions,

@@ -256,9 +256,7 @@ def plan_restore(
     for number, state in enumerate(old_state.partitions):
         live = current.partitions[number]
         later = _removed_after(state.log_end_offset, removed_at_start.get(number, []), live)
-        missing = [
-            removed.added.get((number, segment.stem), segment) for segment in _without(state.segments, live.segments)
-        ]
+        missing = [removed.added.get((number, old.stem), old) for old in _without(state.segments, live.segments)]
         # the first later segment may have been written from some of the missing segments
         older = [segment for segment in missing if not _overlaps(segment, later[:1])]
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
@@ -401,10 +399,8 @@ def _plan_partition(
                 for segment in old
                 if new[0].base_offset <= segment.base_offset and segment.next_offset <= new[-1].next_offset
             ]
-    first = min(
-        [segment.base_offset for segment in (*restored, *current.segments[:1])], default=current.log_start_offset
-    )
-    first = max(first, min(start_offset, current.log_start_offset))
+    starts = [segment.base_offset for segment in (*restored, *current.segments[:1])] or [current.log_start_offset]
+    first = max(min(starts), min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(first, old_state.log_start_offset))
     # live segments that stay below the log start because of `start_offset` are lost, too
     live_segments = current.segments if start_offset and old_state.log_start_offset < start else ()

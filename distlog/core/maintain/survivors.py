@@ -216,9 +216,7 @@ class Verdicts:
         return Verdicts(
             _within(self.discardable_batches, start_offset, end_offset),
             _within(self.last_batches, start_offset, end_offset),
-            tuple(
-                transaction for transaction in self.aborted if start_offset <= transaction.last_offset < end_offset
-            ),
+            tuple(entry for entry in self.aborted if start_offset <= entry.last_offset < end_offset),
         )
 
 

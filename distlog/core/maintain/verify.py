@@ -350,9 +350,7 @@ def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) ->
 
 
 _NUMBERS = ("partition", "start_offset", "end_offset", "position", "bytes")
-_TAIL_COLUMNS = pa.schema(
-    [*((name, pa.int64()) for name in _NUMBERS), ("file", pa.string()), ("reason", pa.string())]
-)
+_TAIL_SCHEMA = pa.schema([*((name, pa.int64()) for name in _NUMBERS), ("file", pa.string()), ("reason", pa.string())])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -373,7 +371,7 @@ class RepairReport(Displayable):
 
     def to_table(self) -> pa.Table:
         """Return a row per partition: the lost offsets, the position and size of the cut, and the reason."""
-        return table_of_rows([_tail_row(tail) for tail in self.partitions], _TAIL_COLUMNS)
+        return table_of_rows([_tail_row(tail) for tail in self.partitions], _TAIL_SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals, and the rows of the table."""
@@ -549,13 +547,11 @@ def with_missing_transactions(
             with suppress(CorruptionError, SnapshotTooOldError, FileNotFoundError):
                 for transactions in transactions_of(reader, state):
                     key = number, transactions.segment.stem
-                    by_segment[key] = _index_checked(reader, by_segment[key], transactions)
+                    by_segment[key] = _check_index(reader, by_segment[key], transactions)
     return list(by_segment.values())
 
 
-def _index_checked(
-    reader: SegmentReader, verdict: SegmentVerdict, transactions: SegmentTransactions
-) -> SegmentVerdict:
+def _check_index(reader: SegmentReader, verdict: SegmentVerdict, transactions: SegmentTransactions) -> SegmentVerdict:
     present = _transaction_index(reader, transactions.segment)
     if complete_index(present, _stored_transactions(transactions)) == present:
         return verdict

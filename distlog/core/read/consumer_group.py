@@ -415,9 +415,8 @@ def carry_over_groups(storage: Storage, topic_id: str, new_id: str) -> None:
 
 def group_folders(storage: Storage) -> list[str]:
     """List the folders of all groups, also of topics that were dropped at this address."""
-    topics = (
-        name for name in storage.list_folders(paths.GROUPS_DIR) if re.fullmatch(UUID.pattern, paths.last_part(name))
-    )
+    folders = storage.list_folders(paths.GROUPS_DIR)
+    topics = (name for name in folders if re.fullmatch(UUID.pattern, paths.last_part(name)))
     return [folder for topic in topics for folder in storage.list_folders(topic)]
 
 
@@ -550,9 +549,7 @@ class Membership:
             self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
         if is_due:
             assigned = assignment(after.members, after.owners, after.partitions)
-            is_waiting = any(
-                owner == self.id and after.owners.get(number) != self.id for number, owner in assigned.items()
-            )
+            is_waiting = any(owner == self.id and after.owners.get(n) != self.id for n, owner in assigned.items())
             pace = FREQUENT.refresh if is_waiting else self.pace.refresh
             self._refresh_due = min(self._list_due, self.clock() + self.lease_s * pace)
 

@@ -216,9 +216,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def _slices(self, conditions: Conditions) -> tuple[list[SegmentSlice], Isolation]:
         states = self._snapshot.partitions
-        ranges = {
-            number: (states[number].log_start_offset, states[number].log_end_offset) for number in range(len(states))
-        }
+        ranges = {number: (state.log_start_offset, state.log_end_offset) for number, state in enumerate(states)}
         bounds = {} if conditions.is_empty else conditions.narrow(ranges)
         keys = conditions.key_array()
         return plan_slices(self._reader, self._snapshot, bounds, self._isolation, times=conditions.times, keys=keys)

@@ -98,9 +98,8 @@ class FieldReader:
             raise self._corrupt(f"{len(self._data) - self._position} bytes follow its fields")
 
     def _corrupt(self, reason: str) -> CorruptRecordError:
-        return CorruptRecordError(
-            f"cannot read {self._noun} of {self._topic}: {reason}; restore the topic from a copy"
-        )
+        text = f"cannot read {self._noun} of {self._topic}: {reason}; restore the topic from a copy"
+        return CorruptRecordError(text)
 
 
 def text_field(value: str | None) -> bytes:
@@ -246,16 +245,12 @@ def offsets_records(
     """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier records."""
     # a transaction's records are valid where it ends; records of open transactions are last in their partition
     states = {number: snapshot.partitions[number] for number in partitions}
-    with_transactions = {
-        number: state for number, state in states.items() if state.segments.array("has_transactions").any()
-    }
-    bounds = {
-        number: (None, state.log_end_offset) for number, state in states.items() if number not in with_transactions
-    }
+    transactional = {n: state for n, state in states.items() if state.segments.array("has_transactions").any()}
+    bounds = {n: (None, state.log_end_offset) for n, state in states.items() if n not in transactional}
     slices, visible = plan_slices(reader, snapshot, bounds, "read_uncommitted")
     for batch in segment_reader.read_slices(reader, slices, _COLUMNS, visible, cores()):
         yield from _records(batch, prefixes)
-    for read_together in _states_read_together(with_transactions):
+    for read_together in _states_read_together(transactional):
         yield from _with_transactions(reader, read_together, prefixes)
 
 
@@ -287,11 +282,9 @@ def _with_transactions(
     reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
 ) -> Iterator[OffsetsRecord]:
     logs = [list(state.segments) for state in states.values()]
-    chunks_by_partition: list[Iterable[Chunk]] = [whole_logs(reader, logs[0])]
-    if len(logs) > 1:
-        # several small logs are read at once, as one chunk each
-        chunks_by_partition = [[chunk] for chunk in whole_groups(reader, logs)]
-    for chunks in chunks_by_partition:
+    chunks_by_partition: Iterable[Iterable[Chunk]] = [whole_logs(reader, logs[0])] if len(logs) == 1 else ()
+    # several small logs are read at once, as one chunk each
+    for chunks in chunks_by_partition or ([chunk] for chunk in whole_groups(reader, logs)):
         waiting = WaitingChanges[bytes, OffsetsRecord]()
         for chunk in chunks:
             for run in _runs(chunk):

@@ -335,7 +335,7 @@ def _checked_batch(segment: SegmentInfo, log: OpenLog, position: int) -> PointBa
     if position < 0:
         raise _NeedsScanError
     header = HEADER.unpack_from(log.view, position)
-    base_offset, length, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp, *_, count = header
+    base_offset, length, _, _, crc, attributes, last_delta, base_timestamp, max_timestamp, *_, count = header
     size = LOG_OVERHEAD + length
     if crc != crc32c(log.view[position + CRC_START : position + size]):
         raise _NeedsScanError
@@ -343,9 +343,7 @@ def _checked_batch(segment: SegmentInfo, log: OpenLog, position: int) -> PointBa
         raise _NeedsScanError
     if segment.append_time_ms >= 0:
         attributes, max_timestamp = attributes | APPEND_TIME, segment.append_time_ms
-    return PointBatch(
-        position, size, base_offset, last_offset_delta, attributes, base_timestamp, max_timestamp, count
-    )
+    return PointBatch(position, size, base_offset, last_delta, attributes, base_timestamp, max_timestamp, count)
 
 
 def last_with_key(reader: SegmentReader, part: SegmentSlice, position: int, key: bytes) -> list[Record] | None:

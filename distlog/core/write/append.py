@@ -552,9 +552,7 @@ def _column(segments: Sequence[SegmentInfo], name: str) -> Longs:
 def check_not_newly_compacted(config: TopicConfig, checked_config: TopicConfig) -> None:
     """Raise CommitConflictError if the topic has become compacted, since the records were not checked for keys."""
     if "compact" in config.cleanup_policy and "compact" not in checked_config.cleanup_policy:
-        text = (
-            "nothing was appended: the topic has become compacted, so each record needs a key; append again with keys"
-        )
+        text = "nothing was appended: the topic has become compacted; append again, with a key in each record"
         raise CommitConflictError(text)
 
 

@@ -528,12 +528,8 @@ def commit_batches(
 ) -> tuple[AppendResult, Snapshot]:
     """Commit the batches of `parts`, which passed `checked`, all or none; ConcurrentAppendError if one fails now."""
     handle, snapshot = checked.handle, checked.snapshot
-    producer_partitions = [
-        partition for partition, batches in parts.items() if any(batch.has_producer for batch in batches)
-    ]
-    open_transactions = {
-        partition: checked.producers_of(partition).table.open_transactions for partition in producer_partitions
-    }
+    producer_partitions = [n for n, batches in parts.items() if any(batch.has_producer for batch in batches)]
+    open_transactions = {n: checked.producers_of(n).table.open_transactions for n in producer_partitions}
     written = write_batches(handle, snapshot, parts, open_transactions)
     segments = [segment.info for segment in written]
     segments_at_ends: Sequence[SegmentInfo] = ()
@@ -552,9 +548,8 @@ def commit_batches(
             if fence is not None:
                 fence(sealed)
             check = checked.after(sealed, {partition: parts[partition] for partition in producer_partitions})
-            segments_at_ends, actions = _with_producers(
-                check, producer_partitions, written, moved_to_log_ends(sealed, segments)
-            )
+            moved_segments = moved_to_log_ends(sealed, segments)
+            segments_at_ends, actions = _with_producers(check, producer_partitions, written, moved_segments)
             race.put([*seals.actions, *map(Add, segments_at_ends), *actions])
     assert race.commit is not None
     return AppendResult(race.commit.version, offsets_of(race.as_committed(segments_at_ends))), race.snapshot

@@ -39,9 +39,8 @@ def timestamps_of(
     low, high = (value.as_py() for value in pc.min_max(column).values())
     earliest_ms, latest_ms = _limits(config, now_ms)
     if low is not None and (low < earliest_ms or high > latest_ms):
-        is_bad = pc.or_(
-            pc.and_(pc.less(column, earliest_ms), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, latest_ms)
-        )
+        is_too_early = pc.and_(pc.less(column, earliest_ms), pc.not_equal(column, NO_TIMESTAMP))
+        is_bad = pc.or_(is_too_early, pc.greater(column, latest_ms))
         row = pc.index(is_bad, True).as_py()
         # no row is bad if the only low times are NO_TIMESTAMP
         if row >= 0:
@@ -55,9 +54,8 @@ def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> 
         return
     earliest_ms, latest_ms = _limits(config, now_ms)
     if not earliest_ms <= timestamp <= latest_ms:
-        raise InvalidRecordError(
-            _timestamp_fault(timestamp), timestamp=timestamp, earliest=earliest_ms, latest=latest_ms
-        )
+        limits = {"earliest": earliest_ms, "latest": latest_ms}
+        raise InvalidRecordError(_timestamp_fault(timestamp), timestamp=timestamp, **limits)
 
 
 def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
@@ -338,9 +336,8 @@ def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, Non
 
 def _repeated_bytes(column: pa.Array) -> int:
     """Return the bytes of a dictionary column's values as if each row had its own; 0 for another column."""
-    if not pa.types.is_dictionary(column.type) or not any(
-        is_kind(column.type.value_type) for is_kind in _VARIABLE_SIZE_KINDS
-    ):
+    value_type = column.type.value_type if pa.types.is_dictionary(column.type) else None
+    if value_type is None or not any(is_kind(value_type) for is_kind in _VARIABLE_SIZE_KINDS):
         return 0
     sizes = pc.binary_length(column.dictionary.cast(pa.large_binary()))
     return int(pc.sum(sizes.take(column.indices).cast(pa.int64())).as_py() or 0)
@@ -597,10 +594,8 @@ class Partitioner:
         if "partition" not in records.schema.names:
             return assigned
         column = records.column("partition")
-        partitions = np.where(
-            flags_of(column.is_valid()), numbers_of(column.fill_null(integers([0], column.type)[0])), assigned
-        )
-        partitions = partitions.astype(np.int32)
+        numbers = numbers_of(column.fill_null(integers([0], column.type)[0]))
+        partitions = np.where(flags_of(column.is_valid()), numbers, assigned).astype(np.int32)
         bad_row = first_out_of_range(partitions, self._partitions)
         if bad_row >= 0:
             check_row_partition(int(partitions[bad_row]), self._partitions, first_row + bad_row)

@@ -573,10 +573,8 @@ class RecordSender:
             self._partitioner, self._partitioned_count = Partitioner(count, handle.random.randrange(count)), count
         parts = list[PartitionBatches]()
         for partition, rows in self._partitioner.split(records):
-            size = records.nbytes * len(rows) // records.num_rows
-            parts.append(
-                PartitionBatches(partition, source, rows, size, config, self._form_of(partition, form), now_ms)
-            )
+            size, part_form = records.nbytes * len(rows) // records.num_rows, self._form_of(partition, form)
+            parts.append(PartitionBatches(partition, source, rows, size, config, part_form, now_ms))
         return parts
 
     def reset_in_child(self) -> None:
