@@ -273,11 +273,8 @@ def plan_compaction(
         cleanable(number, state, config, now_ms, stable_offsets.get(number, state.log_end_offset))
         for number, state in enumerate(snapshot.partitions)
     )
-    due_logs = [
-        log
-        for log in logs
-        if log.dirty_bytes and (log.is_overdue or log.dirty_ratio > config.min_cleanable_dirty_ratio)
-    ]
+    min_ratio = config.min_cleanable_dirty_ratio
+    due_logs = [log for log in logs if log.dirty_bytes and (log.is_overdue or log.dirty_ratio > min_ratio)]
     return sorted(due_logs, key=lambda log: -log.dirty_ratio)
 
 

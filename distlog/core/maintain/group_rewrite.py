@@ -349,11 +349,8 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     # without its end marker, a transaction with data in an earlier segment would be open again
     without_markers = [group for group, _ in groups if group.drops_transactions and group.base_offset > dirty_offset]
     # a key must not lose its tombstone if an unclean segment before it may have the key's value
-    without_deletes = [
-        group
-        for group, _ in groups
-        if group.drops_deletes and unclean_offsets and group.base_offset > min(unclean_offsets)
-    ]
+    first_unclean = min(unclean_offsets, default=state.log_end_offset)
+    without_deletes = [group for group, _ in groups if group.drops_deletes and group.base_offset > first_unclean]
     skipped = {group.base_offset for group in (*stale, *gaps, *without_markers, *without_deletes)}
     replaced = [group for group, _ in groups if group.base_offset not in skipped and group.is_changed]
     return replaced, len(skipped), clean_end

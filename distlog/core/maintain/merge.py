@@ -205,7 +205,12 @@ def merge_tails(
 MIN_GROWTH, LARGE_GROWTH = 2, 8
 
 _COLUMNS = (
-    *("log_bytes", "base_offset", "next_offset", "first_timestamp", "max_timestamp", "created_ms"),
+    "log_bytes",
+    "base_offset",
+    "next_offset",
+    "first_timestamp",
+    "max_timestamp",
+    "created_ms",
     "record_count",
 )
 

@@ -92,11 +92,8 @@ class MergeJob:
 
     @property
     def groups(self) -> list[SegmentGroup]:
-        ends = np.cumsum(self.counts).tolist()
-        return [
-            SegmentGroup(self.inputs.part(end - count, end))
-            for count, end in zip(self.counts.tolist(), ends, strict=True)
-        ]
+        counts_and_ends = zip(self.counts.tolist(), np.cumsum(self.counts).tolist(), strict=True)
+        return [SegmentGroup(self.inputs.part(end - count, end)) for count, end in counts_and_ends]
 
     @property
     def firsts(self) -> Longs:
@@ -252,9 +249,8 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     starts, ends, objects = positions[order], (positions + sizes)[order], objects[order]
     overlap = np.flatnonzero((objects[1:] == objects[:-1]) & (starts[1:] < ends[:-1]))
     if len(overlap):
-        raise CorruptRecordError(
-            "parts of a bundle overlap: verify, then restore it from a copy", file=names[objects[overlap[0]]]
-        )
+        text = "parts of the bundle overlap: verify the topic, then restore the file from a copy"
+        raise CorruptRecordError(text, file=names[objects[overlap[0]]])
     # parts with small gaps between them make a run, which is read as a whole
     begins_run = np.append(True, (objects[1:] != objects[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
     firsts = np.flatnonzero(begins_run)
@@ -267,9 +263,8 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     data = byte_array(storage.read_joined(ranges))
     run_sizes = run_ends - run_starts
     if len(data) != int(run_sizes.sum()):
-        raise CorruptRecordError(
-            "a file is shorter than its segments: verify, then restore it from a copy", file=names[objects[0]]
-        )
+        text = "a file is shorter than its segments: verify the topic, then restore the file from a copy"
+        raise CorruptRecordError(text, file=names[objects[0]])
     # where each part is in `data`: as far from the start of its run there as in the object
     run_positions, run_of_part = np.cumsum(run_sizes) - run_sizes, np.cumsum(begins_run) - 1
     sources = np.empty(len(order), np.int64)

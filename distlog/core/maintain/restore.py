@@ -372,18 +372,15 @@ def _plan_partition(
     start_offset: int,
 ) -> PartitionRestore:
     """Plan the restore of a partition; nothing below `start_offset` comes back."""
-    newer = [
-        segment
-        for segment in _without(current.segments, old_state.segments)
-        if segment.base_offset < old_state.log_end_offset
-    ]
+    old_start, old_end = old_state.log_start_offset, old_state.log_end_offset
+    newer = [new for new in _without(current.segments, old_state.segments) if new.base_offset < old_end]
     restored, replaced, merged, gaps = list[SegmentInfo](), list[SegmentInfo](), list[SegmentInfo](), list[int]()
     for old, new in _groups(missing, newer):
         if old[0].base_offset < start_offset:
             continue
         # the new segments must not have other records: later ones, or earlier ones after another restore
-        begin, end = old[0].base_offset, old_state.log_end_offset
-        is_whole = all(begin <= segment.base_offset and segment.next_offset <= end for segment in new)
+        begin = old[0].base_offset
+        is_whole = all(begin <= segment.base_offset and segment.next_offset <= old_end for segment in new)
         if is_whole and all((number, segment.stem) in present for segment in old):
             restored += old
             replaced += new
@@ -394,21 +391,14 @@ def _plan_partition(
             restored, replaced, gaps, start_offset = [], [], [], max(segment.next_offset for segment in (*old, *new))
         else:
             # the records of the old segments are live, in segments that also have later records
-            merged += [
-                segment
-                for segment in old
-                if new[0].base_offset <= segment.base_offset and segment.next_offset <= new[-1].next_offset
-            ]
+            low, high = new[0].base_offset, new[-1].next_offset
+            merged += [segment for segment in old if low <= segment.base_offset and segment.next_offset <= high]
     starts = [segment.base_offset for segment in (*restored, *current.segments[:1])] or [current.log_start_offset]
     first = max(min(starts), min(start_offset, current.log_start_offset))
-    start = min(current.log_start_offset, max(first, old_state.log_start_offset))
+    start = min(current.log_start_offset, max(first, old_start))
     # live segments that stay below the log start because of `start_offset` are lost, too
-    live_segments = current.segments if start_offset and old_state.log_start_offset < start else ()
-    hidden = [
-        segment
-        for segment in live_segments
-        if segment.base_offset < start and segment.next_offset > old_state.log_start_offset
-    ]
+    live_segments = current.segments if start_offset and old_start < start else ()
+    hidden = [segment for segment in live_segments if segment.base_offset < start and segment.next_offset > old_start]
     lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
     # the partition is dirty from here: restored segments may have superseded records and tombstones. Compacted
     # segments before them stay clean, since only a clean range may have gaps

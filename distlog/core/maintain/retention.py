@@ -273,11 +273,8 @@ def delete_records(
             sealed = seals.seal(head, within_active)
             if sealed is None:
                 continue  # the partitions are locked now: the next head is sealed
-            raised = {
-                n: start
-                for n, start in _resolve(sealed, starts).items()
-                if start > sealed.partitions[n].log_start_offset
-            }
+            states, new_starts = sealed.partitions, _resolve(sealed, starts)
+            raised = {n: start for n, start in new_starts.items() if start > states[n].log_start_offset}
             if not raised:
                 break
             race.put([*seals.actions, *(SetLogStartOffset(*item) for item in sorted(raised.items()))])

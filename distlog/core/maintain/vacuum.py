@@ -277,17 +277,13 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     for chunk in _chunks_of(storage, folders):
         garbage += referenced.unreferenced(chunk, floor)
         files += [file for file in chunk if not stem_of(file.name, head.name)]
-    leftover_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
+    before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
     garbage += [
         *of_others,
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
         # if the writer of a temporary file is only slow, its put fails
-        *(
-            file
-            for file in (*files, *of_topic)
-            if paths.is_left_over(file.name) and file.modified_ms < leftover_before_ms
-        ),
+        *(file for file in (*files, *of_topic) if paths.is_left_over(file.name) and file.modified_ms < before_ms),
         *dead_appends(files, floor),
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, log_floor, highest)
@@ -295,7 +291,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     # a dropped topic without kept versions needs no locks
     needs_no_locks = storage.is_local and head.dropped and not referenced.stems
     locks = [file for file in files if needs_no_locks and paths.is_lock_file(file.name)]
-    uploads = dead_uploads(storage, referenced, floor, leftover_before_ms)
+    uploads = dead_uploads(storage, referenced, floor, before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
         delete_locks(storage, locks)
@@ -638,9 +634,7 @@ def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]
         try:
             return storage.read(name, 0, MAX_CONDITIONAL_BYTES + 1)
         except FileNotFoundError:
-            raise CorruptMetadataError(
-                "an older commit is missing: restore the file from a copy", file=name
-            ) from None
+            raise CorruptMetadataError("a commit is missing: restore the file from a copy", file=name) from None
 
     for first in range(start, end, _AT_ONCE):
         names = [paths.commit_file(version) for version in range(first, min(first + _AT_ONCE, end))]

@@ -128,10 +128,8 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     if snapshot.log_floor:
         state = _oldest_checkpoint(storage, checkpoints, snapshot)
         if state is None:
-            yield Anomaly(
-                "missing_commit",
-                "there is no sound checkpoint that replaces the deleted commits: restore one from a copy",
-            )
+            text = "there is no sound checkpoint that replaces the deleted commits: restore one from a copy"
+            yield Anomaly("missing_commit", text)
             return
     first = 0 if state is None else state.version + 1
     try:

@@ -72,11 +72,10 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
             elif len(batches.positions):
                 yield from _of_batches(part._replace(keys=keys), batches.positions)
     if unindexed:
-        _log.info(
-            "%d of %d segments have no key index, so they are scanned: set key.index.enable, and rebuild the indexes",
-            unindexed,
-            len(slices),
+        text = (
+            "%d of %d segments lack a key index, so they are scanned: set key.index.enable, and rebuild the indexes"
         )
+        _log.info(text, unindexed, len(slices))
 
 
 def _of_batches(part: SegmentSlice, positions: Longs) -> Iterator[SegmentSlice]:

@@ -651,9 +651,8 @@ class ProducerCheck:
             if partition >= len(self.snapshot.partitions):
                 text = "the topic no longer has this partition: open the topic again"
                 raise InvalidRecordError(text, partition=partition)
-            self._producers[partition] = known_producers(
-                self.handle, self.snapshot.partitions[partition], self.snapshot.passed_ms
-            )
+            state = self.snapshot.partitions[partition]
+            self._producers[partition] = known_producers(self.handle, state, self.snapshot.passed_ms)
         return self._producers[partition]
 
     def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
