@@ -105,7 +105,7 @@ def test_without_indexes_they_return_the_same_and_say_how_to_be_fast(
     assert not any(segment.key_index_bytes for segment in segments(topic))
     with caplog.at_level(logging.INFO, "distlog"):
         check_keys(topic)
-    assert "segments have no key index, so they are scanned: set key.index.enable" in caplog.text
+    assert "segments lack a key index, so they are scanned: set key.index.enable" in caplog.text
 
 
 def test_rebuild_indexes_gives_old_segments_an_index(tmp_path: Path) -> None:

@@ -204,15 +204,8 @@ def merge_tails(
 #: bytes that may still grow needs LARGE_GROWTH times, since a reader gains little by segments larger than a request.
 MIN_GROWTH, LARGE_GROWTH = 2, 8
 
-_COLUMNS = (
-    "log_bytes",
-    "base_offset",
-    "next_offset",
-    "first_timestamp",
-    "max_timestamp",
-    "created_ms",
-    "record_count",
-)
+#: The columns of segments that decide which groups are worth merging.
+_COLUMNS = "log_bytes", "base_offset", "next_offset", "first_timestamp", "max_timestamp", "created_ms", "record_count"
 
 
 def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
