@@ -94,7 +94,6 @@ class RemovedSegments:
     removed_at: dict[Stem, int] = field(default_factory=dict)
     #: Segments as last added: a rebuild adds a segment again.
     added: dict[Stem, SegmentInfo] = field(default_factory=dict)
-    #: Segments that were removed at the start of their log.
     removed_at_start: dict[Stem, SegmentInfo] = field(default_factory=dict)
     #: Segments that compaction wrote, and that were replaced.
     recompacted: dict[Stem, SegmentInfo] = field(default_factory=dict)

@@ -140,7 +140,6 @@ class ScannedRecords:
         return self.fields.key.valid[: self.count]
 
     def hashes(self, secret: bytes) -> Longs:
-        """The hash of each record's key, as from `hash_keys`."""
         key = self.fields.key
         return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
 

@@ -541,7 +541,6 @@ class ConsumerAssignment:
         """Extend the lease, if there is one, for a batch that is about to be delivered."""
 
     def commit(self, positions: Mapping[int, int] | None) -> None:
-        """Commit `positions`, or all if None."""
         raise InvalidConfigError("the consumer has no group: consume with group=NAME to commit offsets")
 
     def move(self, partition: int, offset: int) -> None:

@@ -21,7 +21,6 @@ import pyarrow as pa
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, StorageDeniedError, StorageError
 from distlog.core.integers import whole_number
 
-#: The limits of an answer, in bytes and in seconds.
 MAX_ANSWER_BYTES = 8 << 20
 ANSWER_SECONDS = 30.0
 #: The most schemas that a schema may refer to, directly or not, which also bounds cycles.

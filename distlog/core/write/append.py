@@ -126,7 +126,6 @@ class Appender:
         held_bytes: int | None = None,
     ) -> None:
         self._storage, self._topic, self._read_version = storage, topic, read_version
-        #: The settings by which the records are checked and written.
         self.config = config
         self._workers = workers or cores()
         self._clock, self._random, self._new_id = clock, random, new_id

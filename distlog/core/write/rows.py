@@ -122,15 +122,8 @@ def _limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
 
 Header = tuple[str, bytes | None]
 
-SCHEMA = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("timestamp", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS_TYPE),
-    ]
-)
+_FIELD_TYPES = {"partition": pa.int32(), "timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
+SCHEMA = pa.schema({**_FIELD_TYPES, "headers": HEADERS_TYPE})
 
 #: Attributes, and the varints of length, timestamp, offset, key and value length, and number of headers.
 ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
