@@ -365,7 +365,8 @@ def reset_group(
         committed = kafka_positions(handle, kafka, since_ms=snapshot.replaced_ms)
         to = {number: max(log_starts[number], offset) for number, offset in committed.items() if number in log_starts}
         if not to:
-            raise GroupNotFoundError("this group of Kafka clients has no committed offset in the topic", group=kafka)
+            text = "this group of Kafka clients has no committed offset in the topic: check its name"
+            raise GroupNotFoundError(text, group=kafka)
     count = len(snapshot.partitions)
     starts = start_offsets(handle.reader, snapshot, range(count), to)
     positions = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}

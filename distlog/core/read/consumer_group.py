@@ -561,7 +561,8 @@ class Membership:
     def commit(self, positions: Mapping[int, int], *, back: bool = False) -> None:
         """Commit offsets of owned partitions, which only increase unless `back`. Raises FencedMemberError."""
         if self.state is None or not self.id:
-            raise FencedMemberError("nothing was committed: this member left the group", group=self.log.group)
+            text = "no offset was committed: this member left the group; consume again to rejoin"
+            raise FencedMemberError(text, group=self.log.group)
         first, started = self.state, self.clock()
         race = GroupRace(self.log, first)
         for state in race:
@@ -569,7 +570,7 @@ class Membership:
             if state.member(self.id) is None or not set(positions) <= set(state.owned_by(self.id)):
                 self._lease_end = -math.inf
                 raise FencedMemberError(
-                    "nothing was committed: the group's other members declared this member dead, or the group was "
+                    "no offset was committed: the group's other members declared this member dead, or the group was "
                     "reset; continue from the group's committed offsets, and process each batch within the lease",
                     group=self.log.group,
                 )

@@ -101,7 +101,7 @@ class _PartitionSearch:
             last_positions = np.full(len(hashes), -1)
             last_positions[rows] = positions
             rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))
-            order = np.argsort(last_positions[rows_of_keys], kind="stable")
+            order = np.argsort(last_positions[rows_of_keys], kind="stable")  # keys by the positions of their batches
             order = order[last_positions[rows_of_keys[order]] >= 0]
             # the position of each hash from which on its batches are read in this round
             read_starts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()

@@ -256,7 +256,7 @@ def _utf8(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidRecordError(f"{name} is not valid text: it holds a lone surrogate") from None
+        raise InvalidRecordError(f"{name} is not valid text: it holds a lone surrogate; give bytes") from None
 
 
 _HEADER_FIELDS = {"key", "value"}
