@@ -56,7 +56,7 @@ class SeenFields:
 
     #: The field's name by role: key, value or timestamp.
     fields: Mapping[str, str]
-    #: Names of fields that some object had: all of those in `fields`, and perhaps others.
+    #: Names of fields that some object had, with all in `fields`, and perhaps others.
     present: set[str] = field(default_factory=set)
     #: A sample of the names in all objects, in order, to show in the error.
     names: dict[str, None] = field(default_factory=dict)

@@ -48,7 +48,7 @@ _MAX_FIELD_LINES = 1000
 _MAX_TABLE_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
 #: The columns of a row group of an object are fetched together if they have at most this many bytes.
 _MAX_GROUP_FETCH = 32 << 20
-#: Larger row groups, and all of a local file, are read through buffers of these sizes.
+#: Larger row groups, and all of a local file, are read through buffers with these sizes.
 _LOCAL_BUFFER_BYTES, _OBJECT_BUFFER_BYTES = 1 << 20, 4 << 20
 _BYTES_KINDS = (
     pa.types.is_string,

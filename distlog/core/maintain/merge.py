@@ -43,7 +43,7 @@ def merge(
     counts = np.cumsum([len(group.segments) for group in planned])
     groups = planned[: int(counts.searchsorted(MAX_SEGMENTS, side="right"))]
     if planned and not groups:
-        # the first group alone has more segments than a commit takes: begin with a part of it
+        # the first group alone has more segments than a commit takes: begin with its first ones
         groups = [SegmentGroup(planned[0].segments.part(0, MAX_SEGMENTS))]
     if dry_run or not groups:
         report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot

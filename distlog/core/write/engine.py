@@ -624,14 +624,14 @@ def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[
 
 
 class ProducerCheck:
-    """Checks batches against the producers of `snapshot`; `first_of(partition)` checks those of unknown producers."""
+    """Checks batches against the producers of `snapshot`; `first_of(partition)` checks new producers."""
 
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, first_of: Callable[[int], FirstBatch] = lambda _: any_first
     ) -> None:
         self.handle, self.snapshot, self._first_of = handle, snapshot, first_of
         self._producers = dict[int, KnownProducers]()
-        # by partition: the producers' states after the batches checked so far, and the end offset of these batches
+        # by partition: the producers' states after the batches checked so far, and the next offset
         self._states = dict[int, tuple[ProducerStates, int]]()
 
     def after(self, head: Snapshot, parts: Parts) -> ProducerCheck:

@@ -549,7 +549,7 @@ class Partitioner:
 
     A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`. Records without a key go to one
     partition, at first to `first`, until it has got `run_bytes` bytes of keys and values, then to the next partition.
-    Such a run continues from batch to batch.
+    Each run continues from batch to batch.
     """
 
     def __init__(self, partitions: int, first: int, run_bytes: int = STICKY_BYTES) -> None:

@@ -214,9 +214,7 @@ class Writer:
 
     def _check_can_wait(self) -> None:
         if self._accumulator.is_sender:
-            raise InvalidRecordError(
-                "on_delivery must not flush or close its writer, which waits for it: do it later"
-            )
+            raise InvalidRecordError("on_delivery must not flush or close its writer: flush after it has returned")
 
     def _check_open(self) -> None:
         self._raise_error()
