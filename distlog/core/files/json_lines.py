@@ -52,11 +52,11 @@ _BULK_TYPES = {
 
 @dataclass(slots=True)
 class SeenFields:
-    """Which fields that the options name some object had, for the error about a missing field."""
+    """The fields that the options name, and whether an object had them, for the error about a missing field."""
 
     #: The field's name by role: key, value or timestamp.
     fields: Mapping[str, str]
-    #: Names of fields that some object had, with all in `fields`, and perhaps others.
+    #: The names in `fields` that some object had.
     present: set[str] = field(default_factory=set)
     #: A sample of the names in all objects, in order, to show in the error.
     names: dict[str, None] = field(default_factory=dict)
