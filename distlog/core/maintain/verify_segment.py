@@ -255,8 +255,8 @@ class OffsetIndexCheck(IndexCheck):
 
     def _check_entries(self) -> Longs:
         self._offsets = self._field("relative_offset")
-        self._check(self._offsets, 1, self._max_offset)
-        self._check(self._field("position"), 1, self._segment.log_bytes - 1)
+        self._check(self._offsets, step=1, largest=self._max_offset)
+        self._check(self._field("position"), step=1, largest=self._segment.log_bytes - 1)
         return self._field("position")
 
     def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
@@ -284,8 +284,8 @@ class TimeIndexCheck(IndexCheck):
     def _check_entries(self) -> Longs:
         self._newest = NO_TIMESTAMP
         self._timestamps = self._field("timestamp")
-        self._check(self._timestamps, 1, MAX_LONG)
-        self._check(self._field("relative_offset"), 0, self._max_offset)
+        self._check(self._timestamps, step=1, largest=MAX_LONG)
+        self._check(self._field("relative_offset"), step=0, largest=self._max_offset)
         return self._field("relative_offset")
 
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
@@ -322,7 +322,7 @@ class TransactionIndexCheck(IndexCheck):
         if bad.any():
             raise self._wrong_entry("has an unknown version, or ends before it begins", int(bad.argmax()))
         keys = self._field("last_offset") - self._base_offset
-        self._check(keys, 1, self._max_offset)
+        self._check(keys, step=1, largest=self._max_offset)
         return keys
 
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
