@@ -387,7 +387,8 @@ def _plan_partition(
         elif not new or any(segment.compacted for segment in new):
             # earlier segments do not come back either: before a gap, readers would not notice missing records; before
             # a compacted segment, keys would come back whose tombstones it may have dropped
-            restored, replaced, gaps, start_offset = [], [], [], max(segment.next_offset for segment in (*old, *new))
+            restored, replaced, gaps = [], [], []
+            start_offset = max(segment.next_offset for segment in (*old, *new))
         else:
             # the records of the old segments are live, in segments that also have later records
             low, high = new[0].base_offset, new[-1].next_offset

@@ -170,7 +170,7 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
 
 
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
-    """Return the pending appends that were started below `floor`: no commit can take them."""
+    """Return the pending appends (in the queue of commits) that began below `floor`: no commit can take them."""
     stemmed = ((file, paths.parse_pending_file(file.name)) for file in files)
     return [file for file, stem in stemmed if stem is not None and is_below((None, stem), floor)]
 
