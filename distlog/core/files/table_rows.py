@@ -399,8 +399,7 @@ def _entries(column: pa.Array) -> pa.Array:
     """Return the entries of all maps, as `"key": value`; a key that is not a text is its JSON in quotes."""
     first, end = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
     keys, items = column.keys, column.items
-    # the arrays of a sliced column also have the entries outside of the slice
-    if len(keys) != end - first:
+    if len(keys) != end - first:  # the arrays of a sliced column also have the entries outside of the slice
         keys, items = keys.slice(first, end - first), items.slice(first, end - first)
     if not any(is_bytes(keys.type) for is_bytes in _BYTES_KINDS):
         keys = json_values(keys)

@@ -1,7 +1,4 @@
-"""Merge jobs: a job reads the segments of many groups together, and checks, joins and writes them in columns.
-
-A bundle is one object with small segments of many partitions; a stem is the name of a bundle or a segment's files.
-"""
+"""Merge jobs: a job reads the segments of many groups together, and checks, joins and writes them in columns."""
 
 from __future__ import annotations
 
@@ -60,8 +57,8 @@ from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, w
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 
-#: Log bytes of a job by default: the bundle that it writes is a single PUT of 16 MiB. The inputs of a job that are in
-#: one bundle are adjacent there, so few requests read them.
+#: Log bytes of a job by default: it writes a bundle, an object with small segments of many partitions, by a PUT of
+#: 16 MiB. The inputs of a job that are in one bundle are adjacent there, so few requests read them.
 JOB_BYTES = 15 << 20
 #: The most segments of a job of JOB_BYTES: each needs half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
@@ -309,8 +306,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
     rows = record_batch.read_headers(data)
-    # the row of each batch's segment
-    row_segments = np.searchsorted(ends, rows["position"], side="right")
+    row_segments = np.searchsorted(ends, rows["position"], side="right")  # the row of each batch's segment
     # each segment must end where a batch ends
     batch_ends = np.append(0, rows["position"] + rows["size"])
     ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends

@@ -135,8 +135,7 @@ class Consumer:
         if self._is_inherited:
             return
         self._is_closed = True
-        # RuntimeError: another call has opened the gate
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # another call has opened the gate
             self._gate.release()
         if not self._is_entered and self._use_lock.acquire(blocking=False):
             try:

@@ -100,8 +100,7 @@ class GroupLog:
         return newest, {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}
 
     def _listed(self, state: GroupState | None) -> tuple[GroupState, list[FileInfo]]:
-        # again if the newest listed version was deleted before it was read
-        while True:
+        while True:  # again if the newest listed version was deleted before it was read
             files = self._storage.list(self._folder)
             newest = max(_versions(files), default=-1)
             if state is None or state.version < newest:

@@ -286,8 +286,7 @@ def first_records(
     """
     records: list[Record] = []
     limit = min(limit, MAX_RECORDS)
-    # the offset as the log has it: a commit may have moved the segment by its shift
-    stored = offset - segment.shift
+    stored = offset - segment.shift  # as in the log: a commit may have moved the segment by its shift
     if not reader.storage.is_local:
         return records
     first = stored if entry is None else entry.offset
@@ -317,8 +316,7 @@ def first_records(
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
     end_offset, dense = segment.next_offset - segment.shift, segment.dense
     end = min(segment.log_bytes - log.start, log.data.size)
-    # the offset with which the first batch must begin; -1 for any
-    next_offset = segment.stored_base_offset if position == 0 else -1
+    next_offset = segment.stored_base_offset if position == 0 else -1  # of the first batch; -1 for any
     position -= log.start
     for _ in range(MAX_RECORDS):
         position = find_batch(log.data, position, end, next_offset, dense, end_offset, stored_offset)
@@ -331,8 +329,7 @@ def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: i
 
 
 def _checked_batch(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
-    # `find_batch` found something unusual
-    if position < 0:
+    if position < 0:  # `find_batch` found something unusual
         raise _NeedsScanError
     header = HEADER.unpack_from(log.view, position)
     base_offset, length, _, _, crc, attributes, last_delta, base_timestamp, max_timestamp, *_, count = header

@@ -68,8 +68,7 @@ class Message:
             text = "a Protobuf schema must be a generated class, its descriptor, or the text of a .proto file"
             raise InvalidConfigError(text, got=type(source).__name__)
         files = compile_schema(source if isinstance(source, Schema) else Schema("PROTOBUF", source))
-        # by default the first message of the file
-        return cls(files, name or _message_name(files, indexes=(0,)))
+        return cls(files, name or _message_name(files, indexes=(0,)))  # by default the first message of the file
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         decoded = self._handler.list_to_record_batch(payloads)

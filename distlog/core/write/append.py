@@ -1,7 +1,4 @@
-"""Appends in bulk: an Appender writes rows as segments, and one commit adds all segments.
-
-A bundle is one file with small segments of several partitions. A stem is the file name of a segment, without ending.
-"""
+"""Appends in bulk: an Appender writes rows as segments, and one commit adds all segments."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ _UPLOAD_THREADS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
 #: Rows for at least this number of partitions, with at most this number of bytes per partition on average, may be
-#: written as one bundle, without a SegmentWriter for each partition, which needs 90 kB.
+#: written as one bundle, a file with small segments of several partitions: a SegmentWriter for each needs 90 kB.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
 #: The limits of the bytes that are gathered to find out whether rows fit a bundle: within them, SMALL_PART_BYTES for
 #: each partition of the topic.
@@ -598,8 +595,7 @@ def checked_batch_id(app_id: str | None, batch_id: BatchId | None) -> BatchId | 
 def _check_batch_id(app_id: str | None, batch_id: BatchId | None) -> None:
     if app_id is None and batch_id is None:
         return
-    # called only for their errors
-    try:
+    try:  # the calls are for their errors only
         fields.NAME(app_id).encode()
         str(fields.batch_id(batch_id)).encode()
     except ValueError:

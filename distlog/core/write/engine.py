@@ -129,8 +129,7 @@ class PartitionBatches:
 
     def encode(self) -> EncodedBatches:
         """Encode the batches, which takes most of the time of an append."""
-        # an estimate, so that the encoder seldom has to grow
-        room = self.record_bytes + 8 * len(self.rows) + _OVERHEAD_BYTES
+        room = self.record_bytes + 8 * len(self.rows) + _OVERHEAD_BYTES  # an estimate, so that it seldom grows
         encoder = RecordEncoder(self.form, gather_bytes=sys.maxsize, room=room)
         # without a limit of `gather_bytes`, one step encodes all rows
         next(encoder.append(self.source, self.rows), None)

@@ -42,8 +42,7 @@ def timestamps_of(
         is_too_early = pc.and_(pc.less(column, earliest_ms), pc.not_equal(column, NO_TIMESTAMP))
         is_bad = pc.or_(is_too_early, pc.greater(column, latest_ms))
         row = pc.index(is_bad, True).as_py()
-        # no row is bad if the only low times are NO_TIMESTAMP
-        if row >= 0:
+        if row >= 0:  # no row is bad if the only low times are NO_TIMESTAMP
             timestamp, limits = column[row].as_py(), {"earliest": earliest_ms, "latest": latest_ms}
             raise InvalidRecordError(_timestamp_fault(timestamp), row=first_row + row, timestamp=timestamp, **limits)
     return column

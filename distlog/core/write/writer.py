@@ -178,8 +178,7 @@ class Writer:
         self._rules_snapshot = snapshot
 
     def _schedule(self) -> None:
-        # `_unclosed` keeps the writer alive until its records are sent
-        self._accumulator.schedule(lambda: _unclosed.add(self))
+        self._accumulator.schedule(lambda: _unclosed.add(self))  # keeps the writer alive until its records are sent
         if self._closed:  # by another thread, which may have drained the buffer before this record
             self._drain()
             self._sender.engine.close()
