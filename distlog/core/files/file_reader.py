@@ -639,8 +639,7 @@ def _growing_chunks(storage: InputStorage, file: InputFile, position: int) -> It
 
 def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: int | None = None) -> Iterator[Block]:
     """Yield blocks of whole lines, the first from `position` on; a line at `end` belongs to the next split."""
-    # the fragments are of a line that has not ended, and begin at `position`
-    fragments, fragment_bytes = list[bytes](), 0
+    fragments, fragment_bytes = list[bytes](), 0  # of a line that has not ended, from `position` on
     for chunk in chunks:
         newline = chunk.rfind(b"\n")
         if newline < 0:

@@ -80,8 +80,7 @@ class Consumer:
         self._cuts: dict[int, int] = {}
         self._use_lock, self._is_closed = threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
-        # pauses wait for the gate, which `close` opens. A plain lock, since `close` may run in a signal handler that
-        # interrupts the waiting thread: an Event would deadlock
+        # a pause waits for the gate, which `close` opens; an Event could deadlock if a signal handler calls `close`
         self._gate = threading.Lock()
         self._gate.acquire()
         self._sleep = options.sleep or self._wait_at_gate
