@@ -250,9 +250,9 @@ class Writer:
             return deliveries
         first_error = outcome.failures[0].error
         self._fail(first_error)
-        for partition, count, error, in_doubt in outcome.failures:
+        for partition, count, partition_error, in_doubt in outcome.failures:
             self._count_in_error(first_error, Counter({partition: count}), in_doubt=in_doubt)
-            deliveries += failed_deliveries({partition: count}, error)
+            deliveries += failed_deliveries({partition: count}, partition_error)
         return deliveries + self._fail_buffered_records(first_error)
 
     def _fail(self, error: BaseException) -> None:
