@@ -25,7 +25,7 @@ from distlog.core.segments.producer_states import (
     last_stable_offset,
     transactional_segments,
 )
-from distlog.core.segments.segment_reader import SegmentReader, whole_log
+from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader, whole_log
 
 
 def fetch(
@@ -240,7 +240,7 @@ def _no_batches(next_offset: int) -> FetchedBatches:
 def _read_chunks(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     chunks: list[Chunk] = []
     remaining_bytes = max_bytes
-    for chunk in reader.chunks(part, most_bytes=max_bytes):
+    for chunk in reader.chunks(part, CHUNK_BYTES, most_bytes=max_bytes):
         ends = chunk.batches["position"] + chunk.batches["size"]
         fitting = int(np.searchsorted(ends, remaining_bytes, side="right"))
         count = fitting if chunks else max(fitting, 1)  # at least one batch in all
