@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.format.kernels.native import COMPILED, fill_kernel, half_word_at, inlined, int_at, put_int_at
+from distlog.core.format.kernels.native import COMPILED, fill_kernel, inlined, int_at, put_int_at, uint32_at
 
 
 @fill_kernel
@@ -16,7 +16,7 @@ def read_all(data: np.ndarray, position: int, values: np.ndarray) -> None:
     values[1] = int_at(data, position, 2)
     values[2] = int_at(data, position, 4)
     values[3] = int_at(data, position, 8)
-    values[4] = half_word_at(data, position)
+    values[4] = uint32_at(data, position)
 
 
 @fill_kernel

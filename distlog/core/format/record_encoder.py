@@ -43,8 +43,20 @@ from distlog.core.format.record_batch import (
 )
 from distlog.core.integers import MAX_LONG
 
-#: The bytes, and the drafts of batches, that an encoder has room for at first.
+#: The bytes, and the drafts of batches (rows of DRAFT), that an encoder has room for at first.
 _FIRST_BYTES, _FIRST_DRAFTS = 1 << 16, 64
+#: About the most bytes that a record has in a batch beyond its bytes in Arrow.
+_RECORD_SPARE = 8
+_ABOVE_MAX = "a record makes a batch above max.message.bytes, or segment.bytes if that is less: make it smaller"
+_FAULTS = {
+    record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
+    record_write.NULL_HEADER_KEY: "the key of a header is null",
+    record_write.TOO_LARGE: "a record is larger than 2 GiB",
+}
+#: The name of the codec `none` in a topic's settings.
+_UNCOMPRESSED = "uncompressed"
+_OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
+_CRC = struct.Struct(">I")
 
 
 class RecordEncoder:
@@ -53,8 +65,8 @@ class RecordEncoder:
     Holds about `gather_bytes`, or four batches if these are larger, and starts with room for `room` bytes. The same
     records make the same batches, however they are split into calls. Don't use it again after an error.
 
-    A caller may set `file_position`, the position of the next batches in their file, after each step. Then
-    uncompressed batches are aligned in memory, and are written without a copy.
+    After each step of `append`, a caller may set `file_position`, the position of the next batches in their file. The
+    memory of uncompressed batches is then aligned like the file, so that a direct write needs no copy.
     """
 
     def __init__(
@@ -63,33 +75,35 @@ class RecordEncoder:
         self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
         self._limits = BatchLimits(form.usual_record_bytes, form.max_record_bytes, form.window_ms)
         self._data, self._drafts = new_array(room, np.uint8), np.zeros(_FIRST_DRAFTS, DRAFT)
-        self._last = self.file_position = 0
+        self._open_draft, self.file_position = 0, 0
         self._window_end_ms = record_write.NOT_STARTED
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
         """Append the `rows` of `source`; yields full batches. `row` in an error counts all records of the encoder."""
-        first, columns = 0, source.columns()
+        index, columns = 0, source.columns()
         while True:
-            status, first, self._last, end, self._window_end_ms = append_records(
-                self._data, self._drafts, self._last, first, rows, columns, self._limits, self._window_end_ms
+            status, index, self._open_draft, record_end, self._window_end_ms = append_records(
+                self._data, self._drafts, self._open_draft, index, rows, columns, self._limits, self._window_end_ms
             )
             if status == record_write.OK:
                 return
             if status != record_write.FULL:
-                raise self._refusal(status, end)
-            full_bytes = int(self._drafts["position"][self._last])
+                raise self._refusal(status, record_end)
+            full_bytes = int(self._drafts["position"][self._open_draft])
+            # yield at least half of `gather_bytes`, and move the open batch only if that frees half of the memory
             if 2 * full_bytes >= max(self._data.size, self._gather_bytes):
-                yield self._encode(self._drafts[: self._last])
+                yield self._encode(self._drafts[: self._open_draft])
                 self._move_open_batch()
             else:
-                self._grow(end)
+                self._grow(record_end)
 
     def append_groups(
         self, source: RecordInput, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> EncodedBatches | None:
-        """Encode `rows`, grouped by `counts`, as a batch per group, all from one offset, with a new encoder.
+        """Encode `rows` as one batch for each of `counts`, its number of records. The encoder must be unused.
 
-        Returns None if a group needs several batches, the room is too small, or a record is refused.
+        The offsets of the batches continue from batch to batch. Returns None if a group needs several batches, the
+        room is too small, or a record is refused.
         """
         drafts = np.zeros(len(counts) + 1, DRAFT)
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
@@ -101,41 +115,42 @@ class RecordEncoder:
 
     def finish(self) -> EncodedBatches:
         """Return the remaining batches."""
-        drafts = self._drafts[: self._last + 1]
+        drafts = self._drafts[: self._open_draft + 1]
         encoded = self._encode(drafts[drafts["record_count"] > 0])
-        self._data, self._drafts, self._last = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
+        self._data, self._drafts, self._open_draft = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
         return encoded
 
-    def _refusal(self, status: int, end: int) -> InvalidRecordError:
-        draft = self._drafts[self._last]
+    def _refusal(self, status: int, record_end: int) -> InvalidRecordError:
+        draft = self._drafts[self._open_draft]
         row = int(draft["first_record"] + draft["record_count"])
         if status != record_write.OVERSIZED:
             return InvalidRecordError(_FAULTS[status], row=row)
-        size = end - int(draft["position"])
+        size = record_end - int(draft["position"])
         if self._form.codec == compression.NONE:
             return InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=self._form.max_batch_bytes)
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
         """Move the open batch to other memory: a disk may be writing the yielded batches."""
-        draft = self._drafts[self._last].copy()
+        draft = self._drafts[self._open_draft].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
         memory = new_pages(self._data.size, self.file_position)
         memory[HEADER_SIZE : HEADER_SIZE + size] = self._data[start : start + size]
         draft["position"] = 0
-        self._data, self._drafts[0], self._last = memory, draft, 0
+        self._data, self._drafts[0], self._open_draft = memory, draft, 0
 
-    def _grow(self, end: int) -> None:
-        if self._last + 1 == self._drafts.size:
+    def _grow(self, record_end: int) -> None:
+        """Make room for more drafts if they are used up; otherwise for bytes, at least up to `record_end`."""
+        if self._open_draft + 1 == self._drafts.size:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # less than a block at first, since there may be thousands of encoders
+        # small steps at first, since there may be thousands of encoders; a whole block once that is near
         block = min(self._gather_bytes, BLOCK_BYTES)
-        larger = 4 * size if 8 * size < block else max(2 * size, block)
-        grown = new_pages(max(larger, end), self.file_position)
-        grown[: self._data.size] = self._data
-        self._data = grown
+        new_size = 4 * size if 8 * size < block else max(2 * size, block)
+        memory = new_pages(max(new_size, record_end), self.file_position)
+        memory[:size] = self._data
+        self._data = memory
 
     def _encode(self, drafts: np.ndarray) -> EncodedBatches:
         form, append_time = self._form, self._form.append_time
@@ -156,6 +171,7 @@ class RecordEncoder:
         write_headers(data.data, batches)
         offsets_of_max = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
         offsets_of_max = np.where(batches["max_timestamp"] < 0, -1, offsets_of_max)
+        # with LogAppendTime, all records of a batch have its largest timestamp
         min_timestamps = (drafts["min_timestamp"] if append_time is None else batches["max_timestamp"]).copy()
         return EncodedBatches(data.data, batches, offsets_of_max, min_timestamps)
 
@@ -183,8 +199,8 @@ class RecordEncoder:
 class BatchFormat:
     """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
 
-    A batch ends before its uncompressed records would exceed `batch_bytes`, but has at least one record, and before a
-    record that is more than `window_ms` newer than the record that started the window. With `append_time`, which
+    A batch has at least one record. It ends before its uncompressed records would exceed `batch_bytes`, and before a
+    record that is more than `window_ms` newer than the record that started the time window. With `append_time`, which
     returns the time in ms, the timestamps are of the type LogAppendTime.
     """
 
@@ -240,7 +256,10 @@ class BatchFormat:
 
 
 def time_span(config: TopicConfig) -> int:
-    """The time in ms that the records of one segment may span; also at most `max.compaction.lag.ms` if compacted."""
+    """The time in ms that the records of one segment may span.
+
+    In a compacted topic at most `max.compaction.lag.ms`, since only sealed segments are compacted.
+    """
     if "compact" in config.cleanup_policy:
         return min(config.segment_ms, config.max_compaction_lag_ms)
     return config.segment_ms
@@ -252,10 +271,9 @@ def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
     return span_ms - (random.randrange(jitter) if jitter else 0)
 
 
-#: Bytes of a batch beyond its keys, values and headers: the header, and Kafka's MAX_RECORD_OVERHEAD for one record.
-BATCH_OVERHEAD = 61 + 21
-#: The name of the codec `none` in a topic's settings.
-_UNCOMPRESSED = "uncompressed"
+#: Bytes of a batch of one record beyond its key, value and headers: the header of the batch, and Kafka's
+#: MAX_RECORD_OVERHEAD.
+BATCH_OVERHEAD = HEADER_SIZE + 21
 
 
 def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
@@ -300,12 +318,9 @@ def compression_level(config: TopicConfig, codec: str) -> int | None:
     return levels.get(codec)
 
 
-_OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
-
-
 @dataclass(frozen=True, slots=True)
 class RecordInput:
-    """The columns of records, as kernels read them."""
+    """The columns of records, as kernels read them: their arrays are read-only (see `_frozen`)."""
 
     timestamps: np.ndarray
     key: ByteColumn
@@ -359,7 +374,7 @@ def _byte_column(array: pa.Array, name: str) -> ByteColumn:
 
 
 def _with_one_width(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
-    """Both columns with offsets of the wider type."""
+    """Both columns with offsets of the wider type, since numba compiles a kernel for each mix of types."""
     kind = np.result_type(key.offsets, value.offsets)
     key, value = (
         column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
@@ -376,9 +391,11 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
     offsets = _offsets(array, array.buffers()[1], np.int32, len(pairs), "headers")
     firsts, ends = offsets[:-1], offsets[1:]
     if array.null_count:
+        # Arrow allows a null list to have items: it has no headers
         ends = _frozen(np.where(_valid(array), ends, firsts))
     keys = _byte_column(pairs.field(0), "headers")
     if pairs.null_count:
+        # a null pair has a null key, which the kernel refuses
         has_key = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
         keys = keys._replace(valid=_frozen(has_key))
     return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
@@ -412,9 +429,9 @@ def _timestamps(array: pa.Array) -> np.ndarray:
 
 
 def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.ndarray:
-    # a buffer may end with a partial item
     if buffer is None or count == 0:
         return np.empty(0, kind)
+    # with a count, since a buffer may end with a partial item
     return np.frombuffer(buffer, kind, count, first * np.dtype(kind).itemsize)
 
 
@@ -422,25 +439,12 @@ _NO_DATA = _frozen(np.empty(0, np.uint8))
 _NO_NULLS = _frozen(np.empty(0, np.bool_))
 
 
-#: About the most bytes that a record has in a batch beyond its bytes in Arrow.
-_RECORD_SPARE = 8
-
-_ABOVE_MAX = "a record makes a batch above max.message.bytes, or segment.bytes if that is less: make it smaller"
-_FAULTS = {
-    record_write.BAD_TIMESTAMP: "a timestamp is negative (only -1 is allowed: no timestamp)",
-    record_write.NULL_HEADER_KEY: "the key of a header is null",
-    record_write.TOO_LARGE: "a record is larger than 2 GiB",
-}
-
-_CRC = struct.Struct(">I")
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
     """Batches back to back in `data`, which is writable, and their BATCH rows.
 
     `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest timestamp, -1
-    without timestamps; `min_timestamps` its smallest timestamp, -1 if a record has none.
+    without timestamps. `min_timestamps` has the smallest timestamp of each batch, -1 if a record has none.
     """
 
     data: memoryview
@@ -453,7 +457,8 @@ class ValidBatch(NamedTuple):
     """A checked batch at offset 0, and its BATCH row.
 
     `offset_of_max_timestamp` is the offset of the first record with the largest timestamp, -1 without a timestamp;
-    `min_timestamp` is the smallest. Times are the producer's; under its lock, the log sets LogAppendTime.
+    `min_timestamp` is the smallest. The times are the producer's: with LogAppendTime, the log replaces them when it
+    appends the batch under its lock.
     """
 
     data: npt.NDArray[np.uint8]
@@ -476,7 +481,7 @@ def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> En
     source = RecordInput.from_arrow(records)
     form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_BYTES
     encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)
-    # one step takes all rows, since `gather_bytes` has no limit here
+    # the generator yields nothing, since `gather_bytes` is unlimited: its first step appends all rows
     next(encoder.append(source, np.arange(records.num_rows)), None)
     return encoder.finish()
 
@@ -486,10 +491,11 @@ def write_headers(view: memoryview, batches: np.ndarray) -> None:
     crcs = []
     for batch in batches.tolist():
         position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *fields = batch
-        start, end = position + CRC_START, position + size
+        # 0 for the checksum, which covers fields after it
         HEADER.pack_into(
             view, position, base_offset, size - LOG_OVERHEAD, leader_epoch, magic, 0, attributes, last_delta, *fields
         )
-        crcs.append(crc32c(view[start:end]))
-        _CRC.pack_into(view, position + CRC_AT, crcs[-1])
+        crc = crc32c(view[position + CRC_START : position + size])
+        _CRC.pack_into(view, position + CRC_AT, crc)
+        crcs.append(crc)
     batches["crc"] = crcs

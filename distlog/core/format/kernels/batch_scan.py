@@ -13,13 +13,13 @@ from distlog.core.format.kernels.native import (
     crc_of_word,
     fill_kernel,
     inlined,
+    int64_at,
     int_at,
     item_at,
     pointer_to,
     put_at,
     put_int_at,
     read_at,
-    word_at,
 )
 from distlog.core.integers import MAX_LONG
 
@@ -326,7 +326,7 @@ def crc_of_tables(tables: np.ndarray, initial: int, data: np.ndarray, start: int
     crc = initial ^ _ONES
     position = start
     while end - position >= 16:
-        crc = _step(tables, word_at(data, position) ^ crc, 8) ^ _step(tables, word_at(data, position + 8), 0)
+        crc = _step(tables, int64_at(data, position) ^ crc, 8) ^ _step(tables, int64_at(data, position + 8), 0)
         position += 16
     while position < end:
         crc = tables[0, (crc ^ item_at(data, position)) & 0xFF] ^ (crc >> 8)
@@ -355,9 +355,9 @@ def _add_lanes(
     while end - position >= 3 * lane:
         second = third = 0
         for offset in range(position, position + lane, 8):
-            crc = crc_of_word(crc, word_at(data, offset))
-            second = crc_of_word(second, word_at(data, offset + lane))
-            third = crc_of_word(third, word_at(data, offset + 2 * lane))
+            crc = crc_of_word(crc, int64_at(data, offset))
+            second = crc_of_word(second, int64_at(data, offset + lane))
+            third = crc_of_word(third, int64_at(data, offset + 2 * lane))
         crc = _with_zero_lane(zeros_tables, _with_zero_lane(zeros_tables, crc) ^ second) ^ third
         position += 3 * lane
     return crc, position
@@ -371,7 +371,7 @@ def crc_by_instruction(initial: int, data: np.ndarray, start: int, end: int) -> 
         crc, position = _add_lanes(crc, data, position, end, _LONG_LANE, _LONG_ZEROS)
         crc, position = _add_lanes(crc, data, position, end, _SHORT_LANE, _SHORT_ZEROS)
     while end - position >= 8:
-        crc = crc_of_word(crc, word_at(data, position))
+        crc = crc_of_word(crc, int64_at(data, position))
         position += 8
     while position < end:
         crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ (crc >> 8)

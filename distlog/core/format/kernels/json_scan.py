@@ -9,10 +9,10 @@ from distlog.core.format.kernels.native import (
     copy_bytes,
     fill_kernel,
     inlined,
+    int64_at,
     item_at,
     low_zeros,
     put_at,
-    word_at,
 )
 
 #: The state of a line: an object, blank, or a line that a slower reader must judge.
@@ -96,7 +96,7 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
     while position < end:
         if position + 8 <= end:
             # finds the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII, by its highest bit
-            word = word_at(data, position)
+            word = int64_at(data, position)
             quotes = word ^ 0x2222222222222222
             escapes = word ^ 0x5C5C5C5C5C5C5C5C
             special = (quotes - _ONES) & ~quotes | (escapes - _ONES) & ~escapes | (word - 0x2020202020202020) & ~word
@@ -315,7 +315,7 @@ def scan_objects(
         end = position
         while end < data.size and item_at(data, end) != _NEWLINE:
             if end + 8 <= data.size:
-                word = word_at(data, end) ^ 0x0A0A0A0A0A0A0A0A
+                word = int64_at(data, end) ^ 0x0A0A0A0A0A0A0A0A
                 zeros = low_zeros((word - _ONES) & ~word & _HIGH_BITS)
                 if zeros >= 64:
                     end += 8

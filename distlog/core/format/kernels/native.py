@@ -402,13 +402,13 @@ def _swapped(builder: Any, value: Any) -> Any:
 
 
 @_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 8), "little", signed=True))
-def word_at(typing_context: Any, data: Any, position: Any) -> Any:
+def int64_at(typing_context: Any, data: Any, position: Any) -> Any:
     """Return the 8 bytes from `position` as a little-endian int64."""
     return types.int64(data, types.int64), _loader(64, is_signed=True, is_big_endian=False)
 
 
 @_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 4), "little"))
-def half_word_at(typing_context: Any, data: Any, position: Any) -> Any:
+def uint32_at(typing_context: Any, data: Any, position: Any) -> Any:
     """Return the 4 bytes from `position` as a little-endian unsigned number."""
     return types.int64(data, types.int64), _loader(32, is_signed=False, is_big_endian=False)
 

@@ -21,10 +21,10 @@ from distlog.core.format.kernels.native import (
     copy_bytes,
     fill_kernel,
     inlined,
+    int64_at,
     int_at,
     item_at,
     put_at,
-    word_at,
 )
 from distlog.core.integers import MAX_LONG
 
@@ -135,7 +135,7 @@ def read_number(data: np.ndarray, position: int, end: int, longest: int, careful
     """Read a VARINT or VARLONG of at most `longest` bytes (four unless `careful`); a bad value ends after `end`."""
     if careful and position + 8 > end:
         return _read_bytewise(data, position, end, longest)
-    word = word_at(data, position)
+    word = int64_at(data, position)
     if word & 0x80 == 0:
         value, size = word & 0x7F, 1
     elif word & 0x8000 == 0:

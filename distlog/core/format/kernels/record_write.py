@@ -10,11 +10,11 @@ from distlog.core.format.kernels.batch_scan import HEADER_SIZE
 from distlog.core.format.kernels.native import (
     copy_bytes,
     fill_kernel,
-    half_word_at,
     inlined,
     item_at,
     prefetch,
     put_at,
+    uint32_at,
 )
 from distlog.core.format.kernels.record_scan import varlong_size, write_varlong
 from distlog.core.integers import MAX_INT, MAX_LONG
@@ -44,22 +44,24 @@ Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 class BatchLimits(NamedTuple):
     """Where a batch ends.
 
-    `limit`: the most record bytes of a batch of several records. `largest`: the most of any batch. `window`: the ms
-    by which later records of a batch may be newer than the record that began the window.
+    `usual_record_bytes`: the most record bytes of a batch of several records. `max_record_bytes`: the most of any
+    batch. `window_ms`: a record that is more than this newer than the first record of the time window begins a new
+    batch, and a new window. So no batch spans more time than a segment may (`segment.ms`).
     """
 
-    limit: int
-    largest: int
-    window: int
+    usual_record_bytes: int
+    max_record_bytes: int
+    window_ms: int
 
 
-#: The `until` of `append_records` before any record; the first record with a timestamp sets it.
+#: The `window_end_ms` of `append_records` before any record; the first record with a timestamp sets it.
 NOT_STARTED = -1
 #: Why a kernel stopped. OK: it didn't. FULL: `target` or `drafts` has no room. OVERSIZED: a record is larger than
-#: `limits.largest`. TOO_LARGE: the size of a record does not fit an int32. The other two: an invalid field.
+#: `max_record_bytes`. TOO_LARGE: the size of a record does not fit an int32. The other two: an invalid field.
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 #: The bytes of a batch's first record in addition to its fields: a size of up to 5, attributes, and two deltas of 0.
-#: A later record has longer deltas, but its batch has at most `limits.limit` bytes, an int32.
+#: With them, the size of a record must fit an int32. A later record has longer deltas, but `usual_record_bytes`, an
+#: int32, limits its batch.
 _FIRST_RECORD_OVERHEAD = 8
 
 #: An unfinished batch: the position of its header, the row number of its first record, the number and bytes of its
@@ -142,24 +144,25 @@ def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: i
 def _append_up_to(
     target: np.ndarray,
     drafts: np.ndarray,
-    last: int,
-    first: int,
-    stop: int,
+    open_draft: int,
+    next_index: int,
+    end_index: int,
     rows: np.ndarray,
     columns: Columns,
     limits: BatchLimits,
-    until: int,
+    window_end_ms: int,
 ) -> tuple[int, int, int, int, int]:
-    """Append `rows[first:stop]`, as `append_records`."""
-    (timestamps, key, value, headers), (limit, largest, window) = columns, limits
-    status, next_row, end = OK, first, 0
-    count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
-    base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
-    oldest = drafts[last]["min_timestamp"]
-    position = drafts[last]["position"] + HEADER_SIZE + used
-    while next_row < stop:
-        row = item_at(rows, next_row)
-        _prefetch_row(key, value, rows, next_row + _PREFETCH_ROWS)
+    """Append `rows[next_index:end_index]` and return what `append_records`, which is below, returns."""
+    timestamps, key, value, headers = columns
+    usual_bytes, max_bytes, window_ms = limits
+    status, record_end = OK, 0
+    count, used = drafts[open_draft]["record_count"], drafts[open_draft]["record_bytes"]
+    base, newest = drafts[open_draft]["base_timestamp"], drafts[open_draft]["max_timestamp"]
+    oldest = drafts[open_draft]["min_timestamp"]
+    position = drafts[open_draft]["position"] + HEADER_SIZE + used
+    while next_index < end_index:
+        row = item_at(rows, next_index)
+        _prefetch_row(key, value, rows, next_index + _PREFETCH_ROWS)
         timestamp = item_at(timestamps, row)
         key_length, value_length, headers_size = _length(key, row), _length(value, row), _headers_size(headers, row)
         fields_size = _slice_size(key_length) + _slice_size(value_length) + headers_size
@@ -171,60 +174,64 @@ def _append_up_to(
         delta = (timestamp - base) if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
         record_size = varlong_size(size) + size
-        if count and (used + record_size > limit or count == MAX_INT or timestamp > until >= 0):
-            if last + 1 == drafts.size:
+        is_past_window = window_end_ms != NOT_STARTED and timestamp > window_end_ms
+        if count and (used + record_size > usual_bytes or count == MAX_INT or is_past_window):
+            if open_draft + 1 == drafts.size:
                 status = FULL
                 break
-            # end the batch, and start the next one
-            drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-            drafts[last + 1]["position"] = position
-            drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
-            position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
+            # end the batch; the next pass of the loop appends the same record to the new one
+            drafts[open_draft]["record_count"], drafts[open_draft]["record_bytes"] = count, used
+            drafts[open_draft + 1]["position"] = position
+            drafts[open_draft + 1]["first_record"] = drafts[open_draft]["first_record"] + count
+            position += HEADER_SIZE
+            open_draft, count, used = open_draft + 1, 0, 0
             continue
-        end = position + record_size
-        if record_size > largest or end > target.size:
-            status = OVERSIZED if record_size > largest else FULL
+        record_end = position + record_size
+        if record_size > max_bytes or record_end > target.size:
+            status = OVERSIZED if record_size > max_bytes else FULL
             break
-        if timestamp > until:
-            until = min(timestamp, MAX_LONG - window) + window
+        if timestamp > window_end_ms:
+            window_end_ms = min(timestamp, MAX_LONG - window_ms) + window_ms
         if not count:
-            base = oldest = drafts[last]["base_timestamp"] = drafts[last]["min_timestamp"] = timestamp
+            base = oldest = drafts[open_draft]["base_timestamp"] = drafts[open_draft]["min_timestamp"] = timestamp
         if not count or timestamp > newest:
-            newest = drafts[last]["max_timestamp"] = timestamp
-            drafts[last]["newest_record"] = drafts[last]["first_record"] + count
+            newest = drafts[open_draft]["max_timestamp"] = timestamp
+            drafts[open_draft]["newest_record"] = drafts[open_draft]["first_record"] + count
         elif timestamp < oldest:
-            oldest = drafts[last]["min_timestamp"] = timestamp
+            oldest = drafts[open_draft]["min_timestamp"] = timestamp
         position = write_varlong(target, position, size)
         put_at(target, position, 0)  # attributes
         position = write_varlong(target, write_varlong(target, position + 1, delta), count)
         position = _write_slice(target, position, key, row, key_length)
         position = _write_slice(target, position, value, row, value_length)
         position = _write_headers(target, position, headers, row)
-        count, used, next_row = count + 1, used + record_size, next_row + 1
-    drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-    return status, next_row, last, end, until
+        count, used, next_index = count + 1, used + record_size, next_index + 1
+    drafts[open_draft]["record_count"], drafts[open_draft]["record_bytes"] = count, used
+    return status, next_index, open_draft, record_end, window_end_ms
 
 
 @fill_kernel
 def append_records(
     target: np.ndarray,
     drafts: np.ndarray,
-    last: int,
-    first: int,
+    open_draft: int,
+    next_index: int,
     rows: np.ndarray,
     columns: Columns,
     limits: BatchLimits,
-    until: int,
+    window_end_ms: int,
 ) -> tuple[int, int, int, int, int]:
-    """Write the records of `rows[first:]` to the end of `target`: (status, next row, last draft, end, until).
+    """Write the records of `rows[next_index:]` to the end of `target`.
 
-    `drafts` (DRAFT rows) describes the batches in `target` up to the open batch, `last`. A batch holds at least one
-    record. It ends before its records would exceed `limit` bytes, and before a record newer than `until`, which then
-    moves to `window` ms after that record. FULL: `target` lacks room for the next record, which would end at `end`,
-    or `drafts` has no free row (`end` then means nothing). OVERSIZED: the record, which would end at `end`, is larger
-    than `largest`.
+    Returns the status, and `next_index`, `open_draft`, `record_end` and `window_end_ms` after these records.
+
+    `drafts` (DRAFT rows) describes the batches in `target`; the last of them, `open_draft`, is open. A batch holds at
+    least one record. It ends before its records would exceed `usual_record_bytes`, and before a record newer than
+    `window_end_ms`, which then moves to `window_ms` after that record. FULL: `target` lacks room for the next record,
+    which would end at the position `record_end`, or `drafts` has no free row (`record_end` then means nothing).
+    OVERSIZED: the record, which would end at `record_end`, is larger than `max_record_bytes`.
     """
-    return _append_up_to(target, drafts, last, first, rows.size, rows, columns, limits, until)
+    return _append_up_to(target, drafts, open_draft, next_index, rows.size, rows, columns, limits, window_end_ms)
 
 
 @fill_kernel
@@ -236,19 +243,22 @@ def append_groups(
     columns: Columns,
     limits: BatchLimits,
 ) -> int:
-    """Write `rows` as one batch for each item of `counts`.
+    """Write `rows` as one batch for each item of `counts`, the number of its records; `drafts` needs a row more.
 
-    Returns the number of batches before the first that needs a second batch, does not fit into `target`, or has a
+    Returns the number of groups before the first that needs a second batch, does not fit into `target`, or has a
     refused record.
     """
-    first = 0
+    start = 0
     for group in range(counts.size):
-        stop = first + counts[group]
-        status, _, last, _, _ = _append_up_to(target, drafts, group, first, stop, rows, columns, limits, NOT_STARTED)
-        if status != OK or last != group:
+        end = start + counts[group]
+        status, _, open_draft, _, _ = _append_up_to(
+            target, drafts, group, start, end, rows, columns, limits, NOT_STARTED
+        )
+        if status != OK or open_draft != group:
             return group
+        # the spare draft takes the position after the last group
         drafts[group + 1]["position"] = drafts[group]["position"] + HEADER_SIZE + drafts[group]["record_bytes"]
-        first = stop
+        start = end
     return counts.size
 
 
@@ -267,8 +277,8 @@ def copy_slices(
 
 # Records go to partitions as by Kafka's `BuiltInPartitioner`, with Austin Appleby's MurmurHash2 (`Utils.murmur2`).
 
-#: About how many bytes a record has in a batch besides its key and value.
-RECORD_OVERHEAD = 8
+#: Roughly the bytes of a record in a batch besides its key and value: an estimate, for runs of records without a key.
+_RECORD_OVERHEAD = 8
 _SEED, _MULTIPLIER, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 
@@ -287,7 +297,7 @@ def murmur2(data: np.ndarray, start: int, end: int) -> int:
     words_end = end - ((end - start) & 3)
     value = _SEED ^ (end - start)
     for index in range(start, words_end, 4):
-        word = (half_word_at(data, index) * _MULTIPLIER) & _MASK
+        word = (uint32_at(data, index) * _MULTIPLIER) & _MASK
         word = ((word ^ (word >> 24)) * _MULTIPLIER) & _MASK
         value = ((value * _MULTIPLIER) & _MASK) ^ word
     if words_end < end:
@@ -314,8 +324,8 @@ def fill_partitions(
     """Write the partition of each record to `assigned`: by its key, or by runs of about `run_bytes` for null keys.
 
     `valid` has a bit for each key from `first_bit` on, or is empty if all are valid. Records without a key continue
-    in `partition`, where `used_bytes` of the run are used. Returns these two afterwards, or (-1, row) for a key that
-    does not lie in `data`.
+    in `partition`, where `used_bytes` of the run are used. Returns `partition` and `used_bytes` after the records, or
+    (-1, row) for a key that does not lie in `data`.
     """
     for row in range(len(assigned)):
         bit = first_bit + row
@@ -328,15 +338,16 @@ def fill_partitions(
             if used_bytes >= run_bytes:
                 partition, used_bytes = (partition + 1) % partitions, 0
             assigned[row] = partition
-            used_bytes += value_offsets[row + 1] - value_offsets[row] + RECORD_OVERHEAD
+            used_bytes += value_offsets[row + 1] - value_offsets[row] + _RECORD_OVERHEAD
     return partition, used_bytes
 
 
 @fill_kernel
 def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, next_positions: np.ndarray) -> int:
-    """Write row numbers to `order`, by partition, and count them in `counts`; returns the first bad row, or -1.
+    """Write row numbers to `order`, by partition, and count them in `counts`, which has an item per partition.
 
-    `next_positions` is scratch space: for each partition the position of its next row in `order`.
+    Returns the first row with a partition out of range, or -1. `next_positions` is scratch space: for each partition
+    the position of its next row in `order`.
     """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.format.kernels.native import inlined, item_at, word_at, wrapped
+from distlog.core.format.kernels.native import inlined, int64_at, item_at, wrapped
 
 _START_0, _START_1 = 0x736F6D6570736575, 0x646F72616E646F6D
 _START_2, _START_3 = 0x6C7967656E657261, 0x7465646279746573
@@ -56,7 +56,7 @@ def _finished(state: State) -> State:
 def partial_word(data: np.ndarray, position: int, size: int) -> int:
     """Return the little-endian word of `size` bytes, 0 to 7."""
     if position + 8 <= data.size:
-        word: int = word_at(data, position)
+        word: int = int64_at(data, position)
         return word & ((1 << (8 * size)) - 1)
     value = 0
     for index in range(size):
@@ -70,7 +70,7 @@ def siphash(data: np.ndarray, position: int, size: int, first: int, second: int)
     state = first ^ _START_0, second ^ _START_1 ^ _LONG, first ^ _START_2, second ^ _START_3
     tail = position + (size & -8)
     for index in range(position, tail, 8):
-        state = _with_word(state, word_at(data, index))
+        state = _with_word(state, int64_at(data, index))
     v0, v1, v2, v3 = _with_word(state, wrapped((size & 0xFF) << 56) | partial_word(data, tail, size & 7))
     v0, v1, v2, v3 = _finished((v0, v1, v2 ^ _FIRST_WORD, v3))
     result = v0 ^ v1 ^ v2 ^ v3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.format.kernels.native import inlined, word_at, wrapped
+from distlog.core.format.kernels.native import inlined, int64_at, wrapped
 from distlog.core.format.kernels.siphash import partial_word, rotated, shifted_right
 
 # the five primes of the specification, as signed 64-bit numbers
@@ -39,14 +39,17 @@ def xxh64(data: np.ndarray, position: int, size: int) -> int:
     if size >= 32:
         first, second, third, fourth = wrapped(_PRIME_1 + _PRIME_2), _PRIME_2, 0, wrapped(-_PRIME_1)
         while position + 32 <= end:
-            first, second = _round(first, word_at(data, position)), _round(second, word_at(data, position + 8))
-            third, fourth = _round(third, word_at(data, position + 16)), _round(fourth, word_at(data, position + 24))
+            first, second = _round(first, int64_at(data, position)), _round(second, int64_at(data, position + 8))
+            third, fourth = (
+                _round(third, int64_at(data, position + 16)),
+                _round(fourth, int64_at(data, position + 24)),
+            )
             position += 32
         result = wrapped(rotated(first, 1) + rotated(second, 7) + rotated(third, 12) + rotated(fourth, 18))
         result = _merged(_merged(_merged(_merged(result, first), second), third), fourth)
     result = wrapped(result + size)
     while position + 8 <= end:
-        result = wrapped(wrapped(rotated(result ^ _round(0, word_at(data, position)), 27) * _PRIME_1) + _PRIME_4)
+        result = wrapped(wrapped(rotated(result ^ _round(0, int64_at(data, position)), 27) * _PRIME_1) + _PRIME_4)
         position += 8
     remaining, tail = end - position, partial_word(data, position, end - position)
     if remaining >= 4:
