@@ -20,7 +20,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.format import record_batch
 from distlog.core.format.kernels import batch_scan as crc
 from distlog.core.format.kernels.batch_scan import first_mismatch
-from distlog.core.format.kernels.native import HAS_INSTRUCTION
+from distlog.core.format.kernels.native import HAS_CRC_INSTRUCTION
 from distlog.core.format.record_batch import BATCH, check_crcs, read_headers
 from distlog.core.integers import MAX_LONG
 
@@ -48,7 +48,7 @@ def test_checksums_equal_the_librarys_at_every_alignment_and_length(data: bytes,
 
 
 BYTES = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()
-METHODS = {"tables": crc.crc_by_tables, **({"instruction": crc.crc_by_instruction} if HAS_INSTRUCTION else {})}
+METHODS = {"tables": crc.crc_by_tables, **({"instruction": crc.crc_by_instruction} if HAS_CRC_INSTRUCTION else {})}
 METHODS = {name: compiled(method) for name, method in METHODS.items()}
 crc_with_batch = compiled(crc.crc_with_batch)
 
@@ -67,7 +67,7 @@ def test_either_method_gives_the_librarys_checksum(method: str, start: int, size
     "settings", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "", "NUMBA_CPU_FEATURES": ""}]
 )
 def test_kernels_for_another_processor_do_without_the_instruction(settings: dict[str, str], tmp_path: Path) -> None:
-    program = "import test_crc as t; assert not t.HAS_INSTRUCTION; t.test_the_check_value_of_the_standard()"
+    program = "import test_crc as t; assert not t.HAS_CRC_INSTRUCTION; t.test_the_check_value_of_the_standard()"
     tests = Path(__file__).parents[1]
     environment = {
         **os.environ,

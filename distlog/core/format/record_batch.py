@@ -40,7 +40,7 @@ from distlog.core.format.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.format.kernels.batch_scan import LEGACY_CRC_START as LEGACY_CRC_START
 from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
-from distlog.core.format.kernels.native import HAS_INSTRUCTION
+from distlog.core.format.kernels.native import HAS_CRC_INSTRUCTION
 from distlog.core.format.kernels.record_scan import count_entries
 from distlog.core.integers import MAX_INT, MAX_LONG
 
@@ -153,7 +153,7 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
 #: A kernel computes the checksums of smaller batches in one call; with the processor's instruction, of all batches.
-SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
+SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
 #: Fewer batches are checked without a kernel, so that a first small read compiles none.
 _MANY_BATCHES = 16
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from distlog.core.format.kernels.native import (
     COMPILED,
-    HAS_INSTRUCTION,
+    HAS_CRC_INSTRUCTION,
     called,
     crc_of_word,
     fill_kernel,
@@ -380,7 +380,7 @@ def crc_by_instruction(initial: int, data: np.ndarray, start: int, end: int) -> 
 
 
 #: `crc32c_of(initial, data, start, end)`: CRC-32C, by the faster method.
-crc32c_of = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
+crc32c_of = crc_by_instruction if HAS_CRC_INSTRUCTION else crc_by_tables
 
 
 @fill_kernel

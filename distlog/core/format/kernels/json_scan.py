@@ -15,9 +15,9 @@ from distlog.core.format.kernels.native import (
     put_at,
 )
 
-#: The state of a line: an object, blank, or a line that a slower reader must judge.
+#: The state of a line: an object, blank, or a line that a slower reader (`json.loads` in Python) must parse or refuse.
 OBJECT, BLANK, UNSURE = range(3)
-#: The kind of a field: not there, null, text, text with escapes, or another value, which has the bytes of its JSON.
+#: The kind of a field: not there, null, text, text with escapes, or another value, whose bytes are its JSON.
 ABSENT, NULL, TEXT, ESCAPED, OTHER = range(5)
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _POINT, _PLUS = b'"\\,:-.+'
@@ -27,12 +27,13 @@ _E, _F, _N, _T, _U = b"efntu"
 _ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)], np.bool_)
 _HEX = np.array([byte in b"0123456789abcdefABCDEF" for byte in range(256)], np.bool_)
 _LITERALS = np.frombuffer(b"truefalsenull", np.uint8)
+#: Each of the 8 bytes of a word is 0x80 (the number is 0x8080808080808080 as an int64), or 1.
 _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
-#: Deeper objects are for the slower reader: one word has a bit for each level, set for an object.
+#: Deeper objects are for the slower reader: an int64 has a bit for each level, set for an object, not for an array.
 _DEEPEST = 60
 _FAILED = -1
 #: The tokens that may come next: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. `_scan_line`
-#: compares these by their order.
+#: relies on this order: `expected <= _FIRST_NAME` means that a name may come, and the middle three allow an end.
 _NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
 
 
@@ -95,7 +96,8 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
     has_escapes = False
     while position < end:
         if position + 8 <= end:
-            # finds the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII, by its highest bit
+            # Find the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII. `(x - 1) & ~x` sets the
+            # highest bit of the first byte x that is 0, and XOR with a quote makes quotes 0. Later bytes may be wrong.
             word = int64_at(data, position)
             quotes = word ^ 0x2222222222222222
             escapes = word ^ 0x5C5C5C5C5C5C5C5C
@@ -245,8 +247,9 @@ def _scan_line(
         return BLANK
     if item_at(data, position) != _BEGIN_OBJECT:
         return UNSURE
+    # the lowest bit of `object_bits` is 1 if the innermost open value is an object, the next bit is for its parent
     depth, object_bits, expected = 1, 1, _FIRST_NAME
-    # the field of the next value, and the field of the object or array that is open
+    # the field of the next value, and the field and position of the open object or array
     field, open_field, open_start = -1, -1, 0
     position = _after_space(data, position + 1, end)
     while position < end:
@@ -259,8 +262,8 @@ def _scan_line(
         elif byte == _COMMA and expected == _AFTER:
             position += 1
             expected = _NAME if object_bits & 1 else _VALUE
-        # the end of the open object or array, where a first name, a comma or a first item may come
-        elif byte == (_END_OBJECT if object_bits & 1 else _END_ARRAY) and _FIRST_NAME <= expected <= _FIRST_ITEM:
+        # the end of the open object or array
+        elif _FIRST_NAME <= expected <= _FIRST_ITEM and byte == (_END_OBJECT if object_bits & 1 else _END_ARRAY):
             depth, position, object_bits = depth - 1, position + 1, object_bits >> 1
             expected = _AFTER
             if depth == 0:
@@ -269,9 +272,9 @@ def _scan_line(
                 _put_field(kinds, starts, sizes, first + open_field, OTHER, open_start, position)
                 open_field = -1
         elif expected < _FIRST_ITEM:
+            # no value may come here
             return UNSURE
-        elif (byte | 0x20) == _BEGIN_OBJECT:
-            # a brace, or a bracket, which is 0x20 less
+        elif byte == _BEGIN_OBJECT or byte == _BEGIN_ARRAY:
             if depth == _DEEPEST:
                 return UNSURE
             if field >= 0:

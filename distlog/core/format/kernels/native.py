@@ -43,7 +43,7 @@ def _operation(
 
 
 def _has_crc_instruction() -> bool:
-    # the features of numba's target, not of this processor: cached code is for the target
+    # numba's target, which NUMBA_CPU_FEATURES may set, can have fewer features than this processor
     config: Any = numba.config
     host_features: Any = get_host_cpu_features
     features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
@@ -51,7 +51,7 @@ def _has_crc_instruction() -> bool:
 
 
 #: Whether the target has SSE 4.2; if not, nothing may call `crc_of_word`.
-HAS_INSTRUCTION = _has_crc_instruction()
+HAS_CRC_INSTRUCTION = _has_crc_instruction()
 
 
 @_operation()
@@ -69,12 +69,15 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 _log = logging.getLogger("distlog")
 _warn_once = cache(_log.warning)
-#: Longer compilations are logged.
+#: A process logs that it compiles kernels once they took longer in all.
 _LOGGED_FROM_S = 1.0
 
 
-class _Sources:
-    """Locates a kernel for numba's cache: its code is valid until any source of kernels changes."""
+class _Locator:
+    """What numba calls a locator: it says when a cached kernel is outdated, here after a change of any kernel's source.
+
+    Numba's locators also choose the folder, which _KernelCache does here.
+    """
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._line = function.__code__.co_firstlineno
@@ -82,11 +85,10 @@ class _Sources:
     from_function = classmethod(lambda cls, function, file: cls(function, file))
 
     def get_cache_path(self) -> str:
-        """Return no path: _KernelCache has the folders."""
         return ""
 
     def ensure_cache_path(self) -> None:
-        """Do nothing: _KernelCache does it."""
+        """Do nothing: `save_overload` makes the folder."""
 
     def get_source_stamp(self) -> str:
         return sources_digest()
@@ -96,7 +98,7 @@ class _Sources:
 
 
 class _KernelCode(CompileResultCacheImpl):
-    _locator_classes = [_Sources]  # noqa: RUF012
+    _locator_classes = [_Locator]  # noqa: RUF012
 
 
 class _KernelCache(FunctionCache):
@@ -109,7 +111,8 @@ class _KernelCache(FunctionCache):
         super().__init__(function)  # type: ignore[no-untyped-call]
         config, new_index = cast(Any, numba.config), cast(Any, IndexDataCacheFile)
         name: str = self._impl.filename_base
-        #: By folder: the index of its code of this kernel.
+        #: By folder: numba's index of the code of this kernel in it. The base class uses one, `_cache_file`, so the
+        #: methods below set that to the index of the folder which they try.
         self.indexes: dict[Path, Any] = {
             folder: new_index(str(folder), name, sources_digest()) for folder in code_folders(config.CACHE_DIR)
         }
@@ -128,7 +131,7 @@ class _KernelCache(FunctionCache):
                 pass
             except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
                 with suppress(OSError):
-                    index.flush()
+                    index.flush()  # numba's name for: make the index empty, so that the code is saved again
         self._started_s = time.monotonic()
         return None
 
@@ -162,13 +165,13 @@ def _is_trusted(folder: Path) -> bool:
     return reason is None
 
 
-#: Kernels live as long as the process.
+#: The caches of all kernels, for `code_cache`.
 _caches: list[_KernelCache] = []
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCache:
-    """The folder of compiled code, if one can be used, else the reason against each folder; the number of kernels."""
+    """The folder of compiled code, or None and the reason against each folder; how many of the kernels it has."""
 
     folder: Path | None
     kernels: int
@@ -197,8 +200,8 @@ def _has_code(folder: Path, kernel: _KernelCache) -> bool:
 
 #: `MADV_DONTNEED` of Linux.
 _DONT_NEED = 4
-#: The addresses of a read-only mapping of LLVM's library in /proc/self/smaps without changed pages (`Anonymous`): the
-#: loader's changes would be lost.
+#: Finds the addresses of LLVM's library in /proc/self/smaps: of its read-only mappings, and of these only the ones
+#: without changed pages (`Anonymous`), since only unchanged pages can be read again from the file.
 _LLVM_MAPPING = re.compile(r"^(\w+)-(\w+) r-.p .*/libllvmlite.*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.MULTILINE)
 
 
@@ -214,8 +217,8 @@ def release_compiler() -> None:
 
 def _compile_in_thread(compile_here: Callable[[Any], Any], signature: Any) -> Any:
     """Compile, or load code, in a thread that no signal interrupts: Ctrl-C would leave LLVM's lock held."""
-    # a thread would wait forever for the lock if this thread has it: it compiles a user's function that calls a
-    # kernel, or a signal handler has interrupted its compilation
+    # If this thread holds numba's lock, a new thread would wait for it forever. It does while it compiles a user's
+    # function that calls a kernel, and when a signal handler has interrupted a compilation in this thread.
     is_held: Any = global_compiler_lock.is_locked
     if threading.current_thread() is not threading.main_thread() or is_held():
         return compile_here(signature)
@@ -297,6 +300,7 @@ class _SubroutineCode(JITCodeLibrary):
 
 class _SubroutineCompiler(Compiler):
     def define_pipelines(self) -> Any:
+        # numba calls this first, and makes a library of its own only if the state has none
         state, new_code = cast(Any, self.state), cast(Any, _SubroutineCode)
         state.library = new_code(state.targetctx.codegen(), state.func_id.func_qualname)
         return super().define_pipelines()  # type: ignore[no-untyped-call]
@@ -321,7 +325,7 @@ class _SubroutineType(types.Dispatcher):
         return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
 
-# without a value, like numba's own dispatchers
+# a subroutine as an argument is an opaque value, like numba's own dispatchers: its type says what is called
 register_model(_SubroutineType)(models.OpaqueModel)
 typeof_impl.register(_Subroutine)(lambda subroutine, context: _SubroutineType(subroutine.compiled))
 
@@ -486,12 +490,13 @@ def prefetch(typing_context: Any, data: Any, index: Any) -> Any:
 
 
 @inlined
-def _int64(value: int) -> int:
+def _unchanged(value: int) -> int:
     return value
 
 
-#: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
-wrapped: Any = _int64 if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
+#: `wrapped(value)`: the sum, product or shift of int64s, cut to 64 bits. Machine code has cut it; Python's integers
+#: grow.
+wrapped: Any = _unchanged if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
 #: `read_at(file, target, count, position)` reads up to `count` bytes to the pointer `target`; returns their number,
 #: negative after a failure.
 read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
@@ -536,16 +541,16 @@ def code_folders(preferred: str) -> Iterator[Path]:
 
 def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
     """Return why users other than this one, root and the owner of `library` may write to `folder`, or None."""
-    owners = {0, os.geteuid()}
-    # who may write to the folders above the library can replace the library
+    trusted_users = {0, os.geteuid()}
+    # The folders above a folder in the library need no check: who may write them can replace the library, too.
     parents = () if library in folder.parents else (*folder.absolute().parents, *folder.resolve().parents)
     try:
         if library.exists():
-            owners.add(library.stat().st_uid)
+            trusted_users.add(library.stat().st_uid)
         for path in (*parents, folder, folder.resolve(), *folder.glob("*.nb[ic]")):
             with suppress(FileNotFoundError):
                 status = path.lstat()
-                if status.st_uid not in owners:
+                if status.st_uid not in trusted_users:
                     return f"{path} belongs to user {status.st_uid}"
                 if _may_others_write(status, is_parent=path in parents):
                     return f"other users may write {path}"
@@ -557,6 +562,6 @@ def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
 def _may_others_write(status: os.stat_result, *, is_parent: bool) -> bool:
     if stat.S_ISLNK(status.st_mode) or (is_parent and status.st_mode & stat.S_ISVTX):
         return False  # in a sticky folder, as /tmp, users cannot rename or replace files of other users
-    # a user's own group has the number of the user
+    # group 0 is root's; Linux gives a user a group of their own, with the user's number
     is_own_group = status.st_gid in (0, status.st_uid)
     return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_own_group))
