@@ -91,7 +91,7 @@ def test_a_preallocated_segment_is_as_long_as_it_may_get_until_it_is_sealed(tmp_
     append(segment, data)
     assert len(files(tmp_path)[".log"]) == 1 << 20
     assert segment.size == len(data)
-    assert segment.unknown_bytes() == 0
+    assert segment.bytes_past_end() == 0
     segment.close()
     again = reopened(tmp_path, segment.state, preallocate=True, segment_bytes=1 << 20)
     assert (again.size, offsets(again)) == (len(data), [0])

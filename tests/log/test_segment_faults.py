@@ -71,7 +71,7 @@ def test_a_segment_that_cannot_be_truncated_refuses_changes_until_recovery(tmp_p
     calls.fail("ftruncate", code=errno.EIO)
     with pytest.raises(StorageError, match="cannot write"):
         append(segment, records(2), records(3))
-    assert segment.unknown_bytes() == len(records(2) + records(3))
+    assert segment.bytes_past_end() == len(records(2) + records(3))
     for change in (lambda: append(segment, records(2)), segment.flush, segment.seal):
         with pytest.raises(StorageError, match="torn write"):
             change()
@@ -179,7 +179,7 @@ def test_a_truncated_log_is_detected_and_cannot_be_extended(tmp_path: Path) -> N
     segment = prepared(tmp_path, FailingCalls())
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(records(0) + records(1)[:-5])
-    assert segment.unknown_bytes() == -5
+    assert segment.bytes_past_end() == -5
     with pytest.raises(StorageError, match="shorter than its recorded end"):
         segment.seal()
     segment.recover(none_open())

@@ -189,7 +189,7 @@ def test_a_torn_write_is_truncated_at_any_byte(tmp_path: Path, from_start: bool)
         append(segment, records(0, [b"first"]), records(1))
         path = folder / f"{0:020d}.log"
         path.write_bytes(content[:cut])
-        assert segment.unknown_bytes() == cut - len(first)
+        assert segment.bytes_past_end() == cut - len(first)
         kept_end = max(end for end in ends if end <= cut)
         segment.recover(none_open()) if from_start else segment.recover_tail(none_open())
         assert path.read_bytes() == content[:kept_end]
@@ -210,9 +210,9 @@ def test_a_torn_batch_in_preallocated_space_is_truncated(tmp_path: Path) -> None
     with path.open("r+b") as file:
         file.seek(segment.size)
         file.write(records(1)[:40])
-    assert segment.unknown_bytes() > 0
+    assert segment.bytes_past_end() > 0
     segment.recover_tail(none_open())
-    assert segment.unknown_bytes() == 0
+    assert segment.bytes_past_end() == 0
     assert path.read_bytes() == records(0).ljust(1 << 20, b"\0")
 
 

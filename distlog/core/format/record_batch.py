@@ -56,6 +56,7 @@ class Source:
     file_position: int | np.ndarray = 0
 
     def of_rows(self, rows: np.ndarray) -> Source:
+        """The source of these batches only; the function `of_rows` below does the same for an array."""
         file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
         return Source(file, of_rows(self.file_position, rows))
 
@@ -103,6 +104,7 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     """Decompress the wrapper at `batch`, a BATCH row, in `data`; errors have no file and position."""
     magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
     entry = data.data[batch["position"] : batch["position"] + batch["size"]]
+    # the smallest entry ends with the lengths of its key and of its value, 4 bytes each
     key_at = LEGACY_ENTRY_SIZES[magic] - 4
     key_size = int.from_bytes(entry[key_at - 4 : key_at], "big", signed=True)
     value_at = key_at + max(key_size, 0) + 4
@@ -148,11 +150,13 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 #     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
 #     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
 #
-# The checksum does not cover base offset and leader epoch, which may be assigned later. With the delete horizon bit
-# (KIP-534) the base timestamp is that horizon; deltas still count from it. All formats have their magic at byte 16.
+# The checksum does not cover base offset and leader epoch, which may be assigned later. If the attributes have the bit
+# DELETE_HORIZON (KIP-534), the base timestamp is the time when compaction may delete the batch's tombstones; timestamp
+# deltas still count from it. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
-#: A kernel computes the checksums of smaller batches in one call; with the processor's instruction, of all batches.
+#: A kernel computes the checksums of batches under this size in one call, and a library those of larger batches, one
+#: by one. If the kernel has the processor's CRC instruction, it is as fast as the library, and computes all.
 SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
 #: Fewer batches are checked without a kernel, so that a first small read compiles none.
 _MANY_BATCHES = 16
@@ -286,13 +290,14 @@ Longs = npt.NDArray[np.int64]
 
 
 def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
-    """The first 8 bytes of `batches` (BATCH rows) at `base_offsets`: of formats 0 and 1, the last offset.
+    """The first field of the headers of `batches` (BATCH rows) if they start at `base_offsets`.
 
-    Raises UnsupportedVersionError for a moved compressed entry of format 0, whose records store absolute offsets.
+    That is the base offset in format 2, and the last offset in formats 0 and 1. Raises UnsupportedVersionError for a
+    moved compressed entry of format 0, whose records store absolute offsets.
     """
     is_legacy = batches["magic"] < 2
-    is_fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
-    if (is_fixed & (base_offsets != batches["base_offset"])).any():
+    has_absolute_offsets = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
+    if (has_absolute_offsets & (base_offsets != batches["base_offset"])).any():
         raise UnsupportedVersionError(
             "the offsets of compressed messages of format 0 cannot change: append the records of this file again"
         )
@@ -349,12 +354,16 @@ class BatchWalk:
 
     `read` returns the bytes between two positions, fewer if the log became shorter; it may reuse a buffer. Errors
     have `file`, and positions from `origin`. With `checked`, all checksums are compared. `headers` may replace the
-    check for damage; its arguments are bytes and their position. The first reads end at the position `hint`, a guess.
+    check for damage; its arguments are bytes and their position. `likely_end` is a guess of where the batches that
+    the caller wants end: no read crosses it, unless a batch does.
 
-    With `on_damage` "raise", damage after the sound batches is raised; with "stop" it ends the walk. A function gets
-    it, and the walk continues at the next batch if its start is known. An incomplete batch at the end is not raised:
-    as in Kafka's `FileLogInputStream`, a writer may be writing it. `position` is the current position, `next_size`
-    the size of the batch there, 0 if unknown, and `damage` the reason of a stop.
+    The sound batches before damage are yielded first. Then `on_damage` "raise" raises the damage, and "stop" ends the
+    walk. If `on_damage` is a function, it gets the damage, and the walk continues at the next batch if the start of
+    that is known. "raise" ignores an incomplete batch at the end: as in Kafka's `FileLogInputStream`, a writer may be
+    writing it.
+
+    `position` is the current position, `next_size` the size of the batch there, 0 if unknown, and `damage` the reason
+    of a stop.
     """
 
     read: Callable[[int, int], memoryview]
@@ -366,15 +375,16 @@ class BatchWalk:
     origin: int = 0
     checked: bool = False
     headers: Callable[[memoryview, int], Headers] | None = None
-    hint: int = 0
+    likely_end: int = 0
     damage: CorruptRecordError | None = field(default=None, init=False)
     next_size: int = field(default=0, init=False)
     _is_over: bool = field(default=False, init=False)
 
     def __iter__(self) -> Iterator[Batches]:
-        size, hint = self.step, self.hint
+        most_bytes, likely_end = self.step, self.likely_end
         while self.position < self.end and not self._is_over:
-            step_bytes = min(size, (hint if self.position < hint else self.end) - self.position)
+            read_end = likely_end if self.position < likely_end else self.end
+            step_bytes = min(most_bytes, read_end - self.position)
             data = self.read(self.position, self.position + step_bytes)
             rows, damage = (self.headers or self._headers)(data, self.position)
             whole_bytes = 0
@@ -384,7 +394,7 @@ class BatchWalk:
                 self.position = batches.end
                 self.next_size = size_of_first(data[whole_bytes:]) if whole_bytes < data.nbytes else 0
                 yield batches
-                size, hint = self.step, self.hint
+                most_bytes, likely_end = self.step, self.likely_end
             elif damage is None:
                 # the next batch is larger than the read, unless the log ends within it
                 unread = self.end - self.position
@@ -393,10 +403,10 @@ class BatchWalk:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._handle(self._error("the file ends within a batch"), data)
-                # a size within the read is a fault, which is found once the read has the complete header
-                size, hint = max(self.step, step_bytes + 1), 0
-                if first_size > step_bytes:
-                    size = first_size
+                # Read the same batch again, whole. If its size is within the read already, the size is wrong, and the
+                # check finds that once the read has the complete header.
+                likely_end = 0
+                most_bytes = first_size if first_size > step_bytes else max(self.step, step_bytes + 1)
             if damage is not None and not self._is_over:
                 self._handle(damage, data[whole_bytes:])
 
@@ -425,7 +435,7 @@ class BatchWalk:
             self.damage = damage
         else:
             self.on_damage(damage)
-            # an error with an offset is of a batch whose size is sound
+            # only an error about other fields than the size has an offset (`read_headers`): the batch can be skipped
             if "offset" in damage.details:
                 self.position += size_of_first(data)
                 return
@@ -440,7 +450,7 @@ def headers_before_damage(data: memoryview, file: str, file_position: int) -> He
     try:
         return read_headers(data, file=file, file_position=file_position), None
     except CorruptRecordError as error:
-        # sizes are checked before the other fields of a header, so an earlier header may be damaged too
+        # all sizes are checked before the other fields of any header, so an earlier header may be damaged too
         rows, earlier = headers_before_damage(data[: error.details["position"] - file_position], file, file_position)
         return rows, earlier or error
 

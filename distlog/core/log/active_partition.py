@@ -41,8 +41,9 @@ from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
 from distlog.core.storage.parallel import Task, in_parallel
 from distlog.core.storage.retries import Deadline
 
-# The commit log lists the segments. The page in the lock's file has the end of the active one, and is written after
-# the bytes that it counts. A process may die between any two steps:
+# The commit log lists the segments. The file of a partition's lock has a page, a small value that processes share in
+# memory (`SharedPage`): the status and the state of the active segment. It is written after the bytes that the state
+# counts. A process may die between any two steps:
 #
 #     event   steps                                               after a crash
 #     open    create the files, commit `active`, page ACTIVE      page NONE and `active`: the segment is recovered
@@ -57,6 +58,42 @@ from distlog.core.storage.retries import Deadline
 #             where the damage begins
 #
 # A failed sync is never repeated in the same segment: the next one would succeed without the lost records.
+
+_log = logging.getLogger("distlog")
+#: How long a commit is tried while its process holds a lock for which other processes wait.
+COMMIT_TIMEOUT_S = TIMEOUT_S / 2
+
+
+class SealedSegment(NamedTuple):
+    """A segment whose seal is not committed: its state before, and the segment to add, or None if it is empty."""
+
+    partition: int
+    state_before: SegmentState
+    info: SegmentInfo | None
+
+    def actions(self) -> list[Action]:
+        seal = Seal(self.partition, self.state_before.stem)
+        return [seal] if self.info is None else [seal, Add(self.info)]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedTail:
+    """The `size` bytes of `file` from `position` on that a repair cuts off, and their offsets."""
+
+    partition: int
+    file: str
+    position: int
+    size: int
+    start_offset: int
+    end_offset: int
+    reason: DamagedLogError
+
+    def __str__(self) -> str:
+        range_text = f" to {self.end_offset}" if self.end_offset > self.start_offset else " on"
+        return (
+            f"{self.file}: a repair cuts off {self.size} bytes after position {self.position}; "
+            f"the records from offset {self.start_offset}{range_text} are lost"
+        )
 
 
 class ActivePartition:
@@ -86,14 +123,14 @@ class ActivePartition:
         return self.lock.held(timeout_s)
 
     def active_segment(self) -> LogSegment | None:
-        """Return the active segment or None; it is recovered after a crash, and opened again after a change."""
+        """Return the active segment or None: recovered after a crash, opened again if the topic's settings changed."""
         page_value = self.lock.page.read()
         segment = self._known_segment(page_value)
         if segment is None:
             try:
                 self._open_segment(page_value)
             except DamagedLogError:
-                # the next use reads the file again
+                # closed, so that the next use reads the file again
                 self._release()
                 raise
         elif segment.config is not self.snapshots.snapshot.config:
@@ -111,9 +148,10 @@ class ActivePartition:
 
     def _known_segment(self, page_value: bytes | None) -> LogSegment | None:
         segment = self._segment
-        if segment is None or page_value is None or page_value != self._page_value or segment.unknown_bytes():
+        if segment is None or page_value is None or page_value != self._page_value:
             return None
-        return segment
+        # another process may have appended and died before it wrote the page, or the log was cut or replaced
+        return None if segment.bytes_past_end() else segment
 
     def create(self, stem: str) -> None:
         """Create the files of the segment `stem`, which the caller makes active by a commit; needs no lock."""
@@ -164,9 +202,10 @@ class ActivePartition:
         segment = self._segment_of(state_before)
         with closed_on_error(segment):
             self._rebuild_damaged_indexes(segment)
-            segment.cut_unknown_bytes()
+            segment.cut_bytes_past_end()
         self._use(segment)
-        # the next use opens the log, and checks whether the kernel dropped unwritten pages while it was closed
+        # only the page was needed: the next use opens the log, and checks whether the kernel dropped unwritten pages
+        # while the log was closed
         self._release()
 
     def seal(self) -> None:
@@ -190,8 +229,10 @@ class ActivePartition:
         """Write unflushed bytes of the segment `stem` again after an uncertain sync; if some are lost, `give_up`."""
         segment = self.active_segment()
         if segment is not None and segment.stem == stem:
-            is_whole = self._rewrite_unflushed(segment, outcome)
-            self.publish_state() if is_whole else self.give_up()
+            if self._rewrite_unflushed(segment, outcome):
+                self.publish_state()
+            else:
+                self.give_up()
 
     def publish_state(self) -> None:
         assert self._segment is not None
@@ -218,6 +259,7 @@ class ActivePartition:
         self._release()
         active = self.snapshots.refresh().partitions[self.partition].active
         if active is None:
+            # the newest commit has no active segment that could be cut
             raise error
         empty_state = SegmentState.new(active.stem, active.base_offset, self.handle.clock())
         with closing(self._segment_of(empty_state)) as segment:
@@ -225,8 +267,11 @@ class ActivePartition:
         with closing(self._segment_of(state)) as segment:
             trailing, last_sound_offset = segment.trailing(), segment.last_sound_offset()
         size = trailing.end - trailing.position
-        end = max(last_sound_offset, error.details.get("end_offset") or 0)
-        truncated = TruncatedTail(self.partition, segment.file, state.position, size, state.next_offset, end, error)
+        # the end of the lost offsets: of sound batches after the damage, or of acknowledged records that are missing
+        lost_end = max(last_sound_offset, error.details.get("end_offset") or 0)
+        truncated = TruncatedTail(
+            self.partition, segment.file, state.position, size, state.next_offset, lost_end, error
+        )
         if not dry_run:
             _log.warning("%s", truncated)
             self._seal_flushed(state.flushed(self.handle.clock()))
@@ -253,6 +298,7 @@ class ActivePartition:
         record = StateRecord.unpack(page_value)
         state = record.state_of(self._topic_id, self._active) if record else None
         if record is None or state is None or record.status != PageStatus.ACTIVE:
+            # only the commit log shows which segment is active now
             self.snapshots.refresh()
             # the process that committed the active segment may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
@@ -277,7 +323,7 @@ class ActivePartition:
             self._use(resumed)
 
     def _resumed(self, state: SegmentState, status: PageStatus) -> LogSegment | None:
-        """The segment of `state`, which may be open already; None if unflushed records are lost."""
+        """The segment of `state`, which may be open already; None if unflushed records are lost, or a sync failed."""
         if status == PageStatus.FAILED:
             return None
         segment = self._segment
@@ -290,8 +336,10 @@ class ActivePartition:
             try:
                 self._recover_files(segment, status, is_known=is_known)
             except DamagedLogError:
-                # a disk error may lose unflushed records, but makes no log shorter without a failed sync
-                is_cut = segment.unknown_bytes() < 0 and not may_have_failed_sync(self.folder, segment.stem)
+                # After a disk error, the kernel may drop unflushed bytes: then the log has zeros there or, after a
+                # failed sync, ends earlier. Only this loss is returned: a log that is too short without a failed sync
+                # was cut by something else.
+                is_cut = segment.bytes_past_end() < 0 and not may_have_failed_sync(self.folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
                 segment.close()
@@ -308,32 +356,34 @@ class ActivePartition:
 
     def _recover_files(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
         """Make the files match the state, with any batches that another process wrote before it died."""
-        unknown = segment.unknown_bytes()
-        # the kernel has all bytes before the end in a page of this boot: if no batch ends there, it is another file
-        is_replaced = not is_known and (unknown > 0 or segment.is_preallocated) and not segment.may_have_its_end()
-        if unknown < 0 or is_replaced:
+        past_end = segment.bytes_past_end()
+        # The state was written in this boot, so the kernel has all bytes before its end. If no batch ends there, the
+        # log was replaced by another file. A log that has exactly the state's length needs no such check.
+        is_replaced = not is_known and (past_end > 0 or segment.is_preallocated) and not segment.may_have_its_end()
+        if past_end < 0 or is_replaced:
             # raises DamagedLogError, unless the other file has the same batches
             segment.recover(self._transactions_at_start(), DurableEnd(segment.next_offset, segment.size))
             segment.flush()
             return
-        # otherwise the indexes are not opened: the seal checks them
-        if unknown > 0 or status != PageStatus.ACTIVE or not (is_known or segment.has_index_lengths()):
+        # an unchanged segment's indexes are not read here, only by the seal
+        if past_end > 0 or status != PageStatus.ACTIVE or not (is_known or segment.has_index_lengths()):
             self._rebuild_damaged_indexes(segment)
         if status == PageStatus.TORN:
-            segment.cut_unknown_bytes()
-        elif unknown > 0 or status != PageStatus.ACTIVE:
+            segment.cut_bytes_past_end()
+        elif past_end > 0 or status != PageStatus.ACTIVE:
             segment.recover_tail(self._transactions_at_start())
 
     def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
-        """Rebuild indexes that were deleted, cut or changed, unless the log is damaged, too."""
+        """Rebuild indexes that were deleted, cut or changed; changes nothing if a batch of the log is damaged."""
         if not segment.has_its_bytes():
             segment.make_indexes(self._transactions_at_start())
 
     def _open_for_sync(self, segment: LogSegment) -> bool:
-        """Open the log; returns False if it is unknown whether the next sync will report lost records.
+        """Open the log; returns False if the caller must check now that no unflushed records were lost.
 
-        After a writer was killed, while no process has the file open, the kernel forgets failed writes, and may drop
-        their bytes. So the next sync must read the unflushed bytes first; `mark_doubted` fails during another sync.
+        If the writer was killed, and no process had the file open, the kernel forgets failed writes, and may drop
+        their bytes: no sync would report the loss. So a mark makes the next sync read the unflushed bytes first. The
+        mark cannot be set while a sync is already running.
         """
         if segment.is_open or not segment.unflushed.size:
             return True
@@ -347,11 +397,14 @@ class ActivePartition:
         with closed_on_error(segment):
             check_exists(segment.file, active)
             if point is None or not segment.has_its_bytes():
+                # no valid point: walk the whole log
                 segment.recover(self._transactions_at_start(), durable)
-            elif segment.unknown_bytes() or segment.size < durable.position or segment.trailing().end > segment.size:
+            elif segment.bytes_past_end() or segment.size < durable.position or segment.trailing().end > segment.size:
+                # batches, or a part of one, follow the point, or must follow it: walk from there
                 segment.recover_tail(self._transactions_at_start(), durable)
             else:
-                segment.cut_unknown_bytes()
+                # at most zeros follow
+                segment.cut_bytes_past_end()
             # the last sync may have failed: write the unflushed bytes again
             if stored_outcome(self.folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
                 self._rewrite_unflushed(segment, FlushOutcome.STARTED)
@@ -367,7 +420,7 @@ class ActivePartition:
             outcome = stored_outcome(self.folder, segment.stem)
             has_failed = outcome == FlushOutcome.FAILED
             if has_failed or (outcome != FlushOutcome.ENDED and not self._rewrite_unflushed(segment, outcome)):
-                raise segment.refuse_changes()
+                segment.fail_by_other_sync()
             self._rebuild_damaged_indexes(segment)
         return segment.seal()
 
@@ -398,6 +451,7 @@ class ActivePartition:
         self.end_seal()
 
     def _use(self, segment: LogSegment) -> LogSegment:
+        """Hold `segment` as the active one, in place of another, and publish its state."""
         if segment is not self._segment:
             self._release()
         self._segment = segment
@@ -410,48 +464,11 @@ class ActivePartition:
             segment.close()
 
 
-class SealedSegment(NamedTuple):
-    """A segment whose seal is not committed: its state before, and the segment to add, or None if it is empty."""
-
-    partition: int
-    state_before: SegmentState
-    info: SegmentInfo | None
-
-    def actions(self) -> list[Action]:
-        seal = Seal(self.partition, self.state_before.stem)
-        return [seal] if self.info is None else [seal, Add(self.info)]
-
-
 def check_exists(path: str, active: Active) -> None:
     """Raise DamagedLogError if the `active` segment has no log: it was durable before the commit that names it."""
     if not os.path.exists(path):
         text = "the log file of the active segment is missing: restore it, or run `distlog repair`"
         raise DamagedLogError(text, file=path, position=0, offset=active.base_offset)
-
-
-_log = logging.getLogger("distlog")
-#: How long a commit is tried while its process holds a lock for which other processes wait.
-COMMIT_TIMEOUT_S = TIMEOUT_S / 2
-
-
-@dataclass(frozen=True, slots=True)
-class TruncatedTail:
-    """The `size` bytes of `file` from `position` on that a repair cuts off, and their offsets."""
-
-    partition: int
-    file: str
-    position: int
-    size: int
-    start_offset: int
-    end_offset: int
-    reason: DamagedLogError
-
-    def __str__(self) -> str:
-        range_text = f" to {self.end_offset}" if self.end_offset > self.start_offset else " on"
-        return (
-            f"{self.file}: a repair cuts off {self.size} bytes after position {self.position}; "
-            f"the records from offset {self.start_offset}{range_text} are lost"
-        )
 
 
 def active_folder(handle: TopicHandle, partition: int) -> str:
@@ -539,8 +556,8 @@ class ActiveSeals:
         # in ascending order, so that two commits never deadlock
         to_seal = sorted(set(active).intersection(partitions)) if active else []
         if not self._locked.keys() >= set(to_seal):
+            # the first call, or a partition became active since: lock all in order, and read the commits up to now
             self._release()
-            # no lock is held during the race if there is nothing to seal
             self._race.restart_from(self._lock(to_seal))
             return None
         if self._locked and not self._sealed:
@@ -556,7 +573,8 @@ class ActiveSeals:
         for number in partitions:
             partition = ActivePartition(self._handle, number, snapshots, calls=self._calls, timeout_s=self._timeout_s)
             seal_task, guard = Task(partition.begin_seal), partition.held()
-            # each lock is released when its thread ends: a KeyboardInterrupt may skip the wait for the threads
+            # An ExitStack calls in reverse order: it releases the lock, then closes the partition, both only when the
+            # task's thread has ended: a KeyboardInterrupt may skip the wait for the threads.
             self._locks.callback(seal_task.cancel, partition.close)
             # before the lock is taken: an interrupt in between would leave it held
             self._locks.callback(seal_task.cancel, partial(guard.__exit__, None, None, None))
@@ -567,11 +585,12 @@ class ActiveSeals:
             number: (partition, task) for number, partition, task in locked if partition.active_segment() is not None
         }
         if not self._locked:
+            # nothing to seal: hold no lock during the race
             self._locks.close()
         return snapshots.snapshot
 
     def _without_active(self, head: Snapshot) -> Snapshot:
-        # copies only the sealed partitions: most appends seal none of ten thousand
+        # copies only the states of sealed partitions: most commits seal none, of maybe ten thousand
         states = dict[int, PartitionState]()
         for number, segment in self._sealed.items():
             draft = PartitionDraft(head.partitions[number])
@@ -598,9 +617,9 @@ class ActiveSeals:
             if self._race.commit is not None:
                 for number in self._sealed:
                     self._locked[number][0].end_seal()
+            # after a commit of unknown outcome, the pages stay at CHANGING, so the next process reads the commit log
             elif not self._race.is_in_doubt:
                 self._release()
-            # otherwise the pages stay at CHANGING, so the next process reads the commit log
 
 
 def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: Sequence[Action] = ()) -> Snapshot:

@@ -139,7 +139,7 @@ class ActiveTail:
             if state is not None:
                 durable = DurableEnd(state.next_offset, state.position)
                 with closing(self._readable(state)) as segment:
-                    if segment.unknown_bytes() >= 0:
+                    if segment.bytes_past_end() >= 0:
                         return None
             check_exists(os.path.join(self._folder, f"{self._active.stem}.log"), self._active)
         except DamagedLogError as error:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from operator import itemgetter
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,25 @@ from distlog.core.segments.segment_state import (
     pack_state,
 )
 
+# A recovery walks batches and folds their headers into the segment's state and indexes, as appends do, so both are the
+# same (Kafka's `LogSegment.recover`). It compares checksums, and decompresses nothing.
+#
+# Acknowledged records are never cut (`DurableEnd`). No crash makes a log end before its flushed end, or leaves sound
+# batches after a damaged one: both raise DamagedLogError. A memory page of zeros isn't damage: the device did not write
+# it before a power loss, or the kernel dropped it. No sync covered this page, or anything written after it, so it is a
+# torn write, too, unless it was acknowledged.
+
 _log = logging.getLogger("distlog")
+
+#: The numbers of fields of the state, which is an array here (`Numbers`); the last two are of an offset and a position.
+_CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
+_FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
+#: Why a segment refuses changes, and what to do about a damaged log.
+_TORN = "a torn write could not be cut off; try again, which recovers the segment first"
+_SYNC_FAILED = "a sync failed, so its durable end is unknown; try again, which recovers the segment first"
+_REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
+#: The bytes that are read at once to find a batch by its header, and to find a time.
+_HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
 
 
 def _field_property(field: int) -> property:
@@ -165,7 +183,7 @@ class ReadableSegment:
     def trailing(self, numbers: Numbers | None = None) -> TrailingBytes:
         """Inspect the bytes after the end in `numbers`, by default the state's."""
         numbers, size = self._numbers if numbers is None else numbers, self._files.log.size()
-        # sound batches have BASE_OFFSET or more: NEXT_OFFSET may be from a damaged offset, which no checksum covers
+        # not from NEXT_OFFSET on: that may be from a damaged offset, which no checksum covers
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
         # zeros at the end are preallocated space; in a log without that, they belong to the tail
         has_zeros = trailing.end > trailing.position and not self.is_preallocated
@@ -175,7 +193,8 @@ class ReadableSegment:
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False
     ) -> DamagedLogError | None:
         """The error if the end in `numbers` is before `durable` or, unless `is_end_given`, sound batches follow."""
-        numbers, trailing = self._numbers if numbers is None else numbers, self.trailing(numbers)
+        numbers = self._numbers if numbers is None else numbers
+        trailing = self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
         location = {"file": self.file, "position": position, "offset": offset}
         if position < durable.position or offset < durable.offset:
@@ -195,11 +214,12 @@ class ReadableSegment:
 
     def last_sound_offset(self) -> int:
         """Return the offset after the last sound batch past the state's end, or 0."""
-        sound, end = self.trailing().sound, 0
+        sound, end_offset = self.trailing().sound, 0
         if sound is not None:
-            for batches in sound_batches(self._files.log, sound[0], self._files.log.size(), sound[1]):
-                end = next_offset_of(batches.rows)
-        return end
+            position, offset = sound
+            for batches in sound_batches(self._files.log, position, self._files.log.size(), offset):
+                end_offset = next_offset_of(batches.rows)
+        return end_offset
 
     def may_have_its_end(self) -> bool:
         """False if the indexes find no batch that ends at the state's end."""
@@ -248,7 +268,7 @@ class ReadableSegment:
         return transactions
 
     def has_lost_its_end(self) -> bool:
-        """True if the log has its flushed part, but zeros or no bytes after that: the kernel dropped pages."""
+        """True if the log has its flushed part, but zeros or no bytes after that: the kernel dropped memory pages."""
         log, end = self._files.log, self.size
         if log.was_replaced or not os.path.exists(log.path):
             return False
@@ -266,8 +286,8 @@ class ReadableSegment:
     def has_index_lengths(self) -> bool:
         return self._files.has_index_lengths(self._numbers)
 
-    def unknown_bytes(self) -> int:
-        """The log's bytes after the state's end, without preallocated ones; negative for a shorter or another log."""
+    def bytes_past_end(self) -> int:
+        """The log's bytes after the state's end, except preallocated ones; negative for a shorter or another log."""
         log, position = self._files.log, self.size
         trailing_bytes: int = log.size() - position
         if log.was_replaced:
@@ -339,11 +359,11 @@ class LogSegment(ReadableSegment):
         if not len(rows):
             return
         numbers_before = self._changeable_numbers()
-        after, entries = fold(
+        numbers_after, entries = fold(
             numbers_before, data, rows, self._interval, offsets_of_max_timestamp, min_timestamps, aborted
         )
         if first_unstable_offset is not None:
-            after[_UNSTABLE] = first_unstable_offset
+            numbers_after[_UNSTABLE] = first_unstable_offset
         try:
             self._files.log.write(data, int(numbers_before[POSITION]))
             if any(entries):
@@ -355,20 +375,22 @@ class LogSegment(ReadableSegment):
             except StorageError:
                 self._refusal = _TORN
             raise
-        self._numbers = after
+        self._numbers = numbers_after
 
     def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
         """True if batches of `size` bytes need a new segment (Kafka's `LogSegment.shouldRoll`)."""
-        numbers, position, limit = self._numbers, self.size, self.config.segment_index_bytes
+        numbers, max_index_bytes = self._numbers, self.config.segment_index_bytes
+        # an index stores offsets relative to the base offset, as int32
         if not 0 <= max_offset - self.base_offset <= MAX_INT:
             return True
-        if position == 0:
+        if self.size == 0:
             # a new segment is never rolled
             return False
         # one slot of the time index is for the entry that the seal adds
-        offsets, times = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
-        is_full = offsets + OFFSET_ENTRY.itemsize > limit or times + 2 * TIME_ENTRY.itemsize > limit
-        if is_full or position + size > self.config.segment_size:
+        offsets_bytes, times_bytes = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
+        has_full_offsets = offsets_bytes + OFFSET_ENTRY.itemsize > max_index_bytes
+        has_full_times = times_bytes + 2 * TIME_ENTRY.itemsize > max_index_bytes
+        if has_full_offsets or has_full_times or self.size + size > self.config.segment_size:
             return True
         first_ms = int(numbers[ROLL_TIMESTAMP])
         age_ms = max_timestamp - first_ms if first_ms >= 0 else self._clock() - int(numbers[_CREATED])
@@ -379,10 +401,12 @@ class LogSegment(ReadableSegment):
         self._recover(self._numbers, self._observe_log(transactions), durable)
 
     def rewrite_unflushed(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
-        """Rewrite, or with `only_read` read, the bytes that may not be durable; False if the kernel lost some."""
-        # after a failed sync, Linux keeps the bytes in memory, but does not write them again by itself
-        numbers, files = self._changeable_numbers(), self._files
-        (offset, position), end = numbers[_FLUSHED].tolist(), self.size
+        """Rewrite, or with `only_read` read, the bytes that may not be durable; False if the kernel lost some.
+
+        After a failed sync, Linux keeps the bytes in memory, but does not write them again by itself.
+        """
+        numbers, files, end = self._changeable_numbers(), self._files, self.size
+        offset, position = numbers[_FLUSHED].tolist()
         for batches in sound_batches(files.log, position, end, offset):
             if not only_read:
                 files.log.write(batches.data, batches.position)
@@ -418,12 +442,12 @@ class LogSegment(ReadableSegment):
     def open(self) -> None:
         self._files.open()
 
-    def refuse_changes(self) -> StorageError:
-        """Refuse changes until `recover`, since another process's sync failed; returns the error to raise."""
+    def fail_by_other_sync(self) -> NoReturn:
+        """Refuse changes until `recover`, since a sync of another process failed. Raises the StorageError."""
         self._refusal = _SYNC_FAILED
-        return StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
+        raise StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
 
-    def cut_unknown_bytes(self) -> None:
+    def cut_bytes_past_end(self) -> None:
         """Cut off all bytes after the state's end, which a failed append wrote."""
         self._warn_of_cut(self._numbers)
         self._files.cut(self._numbers)
@@ -469,22 +493,24 @@ class LogSegment(ReadableSegment):
 
     def flush(self) -> None:
         """Sync all appends. Don't repeat a failed sync: the second one would succeed without the lost records."""
-        (offset, position), started_ms = self._changeable_numbers()[_ENDS].tolist(), self._clock()
+        offset, position = self._changeable_numbers()[_ENDS].tolist()
+        started_ms = self._clock()
         self._sync()
         self.note_flushed(offset, position, started_ms)
 
     def seal(self) -> SegmentState:
         """End the segment (Kafka's `onBecomeInactiveSegment`): add its last time entry, trim and sync its files."""
         numbers_before = self._changeable_numbers().copy()
-        if numbers_before[OFFSET_OF_MAX] < 0 <= numbers_before[MAX_TIMESTAMP]:
-            # headers lack the offset of the largest timestamp: after a damaged batch it stays unknown
+        if numbers_before[MAX_TIMESTAMP] >= 0 and numbers_before[OFFSET_OF_MAX] < 0:
+            # A recovery reads only headers, which lack the offset of the largest timestamp: search the records. If a
+            # batch is damaged, the offset stays unknown.
             with suppress(CorruptRecordError):
                 newest = self.find_offset_by_timestamp(int(numbers_before[MAX_TIMESTAMP]))
                 numbers_before[OFFSET_OF_MAX] = -1 if newest is None else newest
-        after, entries = fold_seal(numbers_before)
+        numbers_after, entries = fold_seal(numbers_before)
         self._files.write_entries(numbers_before, entries)
-        self._files.trim(after)
-        self._numbers = after
+        self._files.trim(numbers_after)
+        self._numbers = numbers_after
         self.flush()
         self._refusal = "it is sealed; the next append starts another one"
         return self.state
@@ -556,10 +582,6 @@ def check_batch_size(largest_bytes: int, config: TopicConfig) -> None:
         raise RecordTooLargeError(text, size=largest_bytes, limit=config.max_message_bytes)
 
 
-#: The bytes that are read at once to find a batch by its header, and to find a time.
-_HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
-
-
 class BatchLocation(NamedTuple):
     """A batch's offsets, its position in the log file, and its size."""
 
@@ -582,18 +604,3 @@ def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
     changed: Numbers = numbers.copy()
     changed[_UNSTABLE] = transactions.first_offset
     return changed
-
-
-# The walk folds headers as appends do, so it makes the same state and indexes (Kafka's `LogSegment.recover`). It
-# compares checksums, and decompresses nothing.
-#
-# Acknowledged records are never cut (`DurableEnd`). No crash makes a log end before its flushed end, or leaves sound
-# batches after a damaged one: both raise DamagedLogError. A page of zeros isn't damage: the device did not write it
-# before a power loss, or the kernel dropped it. No sync covered this page, or anything written after it, so it is a
-# torn write, too, unless it was acknowledged.
-
-_CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
-_FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
-_REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
-_TORN = "a torn write could not be cut off; try again, which recovers the segment first"
-_SYNC_FAILED = "a sync failed, so its durable end is unknown; try again, which recovers the segment first"

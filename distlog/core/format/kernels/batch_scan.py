@@ -23,18 +23,21 @@ from distlog.core.format.kernels.native import (
 )
 from distlog.core.integers import MAX_LONG
 
+# `record_batch.py` shows the headers of all formats.
 #: The bytes of offset and length, which the length does not count; the header of a batch of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
 #: The positions of the checksum and of the bytes that it covers in format 2, and of the latter in formats 0 and 1.
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
-#: The bytes up to the magic in all formats; the smallest valid length; the smallest entries of formats 0 and 1.
+#: The bytes up to the magic in all formats; Kafka's smallest valid length; the smallest entries of formats 0 and 1.
 SMALLEST_PREFIX, SMALLEST_LENGTH, LEGACY_ENTRY_SIZES = 17, 14, (26, 34)
 CODEC_MASK, LEGACY_ATTRIBUTES = 0x07, 0x0F
 #: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
 APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
+#: The result of a check of headers: `record_batch.py` has a message for each fault.
 OK, BAD_LENGTH, BAD_MAGIC, BAD_SIZE, BAD_OFFSETS, BAD_COUNT = range(6)
 
+#: A batch: its position and size, in bytes, in a buffer or file, and the fields of its header.
 BATCH = np.dtype(
     [
         ("position", np.int64),
@@ -93,6 +96,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
         # int64, since without the compiler a sum of fields has their width, and could overflow
         base_offset, last_offset_delta = np.int64(row["base_offset"]), np.int64(row["last_offset_delta"])
         fault = OK
+        # `read_row` marks a compressed message of formats 0 and 1 by -1
         if row["record_count"] < (0 if row["magic"] == 2 else -1):
             fault = BAD_COUNT
         elif base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_LONG - last_offset_delta:
@@ -139,24 +143,29 @@ RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", 
 
 
 @fill_kernel
-def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
-    """Return the first misplaced row of `batches` (BATCH), or -1; `owner` has the row in `runs` of each batch."""
-    # the batches of a run ascend, without a gap in a dense segment, up to the segment's end
+def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndarray) -> int:
+    """Return the first misplaced row of `batches` (BATCH), or -1; `run_of_batch` has the row in `runs` of each batch.
+
+    The batches of a run ascend, without a gap in a dense segment, up to the segment's end.
+    """
     last_offset = -1
     for row in range(batches.size):
-        run = runs[owner[row]]
-        begins_run = row == 0 or owner[row] != owner[row - 1]
-        ends_file = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
-        # compare offsets minus one: adding one could overflow
-        expected, end = (run["first_offset"] - 1 if begins_run else last_offset), run["end_offset"] - 1
-        actual = batches[row]["base_offset"] - 1
+        run = runs[run_of_batch[row]]
+        begins_run = row == 0 or run_of_batch[row] != run_of_batch[row - 1]
+        ends_run = row + 1 == batches.size or run_of_batch[row] != run_of_batch[row + 1]
+        ends_file = run["ends_file"] and ends_run
+        # compare the offsets before and the last offsets of batches: adding one to an offset could overflow
+        offset_before = batches[row]["base_offset"] - 1
+        expected_before = run["first_offset"] - 1 if begins_run else last_offset
         last_offset = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
-        has_no_gap = run["dense"] and expected >= -1
-        if actual < expected or (has_no_gap and actual != expected):
+        last_of_segment = run["end_offset"] - 1
+        # -2 for a run whose first offset is unknown
+        has_no_gap = run["dense"] and expected_before >= -1
+        if offset_before < expected_before or (has_no_gap and offset_before != expected_before):
             return row
-        if last_offset > end or (not ends_file and last_offset == end):
+        if last_offset > last_of_segment or (not ends_file and last_offset == last_of_segment):
             return row
-        if ends_file and run["dense"] and last_offset != end:
+        if ends_file and run["dense"] and last_offset != last_of_segment:
             return row
     return -1
 
@@ -165,7 +174,7 @@ def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) ->
 def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarray) -> int:
     """Cut batches into runs of at most `limit` bytes, or of one batch; fills `firsts` with the first batch of each.
 
-    `joins` says for each batch whether it may follow another in a run. Returns the number of runs.
+    `joins` has for each batch whether it may follow the previous one in a run. Returns the number of runs.
     """
     count = run_bytes = 0
     for row in range(sizes.size):
@@ -189,9 +198,9 @@ def _find_batches(
     """Find batches of an open log with offsets in [first_offset, end_offset): up to `room` bytes, but at least one.
 
     Returns their start and end positions and the next offset; -1 for each if there are none, after a bad header, and
-    for formats 0 and 1. A batch starts at `position`, at `expected_offset`, or if that is -1, at most at
-    `first_offset`. The segment ends before the offset `segment_end` and the position `log_end`; if it `is_dense`, its
-    offsets have no gaps. `window` has WINDOW_BYTES.
+    for formats 0 and 1. The search starts with the batch at `position`, whose first offset is `expected_offset`, or
+    if that is -1, unknown, but not above `first_offset`. The segment ends before the offset `segment_end` and the
+    position `log_end`; if it `is_dense`, its offsets have no gaps. `window` is memory of WINDOW_BYTES for reads.
     """
     position, log_end = span
     expected_offset, segment_end, is_dense = segment
@@ -221,10 +230,11 @@ def _find_batches(
         expected_offset = base_offset + last_offset_delta + 1
         if base_offset >= end_offset or (begin >= 0 and position + size - begin > room):
             break
-        position += size
+        # before that, the batch ends before `first_offset`
         if expected_offset > first_offset:
-            begin = (position - size) if begin < 0 else begin
-            end, next_offset = position, expected_offset
+            begin = position if begin < 0 else begin
+            end, next_offset = position + size, expected_offset
+        position += size
     return begin, end, next_offset
 
 
@@ -241,7 +251,7 @@ _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 #: The checksum of no bytes: the initial value.
 EMPTY_CRC = 0
-#: `_with_zeros` appends at most 256^4 - 1 bytes.
+#: `_with_zeros` appends at most 256^4 - 1 bytes: their number has this many base-256 digits.
 _LENGTH_BYTES = 4
 #: The size of each of the three ranges: long ranges first, then short ranges.
 _LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
@@ -290,13 +300,14 @@ def _tables_after_zeros(bits: int) -> np.ndarray:
 
 
 _POWERS = _powers()
+# as many zero bytes as a lane has
 _LONG_ZEROS, _SHORT_ZEROS = _tables_after_zeros(12), _tables_after_zeros(9)
 _product_called = called(_product)
 
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    """Append `count` zero bytes, without the inversions, which cancel out in a sum."""
+    """Append `count` zero bytes, without the inversions at the start and end, which cancel out in a XOR of two."""
     for byte in range(_LENGTH_BYTES):
         digit = (count >> (8 * byte)) & 0xFF
         if digit:
@@ -342,6 +353,7 @@ def crc_by_tables(initial: int, data: np.ndarray, start: int, end: int) -> int:
 
 @inlined
 def _with_zero_lane(zeros_tables: np.ndarray, crc: int) -> int:
+    """Append as many zero bytes as a lane has, by its `_tables_after_zeros`."""
     high: int = zeros_tables[2, crc >> 16 & 0xFF] ^ zeros_tables[3, crc >> 24 & 0xFF]
     low: int = zeros_tables[0, crc & 0xFF] ^ zeros_tables[1, crc >> 8 & 0xFF]
     return low ^ high
@@ -351,7 +363,7 @@ def _with_zero_lane(zeros_tables: np.ndarray, crc: int) -> int:
 def _add_lanes(
     crc: int, data: np.ndarray, position: int, end: int, lane: int, zeros_tables: np.ndarray
 ) -> tuple[int, int]:
-    """Read three ranges of `lane` bytes at a time; returns the register, and the position of the unread bytes."""
+    """Read three ranges of `lane` bytes at a time; returns the checksum, not inverted, and the position after them."""
     while end - position >= 3 * lane:
         second = third = 0
         for offset in range(position, position + lane, 8):
@@ -456,7 +468,10 @@ def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return per row the checksum of a first and a last range, joined, by their checksums and the last one's size."""
+    """Return for each row the checksum of two joined ranges, whose checksums are in `firsts` and `lasts`.
+
+    `sizes` has the bytes of the last ranges.
+    """
     joined = firsts
     for row in range(_LENGTH_BYTES):
         digits = (sizes >> (8 * row)) & 0xFF

@@ -15,7 +15,7 @@ from distlog.core.format.kernels.native import (
     put_at,
 )
 
-#: The state of a line: an object, blank, or a line that a slower reader (`json.loads` in Python) must parse or refuse.
+#: The state of a line: an object, blank, or a line that a slower reader (Python's `json`) must parse or refuse.
 OBJECT, BLANK, UNSURE = range(3)
 #: The kind of a field: not there, null, text, text with escapes, or another value, whose bytes are its JSON.
 ABSENT, NULL, TEXT, ESCAPED, OTHER = range(5)
@@ -96,8 +96,8 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
     has_escapes = False
     while position < end:
         if position + 8 <= end:
-            # Find the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII. `(x - 1) & ~x` sets the
-            # highest bit of the first byte x that is 0, and XOR with a quote makes quotes 0. Later bytes may be wrong.
+            # Find the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII. XOR makes a quote 0, and
+            # `(x - 1) & ~x` sets the highest bit of the first byte that is 0. (It may be wrong for later bytes.)
             word = int64_at(data, position)
             quotes = word ^ 0x2222222222222222
             escapes = word ^ 0x5C5C5C5C5C5C5C5C
@@ -274,7 +274,8 @@ def _scan_line(
         elif expected < _FIRST_ITEM:
             # no value may come here
             return UNSURE
-        elif byte == _BEGIN_OBJECT or byte == _BEGIN_ARRAY:
+        # `{`, or `[`, whose code is 0x20 less
+        elif (byte | 0x20) == _BEGIN_OBJECT:
             if depth == _DEEPEST:
                 return UNSURE
             if field >= 0:

@@ -74,9 +74,9 @@ _LOGGED_FROM_S = 1.0
 
 
 class _Locator:
-    """What numba calls a locator: it says when a cached kernel is outdated, here after a change of any kernel's source.
+    """What numba's cache calls a locator: cached code is valid until any source of kernels changes.
 
-    Numba's locators also choose the folder, which _KernelCache does here.
+    Numba's own locators also choose the folder of the code; _KernelCache does that here.
     """
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
