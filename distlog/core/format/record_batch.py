@@ -150,9 +150,9 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 #     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
 #     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
 #
-# The checksum does not cover base offset and leader epoch, which may be assigned later. If the attributes have the bit
-# DELETE_HORIZON (KIP-534), the base timestamp is the time when compaction may delete the batch's tombstones; timestamp
-# deltas still count from it. All formats have their magic at byte 16.
+# The checksum does not cover base offset and leader epoch, which may be assigned later. If the attributes have the
+# bit DELETE_HORIZON (KIP-534), the base timestamp is the time when compaction may delete the batch's tombstones;
+# timestamp deltas still count from it. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
 #: A kernel computes the checksums of batches under this size in one call, and a library those of larger batches, one

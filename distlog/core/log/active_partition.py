@@ -123,7 +123,7 @@ class ActivePartition:
         return self.lock.held(timeout_s)
 
     def active_segment(self) -> LogSegment | None:
-        """Return the active segment or None: recovered after a crash, opened again if the topic's settings changed."""
+        """Return the active segment or None: recovered after a crash, opened again after a change of the settings."""
         page_value = self.lock.page.read()
         segment = self._known_segment(page_value)
         if segment is None:

@@ -63,17 +63,18 @@ from distlog.core.segments.segment_state import (
     pack_state,
 )
 
-# A recovery walks batches and folds their headers into the segment's state and indexes, as appends do, so both are the
-# same (Kafka's `LogSegment.recover`). It compares checksums, and decompresses nothing.
+# A recovery walks batches and folds their headers into the segment's state and indexes, as appends do, so both are
+# the same (Kafka's `LogSegment.recover`). It compares checksums, and decompresses nothing.
 #
 # Acknowledged records are never cut (`DurableEnd`). No crash makes a log end before its flushed end, or leaves sound
-# batches after a damaged one: both raise DamagedLogError. A memory page of zeros isn't damage: the device did not write
-# it before a power loss, or the kernel dropped it. No sync covered this page, or anything written after it, so it is a
-# torn write, too, unless it was acknowledged.
+# batches after a damaged one: both raise DamagedLogError. A memory page of zeros isn't damage: the device did not
+# write it before a power loss, or the kernel dropped it. No sync covered this page, or anything written after it, so
+# it is a torn write, too, unless it was acknowledged.
 
 _log = logging.getLogger("distlog")
 
-#: The numbers of fields of the state, which is an array here (`Numbers`); the last two are of an offset and a position.
+#: The numbers of fields of the state, which is an array here (`Numbers`); the last two are of an offset and a
+#: position.
 _CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
 _FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
 #: Why a segment refuses changes, and what to do about a damaged log.

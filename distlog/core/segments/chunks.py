@@ -58,14 +58,16 @@ class TimeRange:
     def within(self, other: TimeRange) -> TimeRange:
         return TimeRange(max(self.oldest, other.oldest), min(self.newest, other.newest))
 
-    def may_hold(self, segments: SegmentTable) -> Flags:
+    def overlapping(self, segments: SegmentTable) -> Flags:
+        """Flag the segments that may have records in this range."""
         # -1: unknown, or a record has no timestamp
         oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
-        held: Flags = (segments.max_timestamps >= self.oldest) & (oldest <= self.newest)
-        return held & (self.oldest <= self.newest)
+        is_overlapping: Flags = (segments.max_timestamps >= self.oldest) & (oldest <= self.newest)
+        # no segment is in NEVER, or in another range whose end is before its start
+        return is_overlapping & (self.oldest <= self.newest)
 
-    def left_of(self, segment: SegmentInfo) -> TimeRange:
-        """The range to check records of `segment` by, which overlaps this range; ALWAYS if all lie in it."""
+    def needed_for(self, segment: SegmentInfo) -> TimeRange:
+        """The bounds that records of an overlapping `segment` must still be compared with; ALWAYS if none."""
         oldest = MIN_LONG if segment.min_timestamp >= max(self.oldest, 0) else self.oldest
         newest = MAX_LONG if segment.max_timestamp <= self.newest else self.newest
         return ALWAYS if (oldest, newest) == (MIN_LONG, MAX_LONG) else TimeRange(oldest, newest)
@@ -84,7 +86,8 @@ def _ms(time: Time) -> int:
 
 
 OutOfRange = Literal["fail", "earliest", "latest"]
-"""The action for an offset outside of the log (Kafka's `auto.offset.reset`): raise, or use the start or the end."""
+"""What to do if a start offset is outside of the log (Kafka's `auto.offset.reset`): raise, or read from its start or
+its end."""
 
 #: The assumed size of a batch whose position alone is known.
 BATCH_BYTES = 128 << 10
@@ -93,8 +96,9 @@ BATCH_BYTES = 128 << 10
 class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
-    A batch belongs to the slice that has its first byte. `times` and `keys`, a binary array, filter the records. The
-    slice `is_located` if its first batch is known to begin at the first byte, and its last batch at the last byte.
+    A batch belongs to the slice that has its first byte. `times` and `keys`, a binary array, filter the records. If a
+    slice `is_located`, its first batch is known to begin at `start_position`, and its last batch at the last byte of
+    the range, `end_position` - 1.
     """
 
     segment: SegmentInfo
@@ -179,15 +183,18 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
     if times == ALWAYS:
         yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
         return
-    rows = np.flatnonzero(times.may_hold(segments)[first:last]) + first
+    rows = np.flatnonzero(times.overlapping(segments)[first:last]) + first
     # one run that holds all rows: picking each row costs more than building some segments too many
     run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
     for segment in (run[row] for row in (rows - rows[:1]).tolist()):
-        yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.left_of(segment))
+        yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.needed_for(segment))
 
 
 def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs of `step` offsets, then 2 * `step`, and so on; `from_end`, `slices` and runs descend."""
+    """Cut `slices` into runs of `step` offsets, then 2 * `step`, and so on.
+
+    With `from_end`, `slices` descend, and so do the runs; the slices of one run always ascend.
+    """
     run, room = list[SegmentSlice](), step
     for part in slices:
         start, end = part.span
@@ -230,6 +237,7 @@ def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[Segm
 def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:
     """Groups of `slices`, in order, of nearly `target_bytes` each; a segment is cut when a group is full."""
     groups: list[list[SegmentSlice]] = [[]]
+    # rather a group that is an eighth larger or smaller than one more cut
     room, tolerance = target_bytes, target_bytes // 8
     for part in slices:
         remainder = part
@@ -250,25 +258,28 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
 
 
 def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tuple[int, int]:
-    """Positions by the offset index: of a batch at or before the first owned one, and after the last owned one."""
+    """Positions by the offset index: of a batch at or before the slice's first, and after the slice's last."""
     segment = part.segment
     start = index.lookup(part.start_offset - segment.shift).position
     if part.start_position > 0:
         start = max(start, index.position_floor(part.start_position).position)
     if start >= part.end_position:
-        # by the index there is nothing to read; the log's last part is read to confirm it
+        # by the index there is nothing to read: read the last part before the end of the range to confirm it
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position
-    # the entry after the last wanted offset may be of its own batch, which ends before the next entry
+    # The first entry at or after the last wanted offset may be the entry of that offset's batch. So the batch ends
+    # only at the position of the next entry.
     entry = index.ceiling(part.end_offset - 1 - segment.shift)
-    after = index.ceiling(entry.offset + 1) if entry else None
-    stop = after.position if after else None
-    return start, part.end_position if stop is None else min(stop, part.end_position)
+    next_entry = index.ceiling(entry.offset + 1) if entry else None
+    return start, min(next_entry.position, part.end_position) if next_entry else part.end_position
 
 
 class LogRange(NamedTuple):
-    """Bytes [start, end) of a chunk: batches from byte `position` of `log`; `first_offset` is -1 if unknown."""
+    """Bytes [start, end) of a chunk: whole batches from byte `position` of `log`, read for `slice`.
+
+    `first_offset` is the stored offset of the first batch, a lower bound in a segment with gaps; -1 if unknown.
+    """
 
     slice: SegmentSlice
     log: Part
@@ -287,7 +298,7 @@ class LogRange(NamedTuple):
 
     @property
     def origin(self) -> int:
-        """The position in that file that the chunk's first byte would have."""
+        """The position that the chunk's first byte would have in `file`: errors count positions from it."""
         return self.file_position - self.start
 
     @property
@@ -321,17 +332,18 @@ class LogRange(NamedTuple):
 class Files(Sequence[str]):
     """The file of each batch, by the number of its range."""
 
-    def __init__(self, ranges: Sequence[LogRange], owner: Longs) -> None:
-        self._ranges, self._owner = ranges, owner
+    def __init__(self, ranges: Sequence[LogRange], range_of_batch: Longs) -> None:
+        self._ranges, self._range_of_batch = ranges, range_of_batch
 
     def __len__(self) -> int:
-        return len(self._owner)
+        return len(self._range_of_batch)
 
     def __getitem__(self, row: Any) -> Any:
-        return self._ranges[self._owner[row]].file
+        return self._ranges[self._range_of_batch[row]].file
 
 
 def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[Any]:
+    # all ranges at once, which is faster, and then range by range to find which file is damaged
     try:
         batches: npt.NDArray[Any] = read_headers(data)
         batch_ends = np.append(0, batches["position"] + batches["size"])
@@ -341,7 +353,6 @@ def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[
             return batches
     except CorruptRecordError:
         pass
-    # one of the files is damaged
     return np.concatenate([_headers_of_file(log_range, data) for log_range in ranges])
 
 
@@ -367,21 +378,23 @@ def cut_short(log_range: LogRange, position: int) -> CorruptRecordError:
     )
 
 
-#: Decoded records above this size are cut: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
+#: Record batches above this size are cut into equal parts: for Spark, one of 5 MB is as good as two, and better than
+#: one of 4 MB and one of 1 MB.
 OUTPUT_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The batches (BATCH rows) of `ranges` in one buffer; `owner` has the number of each batch's range."""
+    """The batches (BATCH rows) of `ranges` in one buffer; `range_of_batch` has an index into `ranges` for each."""
 
     ranges: Sequence[LogRange]
     data: memoryview
     batches: npt.NDArray[Any]
-    owner: Longs
+    range_of_batch: Longs
 
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
         """Yield the records that the ranges ask for, after their checks, in batches of about OUTPUT_BYTES."""
+        # the decoder compares the checksums of the batches that it decodes; if it skips some, all are compared first
         to_decode = replace(self.selection(), unchecked=True)
         is_visible = isolation.visible(self.batches, to_decode.shift, to_decode.partition)
         if not is_visible.all():
@@ -419,23 +432,27 @@ class Chunk:
         low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
         batches["position"] -= low
         part = log_range._replace(position=log_range.position + low, start=0, end=high - low)
-        return Chunk([part], self.data[low:high], batches, self.owner[start:end])
+        return Chunk([part], self.data[low:high], batches, self.range_of_batch[start:end])
 
     def part(self, first: int, end: int) -> Chunk:
-        start, stop = self.ranges[first].start, self.ranges[end - 1].end
-        rows = slice(*np.searchsorted(self.owner, (first, end)))
+        """Return the chunk of ranges [first, end)."""
+        start_position, end_position = self.ranges[first].start, self.ranges[end - 1].end
+        rows = slice(*np.searchsorted(self.range_of_batch, (first, end)))
         batches = self.batches[rows].copy()
-        batches["position"] -= start
+        batches["position"] -= start_position
         ranges = [
-            log_range._replace(start=log_range.start - start, end=log_range.end - start)
+            log_range._replace(start=log_range.start - start_position, end=log_range.end - start_position)
             for log_range in self.ranges[first:end]
         ]
-        return Chunk(ranges, self.data[start:stop], batches, self.owner[rows] - first)
+        return Chunk(ranges, self.data[start_position:end_position], batches, self.range_of_batch[rows] - first)
 
     def timed(self) -> Chunk:
-        """Return the chunk with LogAppendTime in its bytes, and new checksums: check the old ones before."""
+        """Return the chunk with LogAppendTime in its bytes, and new checksums: compare the old ones before.
+
+        `batches` has these times already (`_checked`).
+        """
         ranges_with_time = np.array([log_range.slice.segment.append_time_ms >= 0 for log_range in self.ranges])
-        has_append_time = ranges_with_time[self.owner]
+        has_append_time = ranges_with_time[self.range_of_batch]
         if not has_append_time.any():
             return self
         data, batches = np.array(self.data, np.uint8), self.batches.copy()
@@ -447,7 +464,7 @@ class Chunk:
     def check_offsets(self) -> None:
         """Raise CorruptRecordError for a batch at other offsets than its segment has; no checksum covers these."""
         runs = np.array([log_range.check_row() for log_range in self.ranges], RUN)
-        wrong = first_misplaced(self.batches, self.owner, runs)
+        wrong = first_misplaced(self.batches, self.range_of_batch, runs)
         if wrong >= 0:
             message = "a batch is not at the offsets that its segment has there"
             raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
@@ -458,13 +475,13 @@ class Chunk:
             return
         crcs, positions = self.batches["crc"], self.batches["position"]
         if len(self.ranges) == 1:
-            # a point read does little else
+            # the same, faster: a read of one record does little else
             self.ranges[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
             return
-        changes = np.flatnonzero(np.diff(self.owner)) + 1
-        firsts, lasts = np.append(0, changes), np.append(changes, len(self.owner)) - 1
-        ends = (array.tolist() for array in (self.owner[firsts], crcs[firsts], crcs[lasts], positions[lasts]))
-        for number, first_crc, last_crc, last_position in zip(*ends, strict=True):
+        changes = np.flatnonzero(np.diff(self.range_of_batch)) + 1
+        first_rows, last_rows = np.append(0, changes), np.append(changes, len(self.range_of_batch)) - 1
+        values = (self.range_of_batch[first_rows], crcs[first_rows], crcs[last_rows], positions[last_rows])
+        for number, first_crc, last_crc, last_position in zip(*(array.tolist() for array in values), strict=True):
             self.ranges[number].check_ends(first_crc, last_crc, last_position)
 
     def selection(self) -> BatchSelection:
@@ -482,7 +499,7 @@ class Chunk:
         )
 
     def _source(self) -> Source:
-        file = self.ranges[0].file if len(self.ranges) == 1 else Files(self.ranges, self.owner)
+        file = self.ranges[0].file if len(self.ranges) == 1 else Files(self.ranges, self.range_of_batch)
         return Source(file, self.per_batch([log_range.origin for log_range in self.ranges]))
 
     def per_batch(self, values: Iterable[int]) -> PerBatch:
@@ -490,7 +507,7 @@ class Chunk:
         range_values = list(values)
         if range_values.count(range_values[0]) == len(range_values):
             return range_values[0]
-        return np.array(range_values, np.int64)[self.owner]
+        return np.array(range_values, np.int64)[self.range_of_batch]
 
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
         file, position = error.details["file"], error.details["position"]
@@ -499,17 +516,17 @@ class Chunk:
 
 def _with_keys(records: pa.RecordBatch, keys: pa.Array, columns: Sequence[str]) -> pa.RecordBatch:
     if len(keys) > records.num_rows:
-        # each call makes a hash table of its value set
+        # `is_in` makes a hash table of its value set: of the records' keys instead, which are fewer
         keys = keys.filter(pc.is_in(keys, value_set=records["key"]))
     return records.filter(pc.is_in(records["key"], value_set=keys)).select(list(columns))
 
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # at least the exact size, `nbytes`, which costs more to compute
     if records.get_total_buffer_size() <= OUTPUT_BYTES:
-        # the exact size costs more to compute
         return iter([records] if records.num_rows else [])
-    parts = ceil(records.nbytes / OUTPUT_BYTES)
-    rows = ceil(records.num_rows / parts) or 1
+    part_count = ceil(records.nbytes / OUTPUT_BYTES)
+    rows = ceil(records.num_rows / part_count) or 1
     return (records.slice(start, rows) for start in range(0, records.num_rows, rows))
 
 
@@ -528,7 +545,7 @@ def _checked(chunk: Chunk) -> Chunk:
     chunk.check_identity()
     times = [log_range.slice.segment.append_time_ms for log_range in chunk.ranges]
     if max(times, default=-1) >= 0:
-        set_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
+        set_append_times(chunk.batches, np.array(times, np.int64)[chunk.range_of_batch])
     return chunk
 
 
@@ -595,15 +612,15 @@ class Isolation:
         return cls({partition: _rows(transactions) for partition, transactions in aborted.items()})
 
     def visible(self, batches: npt.NDArray[Any], shift: PerBatch, partition: PerBatch) -> Flags:
-        """Flag the `batches` that a reader sees; their offsets are the stored ones + `shift`, in `partition`."""
+        """Flag the `batches` that a reader sees, by their offsets, which are the stored ones + `shift`."""
         visible = np.ones(len(batches), bool)
         for number, transactions in self.aborted.items():
             rows = np.flatnonzero((partition == number) & ((batches["attributes"] & TRANSACTIONAL) != 0))
-            base = (batches["base_offset"] + shift)[rows]
+            offsets = (batches["base_offset"] + shift)[rows]
             if len(rows):
-                is_reaching = (transactions[:, 1] <= int(base.max())) & (transactions[:, 2] >= int(base.min()))
-                for producer, first, last in transactions[is_reaching].tolist():
-                    hidden = (batches["producer_id"][rows] == producer) & (base >= first) & (base <= last)
+                overlaps = (transactions[:, 1] <= int(offsets.max())) & (transactions[:, 2] >= int(offsets.min()))
+                for producer, first, last in transactions[overlaps].tolist():
+                    hidden = (batches["producer_id"][rows] == producer) & (offsets >= first) & (offsets <= last)
                     visible[rows[hidden]] = False
         return visible
 

@@ -78,12 +78,14 @@ SMALL_BYTES = 1 << 20
 INDEX_WORTH_BYTES = 256 << 10
 #: The least bytes that are read in addition, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
-#: The number of batches of one chunk, of about OUTPUT_BYTES at most, that are decoded ahead.
+#: The number of record batches of one chunk, of about OUTPUT_BYTES at most, that are decoded ahead.
 AHEAD_BATCHES = 4
+#: The most pairs of a key and a batch that TailKeys remembers, unless one segment has more: 12 bytes each.
+_MOST_PAIRS = 1 << 24
 
 
 class _FirstRead(NamedTuple):
-    """Bytes [start, end) of a log, after its head if that must be checked."""
+    """Bytes [start, end) of a log, after its head if that must be checked: its first bytes, which identify it."""
 
     log: Part
     has_head: bool
@@ -142,10 +144,10 @@ class SegmentReader:
             for part, read in zip(slices, reads, strict=True):
                 if read.has_head:
                     self._identified.check_head(part.segment, read.log, next(blocks))
-                start, last, data = part.start_position, part.end_position - 1, next(blocks)
+                start, last_batch, data = part.start_position, part.end_position - 1, next(blocks)
                 # a wrong size leads to a wrong header, or to the end of the log, which a chunk reports
-                size = max(size_of_first(data[last - read.start :]), SMALLEST_PREFIX)
-                end = min(last + size, read.log.size)
+                size = max(size_of_first(data[last_batch - read.start :]), SMALLEST_PREFIX)
+                end = min(last_batch + size, read.log.size)
                 if read.start <= start and end <= read.end:
                     parts.append(data[start - read.start : end - read.start])
                 else:
@@ -155,10 +157,11 @@ class SegmentReader:
             return [next(complete) if data is None else data for data in parts]
 
     def _first_read(self, part: SegmentSlice) -> _FirstRead:
-        """The first read: the header of the last batch, with its size; in a store, probably all batches."""
-        start = part.end_position - 1
-        end = min(start + LOG_OVERHEAD, part.segment.log_bytes)
+        """The first read of a located slice: the size of its last batch; in a store, probably all batches."""
         if self.storage.is_local:
+            start = part.end_position - 1
+            end = min(start + LOG_OVERHEAD, part.segment.log_bytes)
+            # the file may have been replaced: another check costs little, as the file is opened anyway
             self._identified.forget(part.segment)
         else:
             start, end = self._bounds(part)
@@ -166,33 +169,34 @@ class SegmentReader:
         return _FirstRead(self.part(part.segment), part.start_position > 0 and is_unknown, start, end)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
-        """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
+        """Chunks with the batches that belong to `part`, of about `step` log bytes: use a small `step` to stop early.
 
-        With `most_bytes` they end before a batch that would exceed it, or before bytes that are not a batch, and
-        nothing is read ahead. Raises CorruptRecordError for bytes that are not a batch, after the batches before
-        them, and for a chunk with a misplaced batch; checksums are left to `Chunk.check`.
+        With `most_bytes`, the chunks end before a batch with which they would have more bytes, and before bytes that
+        are not a batch; nothing is read ahead. Raises CorruptRecordError for bytes that are not a batch, after the
+        batches before them, and for a chunk with a misplaced batch. `Chunk.check` compares checksums, not this.
         """
-        start, hint = self._bounds(part)
+        start, likely_end = self._bounds(part)
         if most_bytes is not None:
             step = min(step, most_bytes + spare_bytes(part.segment))
-            # without an index the wanted batches may be far away
+            # not if the walk starts at the log's start for lack of an index: the wanted batches may be far away
             if start > 0 or part.start_offset <= part.segment.base_offset:
-                hint = min(hint, start + step)
-        walk = self._walk(part, start, hint, step, most_bytes)
+                likely_end = min(likely_end, start + step)
+        walk = self._walk(part, start, likely_end, step, most_bytes)
+        # an index led to `start`, and may be wrong: then read the log from its start
         if start > 0 and not part.is_located:
             try:
                 walk = chain([next(walk)], walk)
             except StopIteration:
                 return
             except (CorruptIndexError, CorruptRecordError) as error:
-                # the index may be wrong: the log is read from its start
                 self._distrust(part.segment, error)
                 walk = self._walk(part, 0, part.end_position, step, most_bytes)
         yield from walk
 
     def stored(self, part: SegmentSlice, most_bytes: int) -> StoredBatches | None:
-        """The first batches that `part` owns, up to `most_bytes`, in their local file; None if `chunks` must read."""
+        """The first batches that belong to `part`, up to `most_bytes`, in their file; None if `chunks` must read."""
         segment, log = part.segment, self.part(part.segment)
+        # readers get other offsets or times than the stored ones: `chunks` changes the bytes
         if not self.storage.is_local_disk or segment.shift or segment.append_time_ms >= 0:
             return None
         with suppress(OSError, StorageError, CorruptRecordError), self.storage.opened_file(log.name) as file:
@@ -215,16 +219,16 @@ class SegmentReader:
         return None
 
     def _walk(
-        self, part: SegmentSlice, position: int, hint: int, step: int, most_bytes: int | None
+        self, part: SegmentSlice, position: int, likely_end: int, step: int, most_bytes: int | None
     ) -> Iterator[Chunk]:
-        """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""
+        """Walk whole batches from `position`, where one begins; the wanted batches should end at `likely_end`."""
         segment, log = part.segment, self.part(part.segment)
         next_offset = -1 if position > 0 else segment.stored_base_offset
         if position > 0 and self.storage.is_local:
             # the file may have been replaced: another check costs little, as the file is opened anyway
             self._identified.forget(segment)
         with self._explained([segment]):
-            file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
+            file = LogFile(self.storage, log, likely_end, mapped=not segment.is_active)
         read = partial(self._read_identified, file, segment) if self._may_be_another(part) else file.read
 
         def headers(data: memoryview, begin: int) -> Headers:
@@ -232,7 +236,7 @@ class SegmentReader:
             rows, damage = headers_before_damage(data, log_range.file, log_range.origin)
             return rows, damage and log_range.located(damage)
 
-        walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, hint=hint)
+        walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, likely_end=likely_end)
         batches, size = iter(walk), 0
         try:
             while walk.position < part.end_position and next_offset < part.end_offset - segment.shift:
@@ -264,7 +268,7 @@ class SegmentReader:
             file.close()
 
     def _may_be_another(self, part: SegmentSlice) -> bool:
-        """False if no other log has the stem: in a store, a check would need another request."""
+        """False if no other log can have the stem, by its name; in a store, a check would need another request."""
         return not part.is_located or self.storage.is_local or not paths.is_own_stem(part.segment.stem)
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
@@ -276,7 +280,7 @@ class SegmentReader:
             return data
 
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
-        """The position of a batch at or before the first owned one, and a likely end of the last owned one."""
+        """The position of a batch at or before the slice's first, and a likely end of the slice's last."""
         segment = part.segment
         if part.is_located:
             return part.start_position, min(part.end_position - 1 + spare_bytes(segment), segment.log_bytes)
@@ -347,14 +351,11 @@ class SegmentReader:
             raise
 
 
-#: The most pairs of a key and a batch that TailKeys remembers, unless one segment has more: 12 bytes each.
-_MOST_PAIRS = 1 << 24
-
-
 class TailKeys:
     """The keys of active segments, as far as they were read; for many threads, and empty after pickling."""
 
     def __init__(self) -> None:
+        # by partition and stem: the keys, and the position up to which the log was read
         self._tails = OrderedDict[tuple[int, str], tuple[KeyIndexBuilder, int]]()
         self._lock = process_lock()
 
@@ -366,8 +367,8 @@ class TailKeys:
         with self._lock:
             key = segment.partition, segment.stem
             keys, position = self._tails.get(key, (KeyIndexBuilder(), 0))
-            new = SegmentSlice(segment, segment.base_offset, segment.next_offset, position, segment.log_bytes)
-            for chunk in reader.chunks(new._replace(is_located=position > 0)) if position < segment.log_bytes else ():
+            unread = _full_slice(segment)._replace(start_position=position, is_located=position > 0)
+            for chunk in reader.chunks(unread) if position < segment.log_bytes else ():
                 chunk.check()
                 keys.add(chunk.data, chunk.batches, position)
                 position += len(chunk.data)
@@ -380,8 +381,8 @@ class TailKeys:
 def spare_bytes(segment: SegmentInfo) -> int:
     """Twice the average distance of two entries of the offset index in the log; at least _SPARE_BYTES."""
     entries = segment.offset_index_bytes // OFFSET_ENTRY.itemsize
-    apart = segment.log_bytes // entries if entries else 0
-    return min(max(2 * apart, _SPARE_BYTES), CHUNK_BYTES)
+    distance = segment.log_bytes // entries if entries else 0
+    return min(max(2 * distance, _SPARE_BYTES), CHUNK_BYTES)
 
 
 def _check_start(chunk: Chunk) -> None:
@@ -447,16 +448,16 @@ def read_slices(
 def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
     """Group small slices into runs of a chunk's size, the first of up to `room` bytes; a large slice is alone."""
     group: Group = []
-    held = 0
+    group_bytes = 0
     for part in slices:
         size = part.estimated_bytes if part.is_located else part.segment.log_bytes
         is_small = _small(part)
-        if group and (not is_small or held + size > room or not _is_alike(group[-1], part)):
+        if group and (not is_small or group_bytes + size > room or not _is_alike(group[-1], part)):
             yield group
-            group, held, room = [], 0, GROUP_BYTES
+            group, group_bytes, room = [], 0, GROUP_BYTES
         if is_small:
             group.append(part)
-            held += size
+            group_bytes += size
         else:
             yield [part]
     if group:
@@ -472,8 +473,8 @@ def _small(part: SegmentSlice) -> bool:
     size = part.segment.log_bytes
     if part.is_located:
         return part.estimated_bytes <= SMALL_BYTES
-    uncut = (part.start_position, part.end_position) == (0, size)
-    return uncut and (size <= INDEX_WORTH_BYTES or (part.covers_segment and size <= SMALL_BYTES))
+    has_all_bytes = (part.start_position, part.end_position) == (0, size)
+    return has_all_bytes and (size <= INDEX_WORTH_BYTES or (part.covers_segment and size <= SMALL_BYTES))
 
 
 def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice], step: int) -> Iterator[ChunkLoader]:
@@ -543,8 +544,8 @@ def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterat
     for group in groups(map(_full_slice, segments), GROUP_BYTES):
         if len(group) == 1:
             yield from whole_log(reader, group[0].segment)
-            continue
-        yield from whole_groups(reader, [[part.segment for part in group]])
+        else:
+            yield from whole_groups(reader, [[part.segment for part in group]])
 
 
 def whole_groups(reader: SegmentReader, groups: Sequence[Sequence[SegmentInfo]]) -> Iterator[Chunk]:
@@ -576,8 +577,8 @@ def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: i
 class TopicHandle:
     """The topic called `name` in `storage`, with the tools for all work on it.
 
-    `random` must be unpredictable, as it gives the secret of compaction's hashes. The handle pickles, into Spark
-    tasks too, without its caches and `random`.
+    `random` must be unpredictable: compaction hashes keys with a secret from it. The handle pickles, into Spark tasks
+    too, without its caches and `random`.
     """
 
     storage: Storage
@@ -586,7 +587,7 @@ class TopicHandle:
     clock: Callable[[], int] = now_ms
     new_id: Callable[[], str] = paths.new_id
     random: Random = field(default_factory=SystemRandom)
-    #: How long a silent producer is remembered, in ms: Kafka's `producer.id.expiration.ms`.
+    #: How long a producer without appends is remembered, in ms: Kafka's `producer.id.expiration.ms`.
     producer_expiration_ms: int = EXPIRATION_MS
 
     @classmethod

@@ -1,4 +1,9 @@
-"""The state of a segment after its batches so far: its next append, its readers and its seal need it."""
+"""The state of a segment after its batches so far, which its next append, its readers and its seal need.
+
+Writers of a segment and walks over its log fold the headers of its batches into the state in the same way (`fold`).
+So a seal reads no byte of the log, and a recovery, a rebuild and a check get the writer's state, and the same indexes
+byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +73,8 @@ class SegmentState:
     """The state of a segment (times in ms; -1 for none). Kernels use the fields as an array, in this order."""
 
     stem: str
-    # For index entries: the log bytes since the last offset entry, the largest timestamp, and the last offset of the
-    # batch that has it, relative to `base_offset`.
+    # For index entries: the log bytes since the last offset entry; the largest timestamp, and the last offset,
+    # relative to `base_offset`, of the batch that has it; the timestamp of the last time entry.
     since_entry: int = _size()
     max_timestamp: int = _time()
     max_timestamp_delta: int = _size()
@@ -81,8 +86,8 @@ class SegmentState:
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
-    # The offset of the first record with the largest timestamp; -1 if none has a timestamp, or no header has the
-    # offset.
+    # The offset of the first record with the largest timestamp; -1 if no record has a timestamp, or after a fold of
+    # headers alone, which lack it.
     offset_of_max_timestamp: int = _offset_or_none()
     # The time at which the segment's span of time begins (Kafka's rollingBasedTimestamp).
     roll_timestamp: int = _time()
@@ -143,7 +148,7 @@ class SegmentState:
         return state
 
     def flushed(self, sync_started_ms: int) -> SegmentState:
-        """Return this state after a sync of all its files that began at `sync_started_ms`."""
+        """Return the state after a sync of all files, which began at `sync_started_ms`."""
         return dataclasses.replace(
             self, flushed_offset=self.next_offset, flushed_position=self.position, flushed_ms=sync_started_ms
         )
@@ -157,7 +162,7 @@ class SegmentState:
             raise ValueError("an index in a segment's state ends inside an entry")
         if not self.base_offset <= self.flushed_offset <= self.next_offset <= self.base_offset + MAX_INT + 1:
             raise ValueError("the offsets of a segment's state are out of order")
-        if not self.flushed_position <= self.position or (self.position == 0) != (self.batches == 0):
+        if self.flushed_position > self.position or (self.position == 0) != (self.batches == 0):
             raise ValueError("the positions of a segment's state contradict each other")
         if self.offset_of_max_timestamp >= self.next_offset or self.first_unstable_offset >= self.next_offset:
             raise ValueError("an offset in a segment's state lies after its end")
@@ -185,7 +190,7 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
-        """The active segment for readers; its files may already be longer, and grow."""
+        """The active segment up to this state, for readers; its files may already be longer, and grow."""
         return dataclasses.replace(
             self.segment_info(partition), is_active=True, created_ms=self.latest_write_ms(now_ms)
         )
@@ -194,10 +199,6 @@ class SegmentState:
         """Return a time by which all batches were appended: when their sync began, or `now_ms` without a sync."""
         return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
 
-
-# Writers of a segment and walks over its log fold the headers of its batches in the same way (`fold`). So a seal
-# reads no byte of the log, and a recovery, a rebuild and a check get the writer's state, and the same indexes byte
-# for byte.
 
 #: The fields of a SegmentState after `stem` as an array, in their order.
 Numbers = Longs
@@ -226,7 +227,7 @@ def pack_state(stem: str, numbers: Numbers) -> bytes:
 
 
 def packed_position(packed: bytes) -> int:
-    """The size of the log in a packed state; 0 if all bytes are zero, as in a slot that was never written."""
+    """The size of the log in a packed state; 0 if all bytes are zero, which stands for no state."""
     return int(_POSITION.unpack_from(packed, _POSITION_AT)[0])
 
 
@@ -271,9 +272,9 @@ class Folded(NamedTuple):
 
 
 _NO_ENTRIES = (b"", b"", b"")
-#: Except the first, texts after "offsets a to b".
+_NOT_WHOLE = "the batches do not fill their bytes without gaps"
+#: The text after "offsets a to b".
 _FAULTS = {
-    NOT_WHOLE: "the batches do not fill their bytes without gaps",
     NOT_NEXT: "are not above the last offset in the segment",
     BAD_OFFSET: f"are more than {MAX_INT} above the segment's base offset: roll the segment",
     BAD_POSITION: f"would make a log file of more than {MAX_INT} bytes: roll the segment",
@@ -345,8 +346,9 @@ def fold_all(
         empty, empty.copy(), byte_array(data), batches, counts, min_timestamps, interval_bytes, *results
     )
     fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
-    if row < 0 and (fields["codecs"] >> len(CODEC_NAMES)).any():
-        # the row of any batch will do
+    has_unknown_codec = bool((fields["codecs"] >> len(CODEC_NAMES)).any())
+    if row < 0 and has_unknown_codec:
+        # any row: `codecs` has no batch, and the caller does not use it
         row = 0
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
@@ -361,10 +363,10 @@ def fold_all(
         ".timeindex": time_entries[: sizes[:, 1].sum()].tobytes(),
         ".keyindex": b"".join(key_files),
     }
-    for (suffix, files), size in zip(indexes.items(), (*sizes.T.copy(), key_sizes), strict=True):
-        ends, crcs = np.cumsum(size), np.empty(segment_count, np.int64)
-        crcs_of_slices(byte_array(files), ends - size, ends, crcs)
-        fields |= {INDEX_FIELDS[suffix].size: size, INDEX_FIELDS[suffix].checksum: crcs}
+    for (suffix, files), file_sizes in zip(indexes.items(), (*sizes.T.copy(), key_sizes), strict=True):
+        ends, crcs = np.cumsum(file_sizes), np.empty(segment_count, np.int64)
+        crcs_of_slices(byte_array(files), ends - file_sizes, ends, crcs)
+        fields |= {INDEX_FIELDS[suffix].size: file_sizes, INDEX_FIELDS[suffix].checksum: crcs}
     fields["key_index_crc32c"][key_sizes == 0] = UNKNOWN
     bits = fields["producer_bits"]
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
@@ -395,7 +397,7 @@ def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[Index
 
 
 def fold_seal(numbers: Numbers) -> Folded:
-    """Add what a seal adds: the time entry of the largest timestamp, if it has none."""
+    """Add the entry that a seal adds: of the largest timestamp, unless the time index has that."""
     if numbers[MAX_TIMESTAMP] <= numbers[LAST_ENTRY_TIMESTAMP]:
         return Folded(numbers, _NO_ENTRIES)
     after = numbers.copy()
@@ -431,17 +433,17 @@ def _with_entries(numbers: Numbers, entries: IndexEntries) -> Folded:
 
 def _unfit_error(status: int, batches: Batches, row: int) -> UnfitBatchError:
     if status == NOT_WHOLE:
-        return UnfitBatchError(_FAULTS[status], row)
+        return UnfitBatchError(_NOT_WHOLE, row)
     first = int(batches["base_offset"][row])
     last = first + int(batches["last_offset_delta"][row])
     return UnfitBatchError(f"offsets {first} to {last} {_FAULTS[status]}", row)
 
 
-# As Kafka's `LogSegment.shouldRoll`: a segment's time begins with its first batch, and it ends before a batch whose
-# largest timestamp is more than `segment.ms` later. If the first batch is not in the order of time, the time of the
-# segment is that batch's largest timestamp.
+# As in Kafka's `LogSegment.shouldRoll`, a segment's span of time begins with its first batch, and the segment ends
+# before a batch whose largest timestamp is more than `segment.ms` later. If the first batch is not in the order of
+# time, the span begins at that batch's largest timestamp.
 class RollTime:
-    """Finds the batches whose records are too late for the open segment, which spans `span_ms`; times in ms."""
+    """Counts the batches whose records are in the time span of the open segment, `span_ms`; times in ms."""
 
     def __init__(self, span_ms: int) -> None:
         self.span_ms = span_ms
@@ -455,7 +457,7 @@ class RollTime:
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
-        """The number of next `batches` that may join; without record times, none if the clock is past the span."""
+        """The number of next `batches` in the span; without record times, the segment's span begins at its opening."""
         if self._first_ms < 0:
             return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
         is_late = batches["max_timestamp"] - self._first_ms > self.span_ms

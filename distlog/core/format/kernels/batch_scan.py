@@ -363,7 +363,7 @@ def _with_zero_lane(zeros_tables: np.ndarray, crc: int) -> int:
 def _add_lanes(
     crc: int, data: np.ndarray, position: int, end: int, lane: int, zeros_tables: np.ndarray
 ) -> tuple[int, int]:
-    """Read three ranges of `lane` bytes at a time; returns the checksum, not inverted, and the position after them."""
+    """Read three ranges of `lane` bytes at a time; returns the checksum, not inverted, and the next position."""
     while end - position >= 3 * lane:
         second = third = 0
         for offset in range(position, position + lane, 8):

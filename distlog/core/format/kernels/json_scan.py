@@ -96,8 +96,8 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
     has_escapes = False
     while position < end:
         if position + 8 <= end:
-            # Find the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII. XOR makes a quote 0, and
-            # `(x - 1) & ~x` sets the highest bit of the first byte that is 0. (It may be wrong for later bytes.)
+            # Find the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII. XOR makes a quote 0,
+            # and `(x - 1) & ~x` sets the highest bit of the first byte that is 0. (It may be wrong for later bytes.)
             word = int64_at(data, position)
             quotes = word ^ 0x2222222222222222
             escapes = word ^ 0x5C5C5C5C5C5C5C5C
