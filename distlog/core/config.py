@@ -21,11 +21,11 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-#: The default and the smallest `commit.retention.ms`. A process may rely on the head that it has read for half the
-#: retention, so the smallest is far above the time that a request to a store may take.
+#: The default and the smallest `commit.retention.ms`. A process may rely on a snapshot to be the newest for up to half
+#: the retention (`Snapshot.is_fresh_at`), so the smallest is far above the time that a request to a store may take.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
-#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`. A reader may hold a snapshot for the
-#: delay, and for half the retention it need not check that the snapshot's commit exists.
+#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a reader may hold a snapshot for the
+#: delay, and the commit of the snapshot must exist for twice as long.
 COMMIT_RETENTION_DELAYS = 2
 #: The smallest `segment.bytes` of earlier versions (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
 _MIN_SEGMENT = 14
@@ -35,7 +35,10 @@ _Check = Callable[[Any], bool]
 
 
 def _setting(default: Any, check: _Check, rule: str, doc: str, stored_check: _Check | None = None) -> Any:
-    """A setting whose new values must pass `check`; stored values need only pass `stored_check`."""
+    """A setting whose new values must pass `check`.
+
+    Topics may have values that earlier versions allowed: stored values need only pass `stored_check`.
+    """
     return field(
         default=default, metadata={"check": check, "stored_check": stored_check or check, "rule": rule, "doc": doc}
     )
@@ -58,10 +61,12 @@ class TopicConfig(DisplayableSettings):
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
     batch_ids_bytes: int = _between(
-        512 << 20, 0, MAX_LONG, "bytes of batch ids that are not in order; above them no new one is taken"
+        512 << 20, 0, MAX_LONG, "most bytes of remembered batch ids; at this limit, appends with a new id fail"
     )
     cleanup_policy: str = _one_of(
-        "delete", ("delete", "compact", "compact,delete", "delete,compact"), "what retention does"
+        "delete",
+        ("delete", "compact", "compact,delete", "delete,compact"),
+        "delete: retention deletes old segments; compact: compaction keeps the newest record of each key",
     )
     commit_retention_ms: int = _setting(
         COMMIT_RETENTION_MS,
@@ -82,23 +87,25 @@ class TopicConfig(DisplayableSettings):
     delete_retention_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long compaction keeps tombstones")
     file_delete_delay_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long vacuum keeps removed files")
     flush_messages: int = _between(
-        1, 1, MAX_LONG, "records in an active segment that wait for a sync; 1 syncs what is acknowledged"
+        1, 1, MAX_LONG, "unsynced records of an active segment that cause a sync; 1: sync before each acknowledgement"
     )
     flush_ms: int = _between(
-        MAX_LONG, 0, MAX_LONG, "time between syncs of an active segment that has records waiting"
+        MAX_LONG, 0, MAX_LONG, "time after which the unsynced records of an active segment are synced"
     )
     index_interval_bytes: int = _between(4096, 0, MAX_INT, "log bytes between two index entries")
     key_index_enable: bool = _setting(
         False, lambda value: True, "true or false", "gives new segments a key index, by which reads find keys"
     )
-    max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")
+    max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "age at which a record must be compacted")
     max_message_bytes: int = _between(1_048_588, 0, MAX_INT, "largest batch, with its header, as stored")
     message_timestamp_type: str = _one_of(
         "CreateTime", ("CreateTime", "LogAppendTime"), "the time of a record: its own, or its append's"
     )
-    message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old a record may be")
-    message_timestamp_after_max_ms: int = _between(HOUR_MS, 0, MAX_LONG, "how far ahead a record may be")
-    min_cleanable_dirty_ratio: float = _between(0.5, 0.0, 1.0, "dirty share that starts a compaction")
+    message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old an appended record may be")
+    message_timestamp_after_max_ms: int = _between(
+        HOUR_MS, 0, MAX_LONG, "how far ahead of the clock an appended record may be"
+    )
+    min_cleanable_dirty_ratio: float = _between(0.5, 0.0, 1.0, "share of uncompacted bytes that starts a compaction")
     min_compaction_lag_ms: int = _between(0, 0, MAX_LONG, "how long a record stays uncompacted")
     preallocate: bool = _setting(
         False, lambda value: True, "true or false", "gives an active segment's log its largest size at once"
@@ -108,7 +115,7 @@ class TopicConfig(DisplayableSettings):
         lambda value: MIN_LONG <= value <= MAX_LONG,
         f"between {MIN_LONG} and {MAX_LONG}",
         "size kept per partition; -1 keeps all",
-        lambda value: True,
+        stored_check=lambda value: True,
     )
     retention_ms: int = _between(7 * DAY_MS, -1, MAX_LONG, "age kept; -1 keeps all")
     segment_bytes: int = _setting(
@@ -116,16 +123,16 @@ class TopicConfig(DisplayableSettings):
         lambda value: 1 << 20 <= value <= MAX_INT,
         f"between {1 << 20} and {MAX_INT}",
         "largest log file of a segment",
-        lambda value: _MIN_SEGMENT <= value <= MAX_INT,
+        stored_check=lambda value: _MIN_SEGMENT <= value <= MAX_INT,
     )
     internal_segment_bytes: int = _setting(
         0,
         lambda value: value == 0 or _MIN_SEGMENT <= value <= MAX_INT,
         f"0 or between {_MIN_SEGMENT} and {MAX_INT}",
-        "what to take for segment.bytes, in tests; 0 takes that",
+        "replaces segment.bytes, in tests; 0: does not",
     )
-    segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "largest index file; a full one rolls")
-    segment_jitter_ms: int = _between(0, 0, MAX_LONG, "largest random cut from segment.ms")
+    segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "largest index file; a full one ends the segment")
+    segment_jitter_ms: int = _between(0, 0, MAX_LONG, "largest random part by which segment.ms is shortened")
     segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "record time that a segment spans")
     # Settings that only a newer library knows, kept as they are: (name, value), sorted by name.
     unknown: tuple[tuple[str, str], ...] = ()
@@ -167,7 +174,7 @@ class TopicConfig(DisplayableSettings):
 
     @classmethod
     def _of(cls, settings: Mapping[str, object]) -> TopicConfig:
-        values: dict[str, Any] = {_field_name(name): _parse(name, value) for name, value in settings.items()}
+        values: dict[str, Any] = {_FIELDS[name].name: _parse(name, value) for name, value in settings.items()}
         return cls(**values, names=tuple(settings))
 
     def _check_commit_retention(self) -> None:
@@ -180,12 +187,14 @@ class TopicConfig(DisplayableSettings):
     def least_retention_ms(self) -> int:
         """The shortest time for which vacuum keeps a commit after the next commit was written.
 
-        All processes must agree on it, so only the topic's own setting counts, not defaults that a caller passed. For
-        -1 it is COMMIT_RETENTION_MS.
+        All processes must agree on it. So it is the topic's own setting, not a default that a caller passed, and a
+        week if the topic has none, or keeps all commits (-1).
         """
-        is_own = "commit.retention.ms" in self.names or "commit.retention.ms" not in dict(self.defaults)
-        own_ms = self.commit_retention_ms if is_own else COMMIT_RETENTION_MS
-        return COMMIT_RETENTION_MS if own_ms == -1 else own_ms
+        is_default_of_caller = (
+            "commit.retention.ms" in dict(self.defaults) and "commit.retention.ms" not in self.names
+        )
+        has_limit = self.commit_retention_ms != -1 and not is_default_of_caller
+        return self.commit_retention_ms if has_limit else COMMIT_RETENTION_MS
 
     @property
     def commits_kept_ms(self) -> int | None:
@@ -222,7 +231,7 @@ class TopicConfig(DisplayableSettings):
         """
         _check_mapping(settings)
         for name in settings.keys() - dict(self.unknown).keys():
-            _field_name(name)
+            _check_name(name)
         _check_new({name: value for name, value in settings.items() if value is not None})
         merged: dict[str, object] = {**self._known_overrides(), **settings}
         config = TopicConfig._of({name: value for name, value in merged.items() if value is not None})
@@ -238,7 +247,7 @@ class TopicConfig(DisplayableSettings):
         """
         overrides = self._known_overrides()
         values = {name: _parse(name, value) for name, value in defaults.items()}
-        values |= {name: getattr(self, _field_name(name)) for name in overrides}
+        values |= {name: getattr(self, _FIELDS[name].name) for name in overrides}
         if {"min.compaction.lag.ms", "max.compaction.lag.ms"} <= values.keys() and (
             values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]  # type: ignore[operator]
         ):
@@ -282,12 +291,11 @@ def settings() -> list[Setting]:
 _FIELDS = {spec.name.replace("_", "."): spec for spec in dataclasses.fields(TopicConfig) if "check" in spec.metadata}
 
 
-def _field_name(name: str) -> str:
+def _check_name(name: str) -> None:
     if name not in _FIELDS:
         close = difflib.get_close_matches(name, _FIELDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else f": use one of {', '.join(_FIELDS)}"
         raise InvalidConfigError(f"unknown setting {name}{hint}")
-    return _FIELDS[name].name
 
 
 def _check_mapping(settings: object) -> None:
@@ -297,7 +305,7 @@ def _check_mapping(settings: object) -> None:
 
 def _check_new(settings: Mapping[str, object]) -> None:
     for name, value in settings.items():
-        _field_name(name)
+        _check_name(name)
         _check(name, _parse(name, value), _FIELDS[name].metadata["check"])
 
 
@@ -343,7 +351,8 @@ def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
     units = _SIZES if name.endswith(".bytes") else _TIMES
     unit_of_setting = units.get(name.rpartition(".")[2])
     match = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text)
-    if match is None or unit_of_setting is None or (unit := units.get(match[3].lower())) is None:
+    unit = units.get(match[3].lower()) if match else None
+    if match is None or unit_of_setting is None or unit is None:
         return ""
     decimals = match[2] or ""
     value, remainder = divmod(int(match[1] + decimals) * unit, unit_of_setting * 10 ** len(decimals))

@@ -457,7 +457,7 @@ class RollTime:
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
-        """The number of next `batches` in the span; without record times, the segment's span begins at its opening."""
+        """The number of next `batches` in the span; without record times, it begins when the segment is opened."""
         if self._first_ms < 0:
             return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
         is_late = batches["max_timestamp"] - self._first_ms > self.span_ms
