@@ -21,8 +21,9 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-#: The default and the smallest `commit.retention.ms`. A process may rely on a snapshot to be the newest for up to half
-#: the retention (`Snapshot.is_fresh_at`), so the smallest is far above the time that a request to a store may take.
+#: The default and the smallest `commit.retention.ms`. A process may rely on a snapshot to be the newest for up to
+#: half the retention (`Snapshot.is_fresh_at`), so the smallest is far above the time that a request to a store may
+#: take.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
 #: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a reader may hold a snapshot for the
 #: delay, and the commit of the snapshot must exist for twice as long.
@@ -190,11 +191,10 @@ class TopicConfig(DisplayableSettings):
         All processes must agree on it. So it is the topic's own setting, not a default that a caller passed, and a
         week if the topic has none, or keeps all commits (-1).
         """
-        is_default_of_caller = (
-            "commit.retention.ms" in dict(self.defaults) and "commit.retention.ms" not in self.names
-        )
-        has_limit = self.commit_retention_ms != -1 and not is_default_of_caller
-        return self.commit_retention_ms if has_limit else COMMIT_RETENTION_MS
+        is_of_caller = "commit.retention.ms" in dict(self.defaults) and "commit.retention.ms" not in self.names
+        if is_of_caller or self.commit_retention_ms == -1:
+            return COMMIT_RETENTION_MS
+        return self.commit_retention_ms
 
     @property
     def commits_kept_ms(self) -> int | None:

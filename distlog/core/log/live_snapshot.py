@@ -26,6 +26,12 @@ from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
 
+# Readers take no lock. The page in the lock's file has the end of the active segment. If the page is not valid, or is
+# from another boot or of another segment, the log is walked, from its recovery point if that is known.
+_log = logging.getLogger("distlog")
+#: How often the page is read before the log is walked: a read may fail if the page is written twice during it.
+_PAGE_READS = 3
+
 
 class LiveSnapshot:
     """The snapshot that a topic object reads: with active segments, unless it is pinned; safe between threads."""
@@ -64,13 +70,6 @@ class LiveSnapshot:
         live = committed if self._current.pinned else with_tails(self._handle, committed)
         self._view = view = _View(committed, live, request)
         return view
-
-
-# Readers take no lock. The page in the lock's file has the end of the active segment. If the page is not valid, or is
-# from another boot or of another segment, the log is walked, from its recovery point if that is known.
-_log = logging.getLogger("distlog")
-#: How often the page is read before the log is walked: a read may fail if the page is written twice during it.
-_PAGE_READS = 3
 
 
 def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = False) -> Snapshot:
@@ -117,7 +116,7 @@ class ActiveTail:
                 _, durable = recovery_point(page_value, self._snapshot.topic_id, self._active)
                 with closing(self._readable(state)) as segment:
                     error = segment.damage(durable, is_end_given=is_end_given)
-                    # unless a writer appended after the walk
+                    # not if a writer appended after the walk, and wrote the page
                     if error is not None and page_value == stored_page_value(self._page) and not self.known_state():
                         _warn_once(segment.file, str(error))
         return state.tail_info(self._partition, self._handle.clock()) if state.batches else None
@@ -127,7 +126,7 @@ class ActiveTail:
         for _ in range(_PAGE_READS):
             page_value = stored_page_value(self._page)
             damage = self._damage()
-            # otherwise a process has appended, recovered or sealed concurrently: try again
+            # real damage, unless a process has appended, recovered or sealed concurrently: then try again
             if damage is None or (page_value == stored_page_value(self._page) and self._is_active()):
                 return damage
         return None
@@ -137,6 +136,7 @@ class ActiveTail:
         _, durable = recovery_point(page_value, self._snapshot.topic_id, self._active)
         try:
             if state is not None:
+                # the page is of this boot, so the log has all bytes up to its end, unless it was cut or replaced
                 durable = DurableEnd(state.next_offset, state.position)
                 with closing(self._readable(state)) as segment:
                     if segment.bytes_past_end() >= 0:

@@ -53,16 +53,20 @@ from distlog.core.times import NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# A flush waits for the flush lock, and then reads the page again: another sync may have included its records. A sync
-# runs without the partition's lock, so appends continue during it.
+# A partition has two locks, each with a page, a small value in the lock's file: the partition's lock, for appends,
+# whose page has the state of the active segment, and the flush lock, whose page has the outcome of the last sync. A
+# flush waits for the flush lock, and then reads the partition's page again: another sync may have included its
+# records. A sync runs without the partition's lock, so appends continue during it.
 #
 # A failed sync is never repeated, since the next one would succeed without the lost records (Linux marks the pages
 # clean). The failure is first marked in the flush lock's page, as the next steps may fail, too. Then the segment is
 # cut to its durable end, and sealed there. A flush of records that were cut off raises an error: their segment is no
 # longer active, and ends before them.
 #
-# The kernel reports a disk error to one process, which may be killed before it publishes the error. So the page has a
-# sync as started until its outcome is known. A process that finds a started sync writes the unflushed bytes again.
+# The kernel reports a disk error to one process, which may be killed before it publishes the error. So the flush
+# lock's page has a sync as started until its outcome is known. A process that finds a started sync writes the
+# unflushed bytes again.
+#
 # Some syncs include the indexes, and make a new recovery point, from which a restart walks the log.
 
 #: A flush includes the indexes if the log has this many bytes after its recovery point, which a recovery walks.
@@ -142,16 +146,18 @@ class PartitionFlush:
         return Unflushed.of(record.state.numbers())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
-        """Close the files without a flush; unless `flushed`, the next sync must write unflushed bytes again."""
+        """Close the files without a flush; unless `flushed`, the next sync must write unflushed bytes again.
+
+        The kernel may forget the write errors of a file that no process has open.
+        """
         if not flushed:
-            # the kernel may forget the write errors of a file that no process has open
-            with self._lock.held(timeout_s) as page:
-                # by the page alone: an active segment with unflushed records
+            with self._lock.held(timeout_s) as flush_page:
+                # by the partition's page, without its lock
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
-                stem = state.stem if state is not None and state.flushed_position < state.position else None
-                if stem and outcome_in(page.read(), stem) != FlushOutcome.FAILED:
-                    page.write(packed_outcome(FlushOutcome.STARTED, stem))
+                if state is not None and state.flushed_position < state.position:
+                    if outcome_in(flush_page.read(), state.stem) != FlushOutcome.FAILED:
+                        flush_page.write(packed_outcome(FlushOutcome.STARTED, state.stem))
         # not `held`: the garbage collector may run this in a thread that holds the lock with another PartitionLog
         with self._lock.excluding_threads():
             self._use(None)
@@ -269,14 +275,22 @@ class PartitionFlush:
                 added = [action.segment for action in each_action(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
                 return ends[0] if ends else appended.first_offset
-        raise StorageError("no commit sealed the segment of the records: run `distlog verify`", stem=appended.stem)
+        text = "it is unknown whether the appended records are durable, since no commit sealed their segment"
+        raise StorageError(
+            f"{text}: run `distlog verify`, and read the records to check",
+            topic=self._partition.handle.name,
+            partition=self._partition.partition,
+            stem=appended.stem,
+            first_offset=appended.first_offset,
+            end_offset=appended.end_offset,
+        )
 
 
 class PartitionLog(PartitionFlush):
     """The log of one partition of a topic on a local disk; for the threads of one process.
 
     Each append holds the partition's lock. It does not sync: the caller must flush if `Appended.flush_due`. A wait of
-    more than `timeout_s` for a lock raises LockHeldError. `first` may refuse the first batch of a producer.
+    more than `timeout_s` for a lock raises LockHeldError. `check_first` may refuse the first batch of a producer.
     """
 
     def __init__(
@@ -287,16 +301,16 @@ class PartitionLog(PartitionFlush):
         *,
         calls: FileCalls = os,
         timeout_s: float = TIMEOUT_S,
-        first: FirstBatch = any_first,
+        check_first: FirstBatch = any_first,
     ) -> None:
         super().__init__(ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s), timeout_s)
         self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
-        self._handle, self._first = handle, first
+        self._handle, self._check_first = handle, check_first
 
     @cached_property
     def _producers(self) -> PartitionProducers:
         # made at first use: most appends have no producer
-        return PartitionProducers(self._handle, self.partition, self._snapshots, self._first)
+        return PartitionProducers(self._handle, self.partition, self._snapshots, self._check_first)
 
     def append_runs(
         self,
@@ -327,7 +341,7 @@ class PartitionLog(PartitionFlush):
         *,
         timeout_s: float | None = None,
     ) -> Appended | None:
-        """Append the end marker of a transaction; returns None if none that started at `start_offset` is open."""
+        """Append the end marker of a transaction; returns None if no transaction is open (from `start_offset` on)."""
         requested_ns = perf_counter_ns()
         with self._partition.held(timeout_s):
             fence(self._snapshots.refresh())
@@ -358,21 +372,27 @@ class PartitionLog(PartitionFlush):
         offset_count, max_timestamp, has_producers = check_headers(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
         )
-        segment = (active.active_segment() or begin_segments([active])[0]) if may_wait else active.ready_segment()
+        if may_wait:
+            segment = active.active_segment() or begin_segments([active])[0]
+        else:
+            ready_segment = active.ready_segment()
+            if ready_segment is None:
+                raise WouldWaitError
+            segment = ready_segment
         batches = batch_fields(rows) if has_producers else []
-        if segment is None or (not may_wait and batches and not self._producers.is_next(batches[-1], segment)):
+        if batches and not may_wait and not self._producers.is_next(batches[-1], segment):
             raise WouldWaitError
+        is_by_log = segment.config.message_timestamp_type == "LogAppendTime"
         if batches and (earlier := self._producers.find_duplicate(batches, segment)):
             # the log has these batches already
             known_end, version = earlier.last_offset + 1, snapshots.snapshot.version
             is_active = earlier.last_offset >= segment.base_offset
             is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
-            by_log = segment.config.message_timestamp_type == "LogAppendTime"
-            time_ms = earlier.timestamp if by_log else NO_TIMESTAMP
+            time_ms = earlier.timestamp if is_by_log else NO_TIMESTAMP
             stem = segment.stem if is_active else SEALED
             return Appended(known_end - offset_count, known_end, stem, version, is_due, time_ms)
         time_ms = NO_TIMESTAMP
-        if segment.config.message_timestamp_type == "LogAppendTime":
+        if is_by_log:
             state = snapshots.snapshot.partitions[active.partition]
             time_ms = append_time(state, segment, self._clock())
             rows, offsets_of_max_timestamp, min_timestamps = with_append_times(data, rows, time_ms)
@@ -392,7 +412,7 @@ class PartitionLog(PartitionFlush):
         # writes the base offsets into `data`, and the new headers into `headers`
         headers = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first_offset, headers)
-        # unused for batches without timestamps
+        # empty: FROM_HEADERS; for a batch without timestamps, the sum is not used
         if len(offsets_of_max_timestamp):
             offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
         effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT
@@ -510,16 +530,16 @@ def check_headers(
     """Check batches; returns their number of offsets, largest timestamp, and whether any has a producer."""
     if not len(rows):
         raise InvalidRecordError("there is no batch to append: pass at least one")
-    verdict, largest, offset_count, newest, has_producers = inspect_batches(
+    verdict, largest_bytes, offset_count, newest_ms, has_producers = inspect_batches(
         rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
     )
-    check_batch_size(largest, config)
+    check_batch_size(largest_bytes, config)
     if size > config.segment_size:
         text = "the batches are larger than segment.bytes: append fewer at once"
         raise RecordTooLargeError(text, size=size, limit=config.segment_size)
     if verdict != NO_FAULT:
         raise InvalidRecordError(_RUN_FAULTS.get(verdict, _BAD_OFFSETS))
-    return offset_count, newest, has_producers
+    return offset_count, newest_ms, has_producers
 
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
@@ -611,18 +631,21 @@ class OpenLogs(Generic[Key]):
         # closed logs with unflushed records
         self._unflushed = dict[Key, PartitionLog]()
         self._users = Counter[Key]()
-        # the keys of logs to close after their last use, and of logs that were not used since the last `close_idle`
-        self._ending, self._idle = set[Key](), set[Key]()
+        # the keys of logs to close after their last use
+        self._ending = set[Key]()
+        # the keys of logs that were not used since the last `close_idle`
+        self._idle = set[Key]()
         with _caches_lock:
             _caches.add(self)
 
     def open_limit(self) -> int:
         """The number of logs that may be open in this cache now."""
-        # half of the files are for all caches; most caches have few logs, so one may have half of all
+        # half of the files that the process may open are for all caches
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         all_logs = MAX_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // LOG_FILES, MAX_OPEN_LOGS)
         with _caches_lock:
             open_elsewhere = [len(cache._logs) for cache in _caches if cache is not self and cache._logs]
+        # an equal share; or, while the other caches have few logs, up to half of all
         return max(1, all_logs // (1 + len(open_elsewhere)), all_logs // 2 - sum(open_elsewhere))
 
     def use(self, key: Key, *, may_open: bool = True) -> _Use[Key]:

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 # <stem>.snapshot          the states at the start of this segment
 # <offset:020d>.snapshot   the states at this offset: where the log begins, or where a broker's log ended
 
-#: The bytes of sealed segments that are read for producers' last batches, as five of 1 MiB for each of 12 producers.
+#: The bytes of sealed segments that are read for producers' last batches: five of 1 MiB for each of 12 producers.
 RECALLED_BYTES = 64 << 20
 
 
@@ -181,7 +181,7 @@ class ProducerSnapshots:
                 self._handle.storage.put(name, states.snapshot())
             else:
                 unneeded_files.append(name)
-        # an earlier topic at this address may have left them
+        # a file at this offset would be read as these states; an earlier topic at this address may have left one
         self._handle.storage.delete(unneeded_files)
         self._stored_states |= missing
 
@@ -236,13 +236,14 @@ class PartitionProducers:
     """The producers of a partition. All methods need its lock, and the active `segment` up to its current end."""
 
     def __init__(
-        self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot, first: FirstBatch = any_first
+        self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot, check_first: FirstBatch = any_first
     ) -> None:
-        self._partition, self._snapshots, self._clock, self._first = partition, snapshots, handle.clock, first
+        self._partition, self._snapshots, self._clock = partition, snapshots, handle.clock
+        self._check_first = check_first
         self._expiration_ms = handle.producer_expiration_ms
         self._stored = StoredProducers(handle.storage, handle.name, partition)
         self._states, self._read_end, self._expired_ms = ProducerStates(), _NOTHING_READ, 0
-        # True after the last batches were read from earlier segments: not for each refused batch, since it takes long
+        # True once batches of earlier segments were read: only once, and not for each refused batch, as it takes long
         self._has_recalled = False
 
     def find_duplicate(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
@@ -254,15 +255,15 @@ class PartitionProducers:
         self._states.expire(now_ms, producer_ids, after_ms=self._expiration_ms)
         self._expired_ms = now_ms if is_check_due else self._expired_ms
         try:
-            return self._states.check(batches, self._first)
+            return self._states.check(batches, self._check_first)
         except OutOfOrderSequenceError:
             if self._has_recalled:
                 raise
-        # recall the last batches before the active segment, not only the last one of each producer
+        # the batch may be a retry of one before the active segment, and a snapshot has only each producer's last
         segments = self._snapshots.refresh().partitions[self._partition].segments
         self._states.add_earlier_batches(self._stored.of_last_segments(segments))
         self._has_recalled = True
-        return self._states.check(batches, self._first)
+        return self._states.check(batches, self._check_first)
 
     def is_next(self, batch: BatchFields, segment: LogSegment) -> bool:
         """True if this is the next batch of its producer, and little of the log remains to be read."""
@@ -324,14 +325,15 @@ class PartitionProducers:
             self._has_recalled = False
             if stored is not None:
                 return
+        # at offset 0 there is nothing to store
         if segment.base_offset:
             self._stored.store(segment.stem, self._states)
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
-        """True if the states are those at the start of `segment`: all was read, and then sealed."""
-        end = [(segments[-1].stem, segments[-1].next_offset)] if len(segments) else []
-        position = self._read_end
-        return end == [(position.stem, position.offset)] and segment.base_offset == position.offset
+        """True if the states are those at the start of `segment`: all of the last sealed segment was read."""
+        last_end = (segments[-1].stem, segments[-1].next_offset) if len(segments) else None
+        read_end = self._read_end
+        return last_end == (read_end.stem, read_end.offset) and segment.base_offset == read_end.offset
 
 
 # A kernel checks the records in the request's buffer, or in the decompressed copy. The records are not changed,

@@ -93,7 +93,7 @@ class ProducerStates:
         return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
-        """Forget `producers`, by default all, that were silent for `after_ms` and have no open transaction."""
+        """Forget `producers`, by default all, without batches for `after_ms` and without an open transaction."""
         for producer in list(self._states if producers is None else producers):
             state = self._states.get(producer)
             if state is not None and state.has_expired(now_ms, after_ms):
@@ -124,14 +124,17 @@ class ProducerStates:
                 self._states[producer] = state.with_earlier(former)
 
     def update_heard_times(self, earlier: ProducerStates) -> None:
-        """Take `heard_ms` from `earlier`, the states before: logs and snapshots have only the times of records."""
+        """Take `heard_ms` from `earlier`, this process's former states: files have only the times of records."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None and former.heard_ms > state.heard_ms:
                 self._states[producer] = replace(state, heard_ms=former.heard_ms)
 
-    def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check the next batches; for a retry, returns its last batch in the log. `first` checks new producers."""
+    def check(self, batches: Sequence[BatchFields], check_first: FirstBatch = any_first) -> KnownBatch | None:
+        """Check the next batches; for a retry, returns its last batch in the log. `check_first` is for new producers.
+
+        A retry has the same batches as before, so its last batch alone shows whether the log has them.
+        """
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
@@ -151,7 +154,7 @@ class ProducerStates:
                     current_epoch=state.epoch,
                 )
             if not batch.attributes & CONTROL:
-                _check_next(state, batch, first)
+                _check_next(state, batch, check_first)
                 if batch is not last:
                     new_states[producer] = state.after(_producer_batch(batch, *_kind_and_sequence(batch), NONE))
         return None
@@ -303,7 +306,7 @@ EXPIRATION_CHECK_MS = 600_000
 FirstBatch = Callable[[BatchFields], None]
 
 
-def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> None:
+def _check_next(state: ProducerState, batch: BatchFields, check_first: FirstBatch) -> None:
     epoch, sequence, producer = batch.producer_epoch, batch.base_sequence, batch.producer_id
     if state.transaction_first_offset != NONE and not batch.attributes & TRANSACTIONAL:
         raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
@@ -312,12 +315,12 @@ def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> 
         return
     if state.epoch == NONE:
         # the producer is new, or its state expired: its sequence may begin with any number
-        first(batch)
+        check_first(batch)
         return
     expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
     if sequence != expected:
         raise OutOfOrderSequenceError(
-            "the batch does not follow the producer's last one, so batches are missing, or it is an old one: "
+            "the batch does not follow the producer's last batch, so batches are missing, or this is an old batch: "
             "start a new producer",
             producer_id=producer,
             producer_epoch=epoch,

@@ -144,7 +144,7 @@ class Partition:
 
     def open_log(self) -> PartitionLog:
         topic = self.hosted.topic
-        return PartitionLog(topic.handle, self.number, topic.current, first=self._check_first)
+        return PartitionLog(topic.handle, self.number, topic.current, check_first=self._check_first)
 
     def _state(self, snapshot: Snapshot) -> PartitionState:
         if snapshot.partitions[self.number].active is None:
