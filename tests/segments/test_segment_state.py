@@ -97,7 +97,7 @@ def test_the_kernels_have_the_positions_of_the_fields() -> None:
     for name, number in {
         "since_entry": segments.SINCE_ENTRY,
         "max_timestamp": segments.MAX_TIMESTAMP,
-        "max_timestamp_delta": segments.MAX_OFFSET,
+        "max_timestamp_delta": segments.MAX_TIMESTAMP_DELTA,
         "last_time_entry": segments.LAST_ENTRY_TIMESTAMP,
         "batches": segments.BATCHES,
         "base_offset": segments.BASE_OFFSET,

@@ -36,9 +36,11 @@ MAX_RECORDS_BYTES = 1 << 28
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
-_SNAPPY_MAX_RATIO = 64  # above the best case: 3 bytes that copy 64
+#: The best case is less: 3 bytes that copy 64.
+_SNAPPY_MAX_RATIO = 64
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
+#: With flags (independent blocks), the size of a block (64 KiB), and the checksum of both.
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
@@ -181,6 +183,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 
 
 def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
+    # a block begins with its uncompressed size, a number of 7 bits a byte
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)
@@ -196,6 +199,7 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
 def _compress_lz4(view: memoryview, level: int | None) -> bytes:
     if level is not None and not 1 <= level <= 17:
         raise ValueError(level)
+    # Kafka's levels go to 17, but lz4 has no more than 12
     is_fast = level is None or level == _LZ4_FAST_LEVEL
     codec = pa.Codec("lz4_raw", None if is_fast else min(level or 0, _LZ4_MAX_LEVEL))
     parts: list[Any] = [_LZ4_HEADER]
@@ -206,12 +210,14 @@ def _compress_lz4(view: memoryview, level: int | None) -> bytes:
             parts += (struct.pack("<I", len(packed)), packed)
         else:
             parts += (struct.pack("<I", len(block) | _LZ4_STORED), block)
+    # the end mark
     parts.append(bytes(4))
     return b"".join(parts)
 
 
 def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
     """Check the frame header as Kafka does; returns `view`, in format 0 with the header checksum corrected."""
+    # after the magic, flags and block size, and 8 bytes of content size if the flags have that
     checksum_at = 14 if len(view) > 4 and view[4] & _LZ4_CONTENT_SIZE else 6
     if view[:4] != _LZ4_MAGIC or len(view) <= checksum_at or not view[4] & _LZ4_INDEPENDENT:
         raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")

@@ -274,6 +274,8 @@ class GrowingTimeIndex:
         )
 
 
+# The transaction index, `<stem>.txnindex`: the aborted transactions that end in a segment, by the offsets of their
+# abort markers (Kafka's `TransactionIndex`). Offsets are absolute; `last_stable_offset` is the one after the marker.
 TRANSACTION_ENTRY = np.dtype(
     [
         ("version", ">i2"),
@@ -371,6 +373,7 @@ class IndexCache:
     def __init__(self, folder: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.folder = folder or default_folder()
         self.max_bytes = max_bytes
+        #: The bytes that this process added since it last listed the folder; None before its first copy.
         self._added_bytes: int | None = None
         self._protected: deque[str] = deque(maxlen=_PROTECTED_COPIES)
 
@@ -438,6 +441,7 @@ class IndexCache:
                 os.unlink(temporary)
             raise
         if self._added_bytes is None:
+            # `max_bytes` makes the next lines list the folder
             self._added_bytes = 0 if self._was_listed(path) else self.max_bytes
         self._added_bytes += memoryview(data).nbytes
         if self._added_bytes > self.max_bytes // _SCAN_SHARE:

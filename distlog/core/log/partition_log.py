@@ -155,9 +155,9 @@ class PartitionFlush:
                 # by the partition's page, without its lock
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
-                if state is not None and state.flushed_position < state.position:
-                    if outcome_in(flush_page.read(), state.stem) != FlushOutcome.FAILED:
-                        flush_page.write(packed_outcome(FlushOutcome.STARTED, state.stem))
+                has_unflushed = state is not None and state.flushed_position < state.position
+                if state and has_unflushed and outcome_in(flush_page.read(), state.stem) != FlushOutcome.FAILED:
+                    flush_page.write(packed_outcome(FlushOutcome.STARTED, state.stem))
         # not `held`: the garbage collector may run this in a thread that holds the lock with another PartitionLog
         with self._lock.excluding_threads():
             self._use(None)

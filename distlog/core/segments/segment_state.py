@@ -31,8 +31,8 @@ from distlog.core.format.kernels.segments import (
     BAD_OFFSET,
     BAD_POSITION,
     LAST_ENTRY_TIMESTAMP,
-    MAX_OFFSET,
     MAX_TIMESTAMP,
+    MAX_TIMESTAMP_DELTA,
     NEXT_OFFSET,
     NOT_NEXT,
     NOT_WHOLE,
@@ -402,7 +402,7 @@ def fold_seal(numbers: Numbers) -> Folded:
         return Folded(numbers, _NO_ENTRIES)
     after = numbers.copy()
     after[LAST_ENTRY_TIMESTAMP] = after[MAX_TIMESTAMP]
-    entry = np.array([(after[MAX_TIMESTAMP], after[MAX_OFFSET])], TIME_ENTRY).tobytes()
+    entry = np.array([(after[MAX_TIMESTAMP], after[MAX_TIMESTAMP_DELTA])], TIME_ENTRY).tobytes()
     return _with_entries(after, (b"", entry, b""))
 
 

@@ -8,8 +8,9 @@ from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined,
 from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
 from distlog.core.format.kernels.siphash import siphash
 
-# Compaction compares keys by their SipHash-2-4 of 128 bits. A key belongs to one bucket. The second word of its hash
-# selects the bucket, and the first word the slot in an offset map: with one word for both, clusters would fill.
+# Compaction compares keys by their SipHash-2-4 of 128 bits. The second word of a key's hash selects the bucket of the
+# key, and the first word its slot in the bucket's offset map. With one word for both, the keys of a bucket would have
+# neighbouring slots, and a search would be long.
 
 #: Words of 64 bits. A row of a bucket has a hash and an offset. A slot of an offset map has a hash, and an offset
 #: plus one, or 0 in an empty slot.
@@ -106,24 +107,30 @@ def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
 
 @fill_kernel
 def put_all(
-    table: np.ndarray, slots: int, limit: int, size: int, hashes: np.ndarray, has_key: np.ndarray, offsets: np.ndarray
+    table: np.ndarray,
+    slots: int,
+    max_keys: int,
+    key_count: int,
+    hashes: np.ndarray,
+    has_key: np.ndarray,
+    offsets: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Add records until the map has `limit` keys; returns (next row, keys in the map, last offset added or -1)."""
+    """Add records to a map of `key_count` keys, up to `max_keys`: (next row, new key count, last offset or -1)."""
     last_offset = -1
     for row in range(offsets.size):
         if row + _PREFETCH_ROWS < offsets.size:
             prefetch(table, _first_slot(slots, hashes[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         if not has_key[row]:
             continue
-        if size >= limit:
-            return row, size, last_offset
+        if key_count >= max_keys:
+            return row, key_count, last_offset
         position = _find(table, slots, hashes[row, 0], hashes[row, 1])
         if table[position + 2] == 0:
             table[position], table[position + 1] = hashes[row, 0], hashes[row, 1]
-            size += 1
+            key_count += 1
         last_offset = offsets[row]
         table[position + 2] = last_offset + 1
-    return offsets.size, size, last_offset
+    return offsets.size, key_count, last_offset
 
 
 @fill_kernel
@@ -137,11 +144,11 @@ def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, last_offsets: np.
 
 @fill_kernel
 def put_rows(
-    table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
+    table: np.ndarray, slots: int, max_keys: int, key_count: int, rows: np.ndarray, superseded: np.ndarray
 ) -> tuple[int, int]:
-    """Add `rows`, and write the lower of a key's two offsets to `superseded`.
+    """Add `rows` to a map of `key_count` keys; writes the lower offset of a key with two to `superseded`.
 
-    Returns (offsets written, or -1 if the map is full; keys in the map).
+    Returns (number of offsets written, or -1 if the map has `max_keys`; new key count).
     """
     count = 0
     for row in range(superseded.size):
@@ -150,15 +157,15 @@ def put_rows(
         position = _find(table, slots, rows[row, 0], rows[row, 1])
         known_offset, offset = table[position + 2] - 1, rows[row, 2]
         if known_offset < 0:
-            if size >= limit:
-                return -1, size
+            if key_count >= max_keys:
+                return -1, key_count
             table[position], table[position + 1] = rows[row, 0], rows[row, 1]
-            size += 1
+            key_count += 1
         elif known_offset != offset:
             superseded[count] = min(known_offset, offset)
             count += 1
         table[position + 2] = max(known_offset, offset) + 1
-    return count, size
+    return count, key_count
 
 
 @fill_kernel
@@ -174,7 +181,8 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
     return count
 
 
-#: The bytes by which a record can grow when the base of its timestamp or offset changes.
+#: The bytes by which a record can grow when the bases of its timestamp and offset change: these deltas, and its size,
+#: are variable-length numbers.
 RECORD_GROWTH = 17
 
 #: The retained records of a batch: their number, the number of tombstones, the first and the largest timestamp, and
@@ -195,8 +203,8 @@ RETAINED = np.dtype(
 def choose_records(
     counts: np.ndarray,
     stays_whole: np.ndarray,
-    is_past_horizon: np.ndarray,
-    latest_offset: int,
+    drops_tombstones: np.ndarray,
+    last_compacted_offset: int,
     is_current: np.ndarray,
     has_key: np.ndarray,
     has_value: np.ndarray,
@@ -209,9 +217,9 @@ def choose_records(
 
     Returns how many records were dropped because they lack a key.
 
-    `counts` has the number of records per batch; `stays_whole` says whether all stay, and `is_past_horizon` whether
-    tombstones are dropped. A record stays if its offset is above `latest_offset`, or if it is the last of its key
-    (`is_current`), unless it is a tombstone to drop.
+    Per batch, `counts` has the number of its records, `stays_whole` whether all stay, and `drops_tombstones` whether
+    its tombstones do not. A record stays if its offset is above `last_compacted_offset`, or if it is the last of its
+    key (`is_current`), unless it is a tombstone to drop.
     """
     unkeyed_records = record = 0
     for batch in range(counts.size):
@@ -219,12 +227,12 @@ def choose_records(
         row["first_record"] = record
         row["records"] = row["tombstones"] = 0
         for index in range(record, record + counts[batch]):
-            stays = stays_whole[batch] or offsets[index] > latest_offset
+            stays = stays_whole[batch] or offsets[index] > last_compacted_offset
             if not stays:
                 if not has_key[index]:
                     unkeyed_records += 1
                 else:
-                    stays = is_current[index] and (has_value[index] or not is_past_horizon[batch])
+                    stays = is_current[index] and (has_value[index] or not drops_tombstones[batch])
             is_kept[index] = stays
             if not stays:
                 continue

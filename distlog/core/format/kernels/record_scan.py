@@ -66,8 +66,8 @@ class ScannedFields(NamedTuple):
 class ScanProgress(NamedTuple):
     """The state of a scan: at record `number` of the section, at `position`, after the offset delta `previous`.
 
-    The other fields are counts of the output: records, bytes of their keys and of their values, records with headers,
-    and headers of this section's records.
+    The other fields count what was written so far: records, bytes of their keys and of their values, records with
+    headers, and the headers of this section's records.
     """
 
     number: int
@@ -101,7 +101,8 @@ class CheckedRecords(NamedTuple):
     refused: int
 
 
-# A reader returns `(value, next position)` and never uses a byte at or after `end`. If a value is cut off, or longer
+# A record's numbers are variable-length integers of 7 bits a byte, with a zigzag sign, as in Protocol Buffers. Their
+# reader returns `(value, next position)` and never uses a byte at or after `end`. If a value is cut off, or longer
 # than 5 (VARINT) or 10 (VARLONG) bytes, the next position is `end + 1`, also after later reads: a kernel compares
 # once, after several fields.
 #
@@ -185,7 +186,7 @@ def write_varlong(target: np.ndarray, position: int, value: int) -> int:
     return position + 1
 
 
-_LIMIT = MAX_LONG // 1000
+_MAX_MILLISECONDS = MAX_LONG // 1000
 
 
 @fill_kernel
@@ -193,7 +194,7 @@ def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
     """Fill `microseconds` with the same times; returns whether all fit into 64 bits."""
     all_fit = True
     for index in range(milliseconds.size):
-        all_fit &= -_LIMIT <= milliseconds[index] <= _LIMIT
+        all_fit &= -_MAX_MILLISECONDS <= milliseconds[index] <= _MAX_MILLISECONDS
         microseconds[index] = milliseconds[index] * 1000
     return all_fit
 
@@ -442,6 +443,7 @@ def check_records(
         refused += verdict != FINE
         position = record.end
     status = OK if position == end else BAD_END
+    # a lookup by time takes the first record for the oldest if their times are equal (`segments._add`)
     if oldest == base_timestamp and oldest >= 0 and not first_has_base_time:
         oldest -= 1
     return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)

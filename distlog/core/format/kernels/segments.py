@@ -21,7 +21,7 @@ from distlog.core.integers import MAX_INT
 #: The state of a segment: the int64 fields of `SegmentState`, in its order. `add_batch` updates the first
 #: STATE_SIZE: log bytes since the last offset entry, the largest timestamp, the last offset of the batch that has it
 #: (relative to BASE_OFFSET), the timestamp of the last time entry, the number of batches.
-SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
+SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_DELTA, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
 #: The next fields; later ones are not used here. OFFSET_OF_MAX is the offset of the first record with the largest
@@ -46,14 +46,15 @@ STATE_SIZE = 5
 #: The flags of PRODUCER_BITS: a batch is part of a transaction or ends it; a batch has a producer id.
 TRANSACTIONS, PRODUCERS = 1, 2
 
-#: The status of a fold: success; batches do not fill the bytes; a batch starts below the next offset; its offsets, or
-#: its position, are out of an index's range.
+#: The status of a fold: success; batches do not fill the bytes; a batch starts below the next offset; the offsets of
+#: a batch, or its position, are out of an index's range.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: The stored checksum of a batch of at least this size is combined with the log's, which is faster than reading it.
+#: The checksum of a log with one more batch of at least this size is computed from the checksums of the log and of
+#: the batch (`crc_with_batch`), which is faster than reading the batch.
 _COMBINE_FROM_BYTES = 4096
 
 #: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
@@ -73,10 +74,10 @@ WARM_BYTES = 8192
 # offset of the batch that has it) in the time index. A seal adds a last time entry with the largest timestamp.
 @inlined
 def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, state: np.ndarray) -> tuple[bool, bool]:
-    """Add the next batch; returns whether it gets an offset entry, and a time entry (MAX_TIMESTAMP, MAX_OFFSET)."""
+    """Add the next batch to the first fields of `state`; returns whether it gets an offset and a time entry."""
     if max_timestamp > state[MAX_TIMESTAMP]:
         state[MAX_TIMESTAMP] = max_timestamp
-        state[MAX_OFFSET] = last_offset
+        state[MAX_TIMESTAMP_DELTA] = last_offset
     gets_offset_entry = state[SINCE_ENTRY] > interval
     gets_time_entry = gets_offset_entry and state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]
     if gets_offset_entry:
@@ -102,8 +103,8 @@ def count_until_full(
     return sizes.size
 
 
-#: The faults of batches: none; they do not fill their bytes; their format is not 2, or they have refused attributes;
-#: their offsets do not count from 0.
+#: The faults of batches to append: none; they do not fill their bytes; their format is not 2, or they have refused
+#: attributes; their offsets do not count from 0.
 NO_FAULT, BAD_SIZES, BAD_FORMAT, BAD_OFFSETS = range(4)
 
 _FORMAT = 2
@@ -138,7 +139,7 @@ def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, 
 
 @fill_kernel
 def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved: np.ndarray) -> None:
-    """Fill `moved` with `batches`, which `inspect_batches` checked, at offsets from `first_offset`."""
+    """Move `batches`, which `inspect_batches` checked, to offsets from `first_offset`, in `data` and to `moved`."""
     for row in range(batches.size):
         moved[row] = batches[row]
         base_offset = batches[row]["base_offset"] + first_offset
@@ -268,8 +269,9 @@ def _add(
         state[MIN_TIMESTAMP] = oldest
         state[FIRST_CRC] = batch["crc"]
     elif oldest == state[FIRST_TIMESTAMP] and oldest < state[MIN_TIMESTAMP]:
-        # if MIN_TIMESTAMP became FIRST_TIMESTAMP, a lookup by time would return the segment's first record as its
-        # oldest; but no record of the first batch is as old as that, its base timestamp
+        # MIN_TIMESTAMP is a lower bound. If it were equal to FIRST_TIMESTAMP, the base timestamp of the first batch,
+        # a lookup by time would take the segment's first record for its oldest. But MIN_TIMESTAMP shows that all
+        # records of the first batch are newer.
         oldest -= 1
     state[MIN_TIMESTAMP] = max(min(state[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > state[MAX_TIMESTAMP]:
@@ -290,7 +292,7 @@ def _add(
 @inlined
 def _put_time_entry(state: np.ndarray, time_entries: np.ndarray, time_count: int) -> None:
     put_int_at(time_entries, TIME_ENTRY_SIZE * time_count, 8, state[MAX_TIMESTAMP])
-    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, state[MAX_OFFSET])
+    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, state[MAX_TIMESTAMP_DELTA])
 
 
 @fill_kernel
@@ -304,13 +306,12 @@ def fold_batches(
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Update `state` with `batches` (BATCH rows), which fill `data`.
+    """Update `state` with `batches` (BATCH rows, with right checksums), which fill `data`.
 
     Returns (OK, number of offset entries, number of time entries), or (another status, the bad row, 0): then nothing
-    was changed. `offsets_of_max_timestamp`, of the first record with a batch's largest timestamp, and
-    `min_timestamps` may be empty: then they are taken from headers, or unknown (-1) if a header is ambiguous.
-    `offset_entries` and `time_entries` are bytes with room for an entry per batch. The checksums in the batches must
-    be right.
+    was changed. `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest
+    timestamp. It and `min_timestamps` may be empty: then headers give the values, or unknown (-1) if a header is
+    ambiguous. `offset_entries` and `time_entries` are bytes with room for an entry per batch.
     """
     status, row = _status_of(state, batches, data.size)
     if status != OK:
@@ -386,16 +387,19 @@ def fold_segments(
 def _add_groups(
     sizes: np.ndarray,
     start: int,
-    stop: int,
+    end: int,
     may_grow: bool,
     limits: np.ndarray,
     untried: np.ndarray,
     groups: np.ndarray,
     count: int,
 ) -> int:
-    """Append the groups in [start, stop) that are worth merging; returns their new number. `untried` is a stack."""
+    """Append the groups in rows [start, end) that are worth merging; returns their new number.
+
+    `untried` is a stack of ranges of rows: a range that is not worth it is tried without its largest segment.
+    """
     untried[0, 0] = start
-    untried[0, 1] = stop
+    untried[0, 1] = end
     untried_count = 1
     while untried_count > 0:
         untried_count -= 1
@@ -426,7 +430,7 @@ def _add_groups(
 
 @fill_kernel
 def find_groups(
-    owners: np.ndarray,
+    partitions: np.ndarray,
     sizes: np.ndarray,
     base_offsets: np.ndarray,
     next_offsets: np.ndarray,
@@ -440,16 +444,17 @@ def find_groups(
 ) -> int:
     """Fill `groups` with the first and end rows of each group worth merging; returns their number.
 
-    `owners` has the partition of each segment, `log_starts` the log start offset of each partition, and `limits` the
-    limits of a plan. `untried` is scratch memory for as many ranges as there are rows, and one.
+    `partitions` has the partition of each segment, `log_starts` the log start offset of each partition, and `limits`
+    the limits of a plan. `untried` is scratch memory for as many ranges as there are rows, and one.
     """
     start = -1
     count = base_offset = first_ms = size = last_ms = record_count = 0
-    for row in range(owners.size):
-        if start >= 0 and owners[row] != owners[row - 1]:
+    for row in range(partitions.size):
+        if start >= 0 and partitions[row] != partitions[row - 1]:
             count = _add_groups(sizes, start, row, True, limits, untried, groups, count)
             start = -1
-        if next_offsets[row] <= log_starts[owners[row]]:
+        # below the log start, which no reader sees
+        if next_offsets[row] <= log_starts[partitions[row]]:
             continue
         fits = sizes[row] < limits[SEGMENT_BYTES]
         if start >= 0:
@@ -476,5 +481,5 @@ def find_groups(
             last_ms = newest_ms[row]
             record_count = records[row]
     if start >= 0:
-        count = _add_groups(sizes, start, owners.size, True, limits, untried, groups, count)
+        count = _add_groups(sizes, start, partitions.size, True, limits, untried, groups, count)
     return count
