@@ -10,10 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from distlog.core.errors import (
-    CommitStateUnknownError,
-    StorageError,
-)
+from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.integers import MAX_LONG
 from distlog.core.storage.parallel import in_parallel
 

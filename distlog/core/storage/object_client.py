@@ -284,6 +284,7 @@ def _stop_retries(protocol: str, client: Any) -> None:
             client.service_client._config.retry_policy.total_retries = 0
     elif protocol == "gs":
         with suppress(AttributeError):
+            # the method without its decorator, which retries
             client._request = type(client)._request.__wrapped__.__get__(client)
 
 

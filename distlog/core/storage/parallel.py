@@ -38,7 +38,7 @@ class WorkerThreads:
 
     def __init__(self, size: int, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        # `put` pops from the right: False for each idle thread; then, True for each thread that may be started
+        # a token for each thread: True if it may still be started, False if it is idle; idle ones are popped first
         self._tokens = deque([True] * size)
         self._threads: list[threading.Thread] = []
         self._work_queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -213,11 +213,12 @@ class _OrderedTasks(Generic[T]):
         if self._process != os.getpid():
             raise started_before_fork()
         while not self._iterator_lock.acquire(blocking, _RECHECK_S if blocking else -1):
-            # an interrupt may have ended a thread between this line and `try`: then the lock is never released
+            # an interrupt may have ended a thread between its `acquire` and its `try`: then the lock is never released
             if self.is_over or not blocking:
                 return None
         try:
-            task = None if self.is_over or self._pulled_count - self.returned == self._capacity else self._next_task()
+            is_full = self._pulled_count - self.returned == self._capacity
+            task = None if self.is_over or is_full else self._next_task()
         finally:
             self._iterator_lock.release()
         if self.is_over:

@@ -35,9 +35,12 @@ from distlog.core.storage.parallel import in_order
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+# these are of `backend`, for callers of a storage
+__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "StorageCounters", "UnfinishedUpload"]
+
 #: How long a conditional put is tried, in seconds.
 COMMIT_TIMEOUT_S = 600.0
-#: The bytes of one read, and the number of reads of a file in flight after the current one.
+#: The bytes of one read of an input file, and the number of its reads in flight after the current one.
 CHUNK_BYTES = 2 << 20
 _READS_IN_FLIGHT = 4
 #: The largest accepted difference between the store's clock and this machine's. (S3 refuses requests from 15 min on.)
@@ -364,8 +367,6 @@ def _refuse_credentials(protocol: str, location: str) -> None:
             protocol=protocol,
         )
 
-
-__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "StorageCounters", "UnfinishedUpload"]
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _LOCAL_SCHEMES = ("file", "local")
