@@ -36,10 +36,7 @@ _Check = Callable[[Any], bool]
 
 
 def _setting(default: Any, check: _Check, rule: str, doc: str, stored_check: _Check | None = None) -> Any:
-    """A setting whose new values must pass `check`.
-
-    Topics may have values that earlier versions allowed: stored values need only pass `stored_check`.
-    """
+    """A setting. Stored values, which earlier versions may have allowed, need only pass `stored_check`."""
     return field(
         default=default, metadata={"check": check, "stored_check": stored_check or check, "rule": rule, "doc": doc}
     )
@@ -103,9 +100,7 @@ class TopicConfig(DisplayableSettings):
         "CreateTime", ("CreateTime", "LogAppendTime"), "the time of a record: its own, or its append's"
     )
     message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old an appended record may be")
-    message_timestamp_after_max_ms: int = _between(
-        HOUR_MS, 0, MAX_LONG, "how far ahead of the clock an appended record may be"
-    )
+    message_timestamp_after_max_ms: int = _between(HOUR_MS, 0, MAX_LONG, "how far ahead a record's time may be")
     min_cleanable_dirty_ratio: float = _between(0.5, 0.0, 1.0, "share of uncompacted bytes that starts a compaction")
     min_compaction_lag_ms: int = _between(0, 0, MAX_LONG, "how long a record stays uncompacted")
     preallocate: bool = _setting(

@@ -210,14 +210,13 @@ def _compress_lz4(view: memoryview, level: int | None) -> bytes:
             parts += (struct.pack("<I", len(packed)), packed)
         else:
             parts += (struct.pack("<I", len(block) | _LZ4_STORED), block)
-    # the end mark
-    parts.append(bytes(4))
+    parts.append(bytes(4))  # the end mark
     return b"".join(parts)
 
 
 def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
     """Check the frame header as Kafka does; returns `view`, in format 0 with the header checksum corrected."""
-    # after the magic, flags and block size, and 8 bytes of content size if the flags have that
+    # after 4 bytes of magic, 2 of flags, and, if these say so, 8 of the content's size
     checksum_at = 14 if len(view) > 4 and view[4] & _LZ4_CONTENT_SIZE else 6
     if view[:4] != _LZ4_MAGIC or len(view) <= checksum_at or not view[4] & _LZ4_INDEPENDENT:
         raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")

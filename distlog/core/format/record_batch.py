@@ -56,7 +56,6 @@ class Source:
     file_position: int | np.ndarray = 0
 
     def of_rows(self, rows: np.ndarray) -> Source:
-        """The source of these batches only; the function `of_rows` below does the same for an array."""
         file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
         return Source(file, of_rows(self.file_position, rows))
 
@@ -155,8 +154,8 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 # timestamp deltas still count from it. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
-#: A kernel computes the checksums of batches under this size in one call, and a library those of larger batches, one
-#: by one. If the kernel has the processor's CRC instruction, it is as fast as the library, and computes all.
+#: A kernel computes the checksums of batches under this size, and a library those of larger batches, one by one. With
+#: the processor's CRC instruction the kernel is as fast, and computes all.
 SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
 #: Fewer batches are checked without a kernel, so that a first small read compiles none.
 _MANY_BATCHES = 16

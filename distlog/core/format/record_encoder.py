@@ -114,7 +114,7 @@ class RecordEncoder:
             return None
 
     def finish(self) -> EncodedBatches:
-        """Return the remaining batches."""
+
         drafts = self._drafts[: self._open_draft + 1]
         encoded = self._encode(drafts[drafts["record_count"] > 0])
         self._data, self._drafts, self._open_draft = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
@@ -291,7 +291,6 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
-    """The most bytes of uncompressed records in a batch of several records."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 

@@ -146,13 +146,10 @@ class PartitionFlush:
         return Unflushed.of(record.state.numbers())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
-        """Close the files without a flush; unless `flushed`, the next sync must write unflushed bytes again.
-
-        The kernel may forget the write errors of a file that no process has open.
-        """
+        """Close the files without a flush; unless `flushed`, the next sync must write unflushed bytes again."""
         if not flushed:
+            # the kernel may forget the write errors of a file that no process has open
             with self._lock.held(timeout_s) as flush_page:
-                # by the partition's page, without its lock
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
                 has_unflushed = state is not None and state.flushed_position < state.position
@@ -260,30 +257,23 @@ class PartitionFlush:
     def _sealed_end(self, snapshot: Snapshot, appended: Appended) -> int:
         """The end offset of the segment when it was sealed; later commits may have replaced the segment."""
         seal = Seal(self._partition.partition, appended.stem)
+        details = {"partition": self._partition.partition, **_details_of(appended)}
+        text = "it is unknown whether the appended records are durable, since"
         try:
             commits = self._partition.handle.log.commits(appended.version + 1, snapshot.version + 1)
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRangeError(
-                "it is unknown whether the appended records are durable, since the commit that sealed their segment "
-                "was deleted (commit.retention.ms): read the records to check, and flush more often",
-                stem=appended.stem,
-                first_offset=appended.first_offset,
-                end_offset=appended.end_offset,
+                f"{text} the commit that sealed their segment was deleted (commit.retention.ms): read the records to "
+                "check, and flush more often",
+                **details,
             ) from error
         for commit in commits:
             if seal in commit.actions:
                 added = [action.segment for action in each_action(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
                 return ends[0] if ends else appended.first_offset
-        text = "it is unknown whether the appended records are durable, since no commit sealed their segment"
-        raise StorageError(
-            f"{text}: run `distlog verify`, and read the records to check",
-            topic=self._partition.handle.name,
-            partition=self._partition.partition,
-            stem=appended.stem,
-            first_offset=appended.first_offset,
-            end_offset=appended.end_offset,
-        )
+        remedy = "run `distlog verify`, and read the records to check"
+        raise StorageError(f"{text} no commit sealed their segment: {remedy}", topic=snapshot.name, **details)
 
 
 class PartitionLog(PartitionFlush):
@@ -372,13 +362,11 @@ class PartitionLog(PartitionFlush):
         offset_count, max_timestamp, has_producers = check_headers(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
         )
-        if may_wait:
-            segment = active.active_segment() or begin_segments([active])[0]
-        else:
-            ready_segment = active.ready_segment()
-            if ready_segment is None:
+        segment = active.active_segment() if may_wait else active.ready_segment()
+        if segment is None:
+            if not may_wait:
                 raise WouldWaitError
-            segment = ready_segment
+            segment = begin_segments([active])[0]
         batches = batch_fields(rows) if has_producers else []
         if batches and not may_wait and not self._producers.is_next(batches[-1], segment):
             raise WouldWaitError
@@ -412,7 +400,7 @@ class PartitionLog(PartitionFlush):
         # writes the base offsets into `data`, and the new headers into `headers`
         headers = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first_offset, headers)
-        # empty: FROM_HEADERS; for a batch without timestamps, the sum is not used
+        # not empty (FROM_HEADERS); the sum is not used for a batch without timestamps
         if len(offsets_of_max_timestamp):
             offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
         effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT
@@ -602,12 +590,12 @@ class LostRecordsError(StorageError):
 
 
 def lost_records_error(appended: Appended) -> LostRecordsError:
-    return LostRecordsError(
-        "the appended records are lost, since an fsync failed: append them again",
-        stem=appended.stem,
-        first_offset=appended.first_offset,
-        end_offset=appended.end_offset,
-    )
+    text = "the appended records are lost, since an fsync failed: append them again"
+    return LostRecordsError(text, **_details_of(appended))
+
+
+def _details_of(appended: Appended) -> dict[str, Any]:
+    return {"stem": appended.stem, "first_offset": appended.first_offset, "end_offset": appended.end_offset}
 
 
 #: How long work that can also be done later waits for a lock, so that it does not delay other work, in seconds.
@@ -631,8 +619,7 @@ class OpenLogs(Generic[Key]):
         # closed logs with unflushed records
         self._unflushed = dict[Key, PartitionLog]()
         self._users = Counter[Key]()
-        # the keys of logs to close after their last use
-        self._ending = set[Key]()
+        self._close_after_use = set[Key]()
         # the keys of logs that were not used since the last `close_idle`
         self._idle = set[Key]()
         with _caches_lock:
@@ -678,7 +665,7 @@ class OpenLogs(Generic[Key]):
         """Close a log after a checkpoint: now, or after its last use."""
         with self._lock:
             if key in self._users:
-                self._ending.add(key)
+                self._close_after_use.add(key)
                 return
             log = self._logs.pop(key, None) or self._unflushed.pop(key, None)
         if log is not None:
@@ -713,8 +700,8 @@ class OpenLogs(Generic[Key]):
             self._users[key] -= 1
             if not self._users[key]:
                 del self._users[key]
-                if key in self._ending:
-                    self._ending.discard(key)
+                if key in self._close_after_use:
+                    self._close_after_use.discard(key)
                     self._close(key)
 
     def _flush(self, key: Key) -> None:

@@ -86,8 +86,7 @@ def _ms(time: Time) -> int:
 
 
 OutOfRange = Literal["fail", "earliest", "latest"]
-"""What to do if a start offset is outside of the log (Kafka's `auto.offset.reset`): raise, or read from its start or
-its end."""
+"""What to do with a start outside of the log (Kafka's `auto.offset.reset`): raise, or use the log's start or end."""
 
 #: The assumed size of a batch whose position alone is known.
 BATCH_BYTES = 128 << 10
@@ -191,10 +190,7 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
 
 
 def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs of `step` offsets, then 2 * `step`, and so on.
-
-    With `from_end`, `slices` descend, and so do the runs; the slices of one run always ascend.
-    """
+    """Cut `slices` into runs of `step` offsets, then 2 * `step`, ...; `from_end`, `slices` and runs descend."""
     run, room = list[SegmentSlice](), step
     for part in slices:
         start, end = part.span
@@ -276,10 +272,7 @@ def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tu
 
 
 class LogRange(NamedTuple):
-    """Bytes [start, end) of a chunk: whole batches from byte `position` of `log`, read for `slice`.
-
-    `first_offset` is the stored offset of the first batch, a lower bound in a segment with gaps; -1 if unknown.
-    """
+    """Bytes [start, end) of a chunk: batches from byte `position` of `log`, from `first_offset` (-1: unknown) on."""
 
     slice: SegmentSlice
     log: Part
@@ -378,14 +371,14 @@ def cut_short(log_range: LogRange, position: int) -> CorruptRecordError:
     )
 
 
-#: Record batches above this size are cut into equal parts: for Spark, one of 5 MB is as good as two, and better than
-#: one of 4 MB and one of 1 MB.
+#: Larger record batches are cut into equal parts: for Spark one of 5 MB is as good as two, and better than 4 and 1
+#: MB.
 OUTPUT_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The batches (BATCH rows) of `ranges` in one buffer; `range_of_batch` has an index into `ranges` for each."""
+    """The batches (BATCH rows) of `ranges` in one buffer; `range_of_batch` has the number of each batch's range."""
 
     ranges: Sequence[LogRange]
     data: memoryview
@@ -435,7 +428,6 @@ class Chunk:
         return Chunk([part], self.data[low:high], batches, self.range_of_batch[start:end])
 
     def part(self, first: int, end: int) -> Chunk:
-        """Return the chunk of ranges [first, end)."""
         start_position, end_position = self.ranges[first].start, self.ranges[end - 1].end
         rows = slice(*np.searchsorted(self.range_of_batch, (first, end)))
         batches = self.batches[rows].copy()
@@ -447,10 +439,7 @@ class Chunk:
         return Chunk(ranges, self.data[start_position:end_position], batches, self.range_of_batch[rows] - first)
 
     def timed(self) -> Chunk:
-        """Return the chunk with LogAppendTime in its bytes, and new checksums: compare the old ones before.
-
-        `batches` has these times already (`_checked`).
-        """
+        """Return the chunk with LogAppendTime in its bytes, too, and new checksums: compare the old ones before."""
         ranges_with_time = np.array([log_range.slice.segment.append_time_ms >= 0 for log_range in self.ranges])
         has_append_time = ranges_with_time[self.range_of_batch]
         if not has_append_time.any():

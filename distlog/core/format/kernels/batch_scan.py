@@ -23,8 +23,8 @@ from distlog.core.format.kernels.native import (
 )
 from distlog.core.integers import MAX_LONG
 
-# `record_batch.py` shows the headers of all formats.
-#: The bytes of offset and length, which the length does not count; the header of a batch of format 2.
+#: The bytes of offset and length, which the length does not count; the header of format 2 (shown in
+#: `record_batch.py`).
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
 #: The positions of the checksum and of the bytes that it covers in format 2, and of the latter in formats 0 and 1.
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
@@ -159,7 +159,7 @@ def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndar
         expected_before = run["first_offset"] - 1 if begins_run else last_offset
         last_offset = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
         last_of_segment = run["end_offset"] - 1
-        # -2 for a run whose first offset is unknown
+        # an unknown first offset gives -2
         has_no_gap = run["dense"] and expected_before >= -1
         if offset_before < expected_before or (has_no_gap and offset_before != expected_before):
             return row
@@ -294,13 +294,12 @@ def _powers() -> np.ndarray:
 
 
 def _tables_after_zeros(bits: int) -> np.ndarray:
-    """Return row k: the checksum for each value of byte k of a checksum, followed by 2^bits zero bytes."""
+    """Return row k: the checksum for each value of byte k of a checksum, followed by 2^bits zero bytes (a lane's)."""
     power, byte_values = int(_POWERS[bits // 8, 1 << (bits % 8)]), np.arange(256)
     return np.stack([_product(power, byte_values << (8 * row)) for row in range(4)])
 
 
 _POWERS = _powers()
-# as many zero bytes as a lane has
 _LONG_ZEROS, _SHORT_ZEROS = _tables_after_zeros(12), _tables_after_zeros(9)
 _product_called = called(_product)
 
@@ -353,7 +352,6 @@ def crc_by_tables(initial: int, data: np.ndarray, start: int, end: int) -> int:
 
 @inlined
 def _with_zero_lane(zeros_tables: np.ndarray, crc: int) -> int:
-    """Append as many zero bytes as a lane has, by its `_tables_after_zeros`."""
     high: int = zeros_tables[2, crc >> 16 & 0xFF] ^ zeros_tables[3, crc >> 24 & 0xFF]
     low: int = zeros_tables[0, crc & 0xFF] ^ zeros_tables[1, crc >> 8 & 0xFF]
     return low ^ high
@@ -377,7 +375,6 @@ def _add_lanes(
 
 @called
 def crc_by_instruction(initial: int, data: np.ndarray, start: int, end: int) -> int:
-    """Same as `crc_by_tables`."""
     crc, position = initial ^ _ONES, start
     if end - position >= 3 * _SHORT_LANE:
         crc, position = _add_lanes(crc, data, position, end, _LONG_LANE, _LONG_ZEROS)
@@ -468,10 +465,7 @@ def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return for each row the checksum of two joined ranges, whose checksums are in `firsts` and `lasts`.
-
-    `sizes` has the bytes of the last ranges.
-    """
+    """Return per row the checksum of two ranges, joined, by their checksums and the `sizes` of the last ones."""
     joined = firsts
     for row in range(_LENGTH_BYTES):
         digits = (sizes >> (8 * row)) & 0xFF

@@ -90,7 +90,6 @@ def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, is_unset
 
 @inlined
 def _first_slot(slots: int, first: int) -> int:
-    """Return the first slot to search for a hash with the first word `first`."""
     return (((first >> 32) & 0xFFFFFFFF) * slots) >> 32
 
 
@@ -181,8 +180,7 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
     return count
 
 
-#: The bytes by which a record can grow when the bases of its timestamp and offset change: these deltas, and its size,
-#: are variable-length numbers.
+#: The bytes by which a record can grow when the bases of its timestamp and offset change, with the longest numbers.
 RECORD_GROWTH = 17
 
 #: The retained records of a batch: their number, the number of tombstones, the first and the largest timestamp, and

@@ -111,8 +111,8 @@ class _KernelCache(FunctionCache):
         super().__init__(function)  # type: ignore[no-untyped-call]
         config, new_index = cast(Any, numba.config), cast(Any, IndexDataCacheFile)
         name: str = self._impl.filename_base
-        #: By folder: numba's index of the code of this kernel in it. The base class uses one, `_cache_file`, so the
-        #: methods below set that to the index of the folder which they try.
+        #: By folder: numba's index of its code of this kernel. The base class uses one index, `_cache_file`, which
+        #: the methods below set to that of the folder they try.
         self.indexes: dict[Path, Any] = {
             folder: new_index(str(folder), name, sources_digest()) for folder in code_folders(config.CACHE_DIR)
         }
@@ -371,7 +371,6 @@ def item_at(typing_context: Any, array: Any, index: Any) -> Any:
 
 @_operation(lambda array, index, value: array.__setitem__(_checked(index, array), value))
 def put_at(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-    """Store an item."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, _, value_type = signature.args

@@ -262,7 +262,6 @@ def copy_slices(
     source_positions: np.ndarray,
     sizes: np.ndarray,
 ) -> None:
-    """Copy slices of `source` to positions in `target`."""
     for index in range(sizes.size):
         copy_bytes(target, target_positions[index], source, source_positions[index], sizes[index])
 
