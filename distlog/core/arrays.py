@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# It acquires a lock before each fork and releases it afterwards. If `_import_pandas` imported it during a fork, the
-# lock would be released without being acquired.
+# This module acquires a lock before each fork and releases it afterwards. If `_import_pandas` imported it during a
+# fork, the lock would be released without being acquired.
 import concurrent.futures.thread  # noqa: F401
 import os
 import re
@@ -19,6 +19,13 @@ import pyarrow as pa
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
+
+#: Direct writes use whole pages: every disk's block size divides them.
+PAGE_BYTES = 4096
+#: The bytes of a buffer for writes: enough to keep a disk busy.
+BLOCK_BYTES = 2 << 20
+_MIN_POOLED_BYTES = 4096
+_BYTE = np.dtype(np.uint8)
 
 # Arrow's `pa.array`, `pa.scalar` and `to_numpy` import pandas where it is installed, which takes as long as all of
 # distlog. A command, and each of Spark's planners, is a process of its own that should start at once.
@@ -167,15 +174,6 @@ def _change_pool() -> None:
 
 _has_threads = False
 os.register_at_fork(before=_import_pandas, after_in_child=_change_pool)
-
-
-_MIN_POOLED_BYTES = 4096
-_BYTE = np.dtype(np.uint8)
-
-#: Direct writes use whole pages: every disk's block size divides them.
-PAGE_BYTES = 4096
-#: The bytes of a buffer for writes: enough to keep a disk busy.
-BLOCK_BYTES = 2 << 20
 
 
 def byte_array(data: Any) -> np.ndarray:

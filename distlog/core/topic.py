@@ -93,6 +93,31 @@ if TYPE_CHECKING:
     from distlog.core.read.dataset import TopicDataset
 
 
+_TIME = pa.timestamp("ms", "UTC")
+_HISTORY_SCHEMA = pa.schema(
+    {
+        "version": pa.int64(),
+        "timestamp": _TIME,
+        **dict.fromkeys(("operation", "writer"), pa.string()),
+        **dict.fromkeys(("segments_added", "segments_removed", "records_added", "bytes_added"), pa.int64()),
+        **dict.fromkeys(("app_id", "batch_id"), pa.string()),
+    }
+)
+#: The columns that a listing shows; its table has more.
+_COMMIT_COLUMNS = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
+_SEGMENT_COLUMNS = (
+    *("partition", "base_offset", "next_offset", "record_count", "log_bytes"),
+    *("first_timestamp", "max_timestamp", "compression", "is_active"),
+)
+#: The columns with times of a segment, which a snapshot has as ms.
+_TIME_COLUMNS = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
+#: The attributes that writers, transactions and Spark use. Completion does not offer them.
+_INTERNAL = {
+    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "engine", "handle"),
+    *("live", "live_snapshot", "log", "reader", "snapshot", "storage"),
+}
+
+
 class Topic:
     """A topic at one snapshot, until `refresh` or an append by this object.
 
@@ -1087,26 +1112,6 @@ def check_grows(snapshot: Snapshot, count: int) -> None:
         raise InvalidPartitionsError(text, partitions=len(snapshot.partitions), requested=count)
 
 
-_TIME = pa.timestamp("ms", "UTC")
-_HISTORY_SCHEMA = pa.schema(
-    {
-        "version": pa.int64(),
-        "timestamp": _TIME,
-        **dict.fromkeys(("operation", "writer"), pa.string()),
-        **dict.fromkeys(("segments_added", "segments_removed", "records_added", "bytes_added"), pa.int64()),
-        **dict.fromkeys(("app_id", "batch_id"), pa.string()),
-    }
-)
-#: The columns that a listing shows; its table has more.
-_COMMIT_COLUMNS = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
-_SEGMENT_COLUMNS = (
-    *("partition", "base_offset", "next_offset", "record_count", "log_bytes"),
-    *("first_timestamp", "max_timestamp", "compression", "is_active"),
-)
-#: The columns with times of a segment, which a snapshot has as ms.
-_TIME_COLUMNS = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
-
-
 def _history_row(commit: Commit) -> dict[str, object]:
     actions = list(each_action(commit.actions))
     added = [action.segment for action in actions if isinstance(action, Add)]
@@ -1167,13 +1172,6 @@ def _segment_columns(snapshot: Snapshot) -> SegmentColumns:
     numbers = np.arange(len(tables))
     partition = np.repeat(numbers, [len(table) for table in tables])
     return SegmentColumns(numbers, partition, records, size, np.where(oldest >= 0, oldest, first), last)
-
-
-#: The attributes that writers, transactions and Spark use. Completion does not offer them.
-_INTERNAL = {
-    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "engine", "handle"),
-    *("live", "live_snapshot", "log", "reader", "snapshot", "storage"),
-}
 
 
 def _reopen(handle: TopicHandle, version: int, pinned: bool) -> Topic:

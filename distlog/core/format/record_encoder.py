@@ -114,7 +114,6 @@ class RecordEncoder:
             return None
 
     def finish(self) -> EncodedBatches:
-
         drafts = self._drafts[: self._open_draft + 1]
         encoded = self._encode(drafts[drafts["record_count"] > 0])
         self._data, self._drafts, self._open_draft = new_array(0, np.uint8), np.zeros(1, DRAFT), 0

@@ -20,42 +20,6 @@ from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packe
 from distlog.core.storage.local_files import OpenedFile, failing_as
 from distlog.core.storage.locks_and_pages import PAGE_BYTES, FileLock, boot_id, counters_of, open_page, read_newest
 
-
-class PartitionLock(FileLock):
-    """The lock of the partition in `folder`, and its page."""
-
-    def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
-        super().__init__(os.path.join(folder, paths.LOCK_FILE), timeout_s)
-        self._topic_id = topic_id
-        # packed once, since every append writes it
-        self._active_header = packed_header(topic_id, PageStatus.ACTIVE)
-        self.recovery_point = NO_POINT
-
-    def is_durable(self, stem: str, end_offset: int) -> bool:
-        """True if by the page the active segment `stem` is durable up to this offset; needs no lock."""
-        page_value, size = self.page.read(), len(self._active_header)
-        if page_value is None or len(page_value) != RECORD_BYTES or not page_value.startswith(self._active_header):
-            return False
-        return packed_flushed(page_value[size:], stem) >= end_offset
-
-    def stored_record(self) -> StateRecord | None:
-        """The page's record; None without a file, or if the page is not valid in this boot."""
-        return StateRecord.unpack(stored_page_value(self.path))
-
-    @property
-    def recovery_position(self) -> int:
-        return packed_position(self.recovery_point)
-
-    def publish(self, status: PageStatus, state: SegmentState | None) -> None:
-        self.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
-
-    def publish_active(self, packed_state: bytes) -> bytes:
-        """Write the page of an active segment; returns the page's value."""
-        page_value = self._active_header + packed_state + self.recovery_point
-        self.page.write(page_value)
-        return page_value
-
-
 T = TypeVar("T")
 
 # The page has the state of the active segment, and a recovery point. The page is not synced: after a restart of the
@@ -74,7 +38,7 @@ class PageStatus(IntEnum):
     """The status of a partition's active segment.
 
     NONE: the partition has none. ACTIVE: it can be appended to. CHANGING: it is being sealed, and only the commit log
-    shows whether the seal is over. FAILED: a sync failed, so it must be cut to its flushed end, and sealed. TORN: a
+    shows whether the seal happened. FAILED: a sync failed, so it must be cut to its flushed end, and sealed. TORN: a
     failed append could not be cut off, so the log must be cut to the state's end.
     """
 
@@ -161,6 +125,41 @@ def packed_header(topic_id: str, status: PageStatus) -> bytes:
     return _HEADER.pack(_VERSION, status, boot_id(), uuid.UUID(topic_id).bytes)
 
 
+class PartitionLock(FileLock):
+    """The lock of the partition in `folder`, and its page."""
+
+    def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
+        super().__init__(os.path.join(folder, paths.LOCK_FILE), timeout_s)
+        self._topic_id = topic_id
+        # packed once, since every append writes it
+        self._active_header = packed_header(topic_id, PageStatus.ACTIVE)
+        self.recovery_point = NO_POINT
+
+    def is_durable(self, stem: str, end_offset: int) -> bool:
+        """True if by the page the active segment `stem` is durable up to this offset; needs no lock."""
+        page_value, size = self.page.read(), len(self._active_header)
+        if page_value is None or len(page_value) != RECORD_BYTES or not page_value.startswith(self._active_header):
+            return False
+        return packed_flushed(page_value[size:], stem) >= end_offset
+
+    def stored_record(self) -> StateRecord | None:
+        """The page's record; None without a file, or if the page is not valid in this boot."""
+        return StateRecord.unpack(stored_page_value(self.path))
+
+    @property
+    def recovery_position(self) -> int:
+        return packed_position(self.recovery_point)
+
+    def publish(self, status: PageStatus, state: SegmentState | None) -> None:
+        self.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
+
+    def publish_active(self, packed_state: bytes) -> bytes:
+        """Write the page of an active segment; returns the page's value."""
+        page_value = self._active_header + packed_state + self.recovery_point
+        self.page.write(page_value)
+        return page_value
+
+
 # The kernel reports a disk error once, to the processes that have the file open, and then counts the bytes as
 # written: the next sync may succeed without them. So before a sync starts, its outcome is marked as unknown in the
 # flush lock's page. The mark is valid until the machine restarts.
@@ -168,7 +167,8 @@ class FlushOutcome(Enum):
     """The outcome of a segment's last sync.
 
     STARTED: unknown, as the sync is running, or its process died. ENDED: it succeeded. DOUBTED: it succeeded, but the
-    writer of later records may have been killed, and the kernel may have lost these: the next sync must read them.
+    writer of later records may have been killed, and the kernel may have lost these records: the next sync must read
+    them.
     """
 
     STARTED = b"B"
@@ -203,11 +203,11 @@ def mark_doubted(folder: str, stem: str) -> bool:
 
 
 def may_have_failed_sync(folder: str, stem: str) -> bool:
-    """True if the segment's last sync failed, or its process died before it published the outcome."""
+    """True if the segment's last sync failed, or its process died before the outcome was published."""
     with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock:
         with suppress(StorageError), lock.held(0) as page:
             return outcome_in(page.read(), stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED)
-        # the lock is held: a sync is running, or its process gives the segment up
+        # the flush lock is held: a sync is running, or a process cuts and seals the segment after a failed one
         return stored_outcome(folder, stem) == FlushOutcome.FAILED
 
 

@@ -1,4 +1,7 @@
-"""The parts of a segment in storage, its log and indexes: where they are, whose they are, and those that are open."""
+"""The parts of a segment in storage, its log and indexes: where they are, whose they are, and those that are open.
+
+A part is a file of its own, or a range of a bundle: one object with the small segments of many partitions.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +307,7 @@ class SegmentIndexes:
     def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
         part = self._part(segment, suffix)
         if not part.is_file and not self._storage.is_local:
-            # both indexes in one request, since a lookup of a time needs both
+            # all indexes in one request, since a lookup of a time needs two
             self.fetch([segment])
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
@@ -344,15 +347,15 @@ def _tag(segment: SegmentInfo, suffix: str) -> str:
 
 
 class LogFile:
-    """The bytes of one log, read forward, mostly up to `end`.
+    """The bytes of one log, read forward, mostly up to `likely_end`.
 
     The first read of a remote file is one request, since it may be the only one. After a second read, windows are
     fetched ahead, each twice as large as the one before. With `mapped`, a sealed file on a local disk is mapped, as a
     copy costs three times as much; a disk's error then ends the process.
     """
 
-    def __init__(self, storage: Storage, log: Part, end: int, *, mapped: bool) -> None:
-        self._storage, self._log, self._end = storage, log, end
+    def __init__(self, storage: Storage, log: Part, likely_end: int, *, mapped: bool) -> None:
+        self._storage, self._log, self._likely_end = storage, log, likely_end
         folder = os.path.dirname(storage.local_path(log.name)) if storage.is_local else ""
         self._is_mapped = mapped and storage.is_local and known_local_disk(folder)
         # the bytes from `_position` on that were fetched ahead
@@ -364,9 +367,9 @@ class LogFile:
         """Bytes [start, end); `start` must never go back. Raises StorageError if the log ends before `end`."""
         if self._is_mapped:
             return self._mapped(start, end)
-        if self._storage.is_local or end > self._end:
+        if self._storage.is_local or end > self._likely_end:
             return self._get(start, end)
-        windows = self._windows or self._begin(self._get(start, end), start, end)
+        windows = self._windows or self._fetch_ahead(self._get(start, end), start, end)
         while self._position + len(self._held) < end:
             remaining = self._held[max(0, start - self._position) :]
             self._position += len(self._held) - len(remaining)
@@ -379,11 +382,11 @@ class LogFile:
         if self._is_mapped:
             return self._mapped(0, size), self._mapped(start, end)
         head, data = self._storage.read_ranges([self._log.range(0, size), self._log.range(start, end)])
-        if not self._storage.is_local and end <= self._end:
-            self._begin(data, start, end)
+        if not self._storage.is_local and end <= self._likely_end:
+            self._fetch_ahead(data, start, end)
         return head, data
 
-    def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
+    def _fetch_ahead(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
         self._held, self._position = data, start
         self._windows = in_order(self._windows_after(end, 2 * (end - start)), DEPTH)
         return self._windows
@@ -396,8 +399,8 @@ class LogFile:
         return mapped
 
     def _windows_after(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
-        while start < self._end:
-            end = min(start + min(size, WINDOW_BYTES), self._end)
+        while start < self._likely_end:
+            end = min(start + min(size, WINDOW_BYTES), self._likely_end)
             yield partial(self._get, start, end)
             start, size = end, 2 * size
 
@@ -447,7 +450,7 @@ class OpenFiles(Generic[T]):
         identity, handle = self._identity(path), open_file()
         with self._lock:
             self._open[key] = path, identity, handle
-            # files are not closed, since another thread may use one; memory is freed with the last reference
+            # objects are not closed, since another thread may use one: the last reference frees a file's map
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return handle

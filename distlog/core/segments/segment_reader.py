@@ -452,7 +452,9 @@ def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
     for part in slices:
         size = part.estimated_bytes if part.is_located else part.segment.log_bytes
         is_small = _small(part)
-        if group and (not is_small or group_bytes + size > room or not _is_alike(group[-1], part)):
+        # the slices of one chunk have the same keys, and are all located, or none is
+        is_alike = not group or (group[-1].is_located == part.is_located and group[-1].keys is part.keys)
+        if group and (not is_small or group_bytes + size > room or not is_alike):
             yield group
             group, group_bytes, room = [], 0, GROUP_BYTES
         if is_small:
@@ -462,11 +464,6 @@ def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
             yield [part]
     if group:
         yield group
-
-
-def _is_alike(part: SegmentSlice, other: SegmentSlice) -> bool:
-    """True if one chunk can have both slices, which are small."""
-    return part.is_located == other.is_located and part.keys is other.keys
 
 
 def _small(part: SegmentSlice) -> bool:
@@ -484,7 +481,7 @@ def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice], step: i
         else:
             chunks = reader.chunks(group[0], step)
             for chunk in chunks if number else _growing(chunks):
-                yield partial(_same, chunk)
+                yield lambda chunk=chunk: chunk
 
 
 def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -503,7 +500,7 @@ def _remote_chunks(reader: SegmentReader, groups: Iterator[Group]) -> Iterator[C
         return
     for chunks in in_order((partial(_fetched, reader, group) for group in chain([first], groups)), DEPTH):
         for chunk in chunks:
-            yield partial(_same, chunk)
+            yield lambda chunk=chunk: chunk
 
 
 def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
@@ -516,10 +513,6 @@ def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
 
 def _chunk_of(reader: SegmentReader, group: Group) -> Chunk:
     return reader.located_chunk(group) if group[0].is_located else reader.whole_chunk(group)
-
-
-def _same(chunk: Chunk) -> Chunk:
-    return chunk
 
 
 def _decoded(

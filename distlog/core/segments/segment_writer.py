@@ -1,4 +1,7 @@
-"""Writes a partition's records as relocatable segments, as files of their own or as parts of a bundle."""
+"""Writes a partition's records as segments from offset 0 on, which the commit moves to their place in the log.
+
+A segment becomes files of its own, or a part of a bundle: one object with the small segments of many partitions.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,10 @@ from distlog.core.segments.segment_reader import TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription, RollTime
 from distlog.core.storage.storage import ObjectWriter, Storage
 
-# A bundle is one object with the small segments of many partitions, since each file costs a request or a sync. It has
-# the logs, by partition, and then their indexes, with the same bytes as files of their own. On a disk each log begins
-# at a page. A bundle has at most one segment of a partition; all its segments have its stem. The next segments of an
-# append go to the next bundle, so that retention can delete a long load in parts.
+# There are bundles since each file costs a request or a sync. A bundle has the logs, by partition, and then their
+# indexes, with the same bytes as files of their own. On a disk each log begins at a page. A bundle has at most one
+# segment of a partition; all its segments have its stem. The next segments of an append go to the next bundle, so
+# that retention can delete a long load in parts.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -136,7 +139,7 @@ class SegmentWriter:
         first = 0
         while first < len(batches):
             segment = self._segment = self._segment or self._open()
-            if segment.is_due:
+            if segment.must_end:
                 self._seal()
                 continue
             base_offsets = bases[first:] - bases[first] + segment.next_offset
@@ -198,7 +201,8 @@ class Bundles:
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
-        # with a limit in a store, segments end to free memory; otherwise they get files of their own
+        # In an object store, segments end to stay within `held_bytes`. On a disk, they get files of their own
+        # instead.
         self._has_generations = held_bytes is not None and not storage.is_local
         #: Increases after each `held_bytes` of new data; segments of earlier generations end at their next write.
         self.generation = 0
@@ -240,7 +244,7 @@ class Bundles:
                 self._unwritten.append(bundle)
             bundle.segments[partition] = parts
             self._sealed_bytes += sum(map(_size, parts.values()))
-            # sealed segments, and the open ones of the next generation, may each have half of the memory
+            # with generations, the open segments of the next one may take the other half of the memory
             if self._sealed_bytes > self._held_bytes // (2 if self._has_generations else 1):
                 self._write_bundles()
             return bundle.stem
@@ -409,7 +413,7 @@ class SegmentFile:
         return self._stream is not None
 
     @property
-    def is_due(self) -> bool:
+    def must_end(self) -> bool:
         """True if the segment must end, to free memory for bundles."""
         return self._bundles is not None and not self.is_uploading and self._generation < self._bundles.generation
 
@@ -432,7 +436,7 @@ class SegmentFile:
         offsets_of_max_timestamp: Longs,
         min_timestamps: Longs,
     ) -> None:
-        """Append `batches`, all of `data`, which must not change until the next call returns; with bundles, never."""
+        """Append `batches`, which fill `data`. It must not change until the next call returns; for bundles never."""
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         stored_batches = batches.copy()
         stored_batches["base_offset"] = base_offsets
