@@ -335,11 +335,8 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
         )
     is_bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
     if is_bad.any():
-        raise CorruptIndexError(
-            "the transaction index has offsets that its segment cannot have: rebuild the index",
-            file=file,
-            position=int(is_bad.argmax()) * size,
-        )
+        text = "the transaction index has offsets that its segment cannot have: rebuild the index"
+        raise CorruptIndexError(text, file=file, position=int(is_bad.argmax()) * size)
     return [AbortedTransaction(*fields) for _, *fields in entries.tolist()]
 
 
@@ -501,9 +498,5 @@ def _mark_used(path: str, size: int) -> bool:
 
 def _check_size(part: Part, size: int) -> None:
     if size < part.size or (part.is_file and size > part.size):
-        raise CorruptIndexError(
-            "the size of the index file differs from its segment's metadata: rebuild the index",
-            file=part.name,
-            size=size,
-            expected=part.size,
-        )
+        text = "the size of the index file differs from its segment's metadata: rebuild the index"
+        raise CorruptIndexError(text, file=part.name, size=size, expected=part.size)

@@ -98,10 +98,8 @@ class ReadableSegment:
         self.stem, self.config = state.stem, config
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
         if self._files.log.size() > MAX_INT:
-            raise StorageError(
-                f"a log file cannot have more than {MAX_INT} bytes: verify, then restore it from a copy",
-                file=self.file,
-            )
+            text = f"a log file cannot have more than {MAX_INT} bytes: verify, then restore it from a copy"
+            raise StorageError(text, file=self.file)
         # the state's fields as an array, by their numbers (`BASE_OFFSET`, ...)
         self._numbers, self._interval = state.numbers(), config.index_interval_bytes
 
@@ -199,19 +197,12 @@ class ReadableSegment:
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
         location = {"file": self.file, "position": position, "offset": offset}
         if position < durable.position or offset < durable.offset:
-            return DamagedLogError(
-                f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}",
-                **location,
-                end_offset=durable.offset,
-            )
+            text = f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}"
+            return DamagedLogError(text, **location, end_offset=durable.offset)
         if trailing.sound is None or trailing.is_hole or is_end_given:
             return None
-        return DamagedLogError(
-            f"a batch of the active log is damaged, and sound batches follow it: {_REMEDY}",
-            **location,
-            sound_position=trailing.sound[0],
-            sound_offset=trailing.sound[1],
-        )
+        text = f"a batch of the active log is damaged, and sound batches follow it: {_REMEDY}"
+        return DamagedLogError(text, **location, sound_position=trailing.sound[0], sound_offset=trailing.sound[1])
 
     def last_sound_offset(self) -> int:
         """Return the offset after the last sound batch past the state's end, or 0."""

@@ -386,10 +386,8 @@ class PartitionLog(PartitionFlush):
             rows, offsets_of_max_timestamp, min_timestamps = with_append_times(data, rows, time_ms)
             max_timestamp = time_ms
         if segment.next_offset + offset_count > MAX_LONG:
-            raise InvalidRecordError(
-                "nothing was appended: the partition has no offsets left for these records; use another partition",
-                partition=self.partition,
-            )
+            text = "nothing was appended: the partition has no offsets left for these records; use another partition"
+            raise InvalidRecordError(text, partition=self.partition)
         if segment.should_roll(data.nbytes, max_timestamp, segment.next_offset + offset_count - 1):
             if not may_wait:
                 raise WouldWaitError

@@ -167,12 +167,8 @@ def _key(segment: SegmentInfo) -> tuple[int, str, int]:
 
 
 def another_log_error(segment: SegmentInfo, file: str, position: int) -> CorruptRecordError:
-    return CorruptRecordError(
-        "the file is the log of another segment, or damaged: verify, then restore it from a copy",
-        file=file,
-        position=position,
-        partition=segment.partition,
-    )
+    text = "the file is the log of another segment, or damaged: verify, then restore it from a copy"
+    return CorruptRecordError(text, file=file, position=position, partition=segment.partition)
 
 
 def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
@@ -190,12 +186,8 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
             partition=segment.partition,
         )
     if is_short:
-        raise CorruptRecordError(
-            "the file is shorter than its segment: verify, then restore it from a copy",
-            file=log.name,
-            position=size,
-            partition=segment.partition,
-        )
+        text = "the file is shorter than its segment: verify, then restore it from a copy"
+        raise CorruptRecordError(text, file=log.name, position=size, partition=segment.partition)
 
 
 def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
