@@ -130,15 +130,14 @@ class ActivePartition:
             try:
                 self._open_segment(page_value)
             except DamagedLogError:
-                # closed, so that the next use reads the file again
-                self._release()
+                self._release()  # the next use reads the file again
                 raise
         elif segment.config is not self.snapshots.snapshot.config:
             reopened = self._segment_of(segment.state)
             with closed_on_error(reopened):
                 # open the new one first: the kernel may forget the write errors of a log that no process has open
                 reopened.open()
-            self._use(reopened)
+            self._replace_segment(reopened)
         return self._segment
 
     def ready_segment(self) -> LogSegment | None:
@@ -164,7 +163,8 @@ class ActivePartition:
         assert state.active is not None
         active, unstable = state.active, state.first_unstable_offset
         self.lock.recovery_point = NO_POINT
-        return self._use(self._segment_of(SegmentState.new(active.stem, active.base_offset, created_ms, unstable)))
+        new_state = SegmentState.new(active.stem, active.base_offset, created_ms, unstable)
+        return self._replace_segment(self._segment_of(new_state))
 
     def begin_seal(self, status: PageStatus = PageStatus.CHANGING) -> SealedSegment:
         """Finish the active segment's files; then commit the seal and call `end_seal`, or call `reactivate`."""
@@ -203,9 +203,8 @@ class ActivePartition:
         with closed_on_error(segment):
             self._rebuild_damaged_indexes(segment)
             segment.cut_bytes_past_end()
-        self._use(segment)
-        # only the page was needed: the next use opens the log, and checks whether the kernel dropped unwritten pages
-        # while the log was closed
+        self._replace_segment(segment)
+        # only the page was needed: the next use opens the log, and checks whether the kernel dropped memory pages
         self._release()
 
     def seal(self) -> None:
@@ -259,8 +258,7 @@ class ActivePartition:
         self._release()
         active = self.snapshots.refresh().partitions[self.partition].active
         if active is None:
-            # the newest commit has no active segment that could be cut
-            raise error
+            raise error  # there is no active segment to cut
         empty_state = SegmentState.new(active.stem, active.base_offset, self.handle.clock())
         with closing(self._segment_of(empty_state)) as segment:
             state = segment.scan_tail(self._transactions_at_start())
@@ -310,7 +308,7 @@ class ActivePartition:
         elif record is None or state is None:
             segment = self._recovered(self._active, page_value)
             self.lock.recovery_point = segment.packed_state()  # the whole segment was synced
-            self._use(segment)
+            self._replace_segment(segment)
         else:
             self.lock.recovery_point = record.recovery_point
             resumed = self._resumed(state, record.status)
@@ -320,7 +318,7 @@ class ActivePartition:
             # if the log was cut, the recovery point is past its end
             if self.lock.recovery_position > resumed.size:
                 self.lock.recovery_point = NO_POINT
-            self._use(resumed)
+            self._replace_segment(resumed)
 
     def _resumed(self, state: SegmentState, status: PageStatus) -> LogSegment | None:
         """The segment of `state`, which may be open already; None if unflushed records are lost, or a sync failed."""
@@ -336,9 +334,8 @@ class ActivePartition:
             try:
                 self._recover_files(segment, status, is_known=is_known)
             except DamagedLogError:
-                # After a disk error, the kernel may drop unflushed bytes: then the log has zeros there or, after a
-                # failed sync, ends earlier. Only this loss is returned: a log that is too short without a failed sync
-                # was cut by something else.
+                # After a disk error, unflushed bytes may be lost: the log has zeros there or, after a failed sync,
+                # ends earlier. Without a failed sync, something else cut the log.
                 is_cut = segment.bytes_past_end() < 0 and not may_have_failed_sync(self.folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
@@ -397,7 +394,7 @@ class ActivePartition:
         with closed_on_error(segment):
             check_exists(segment.file, active)
             if point is None or not segment.has_its_bytes():
-                # no valid point: walk the whole log
+                # the point is missing or does not fit the files: walk the whole log
                 segment.recover(self._transactions_at_start(), durable)
             elif segment.bytes_past_end() or segment.size < durable.position or segment.trailing().end > segment.size:
                 # batches, or a part of one, follow the point, or must follow it: walk from there
@@ -450,8 +447,7 @@ class ActivePartition:
         self.snapshots.advance(race.snapshot)
         self.end_seal()
 
-    def _use(self, segment: LogSegment) -> LogSegment:
-        """Hold `segment` as the active one, in place of another, and publish its state."""
+    def _replace_segment(self, segment: LogSegment) -> LogSegment:
         if segment is not self._segment:
             self._release()
         self._segment = segment

@@ -361,7 +361,6 @@ class LogSegment(ReadableSegment):
             if any(entries):
                 self._files.write_entries(numbers_before, entries)
         except BaseException:
-            # cut off what was written
             try:
                 self._files.cut(numbers_before)
             except StorageError:

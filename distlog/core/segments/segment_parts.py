@@ -1,7 +1,4 @@
-"""The parts of a segment in storage, its log and indexes: where they are, whose they are, and those that are open.
-
-A part is a file of its own, or a range of a bundle: one object with the small segments of many partitions.
-"""
+"""The parts of a segment in storage, its log and indexes: where they are, whose they are, and those that are open."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ IndexT = TypeVar("IndexT", OffsetIndex, TimeIndex)
 
 
 class IndexFields(NamedTuple):
-    """The fields of SegmentInfo with the size, the CRC-32C and the position in a bundle, if any, of one index."""
+    """The fields of SegmentInfo with the size and CRC-32C of one index, and its position in a shared object."""
 
     size: str
     checksum: str

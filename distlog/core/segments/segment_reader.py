@@ -452,7 +452,6 @@ def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
     for part in slices:
         size = part.estimated_bytes if part.is_located else part.segment.log_bytes
         is_small = _small(part)
-        # the slices of one chunk have the same keys, and are all located, or none is
         is_alike = not group or (group[-1].is_located == part.is_located and group[-1].keys is part.keys)
         if group and (not is_small or group_bytes + size > room or not is_alike):
             yield group

@@ -1,7 +1,4 @@
-"""Writes a partition's records as segments from offset 0 on, which the commit moves to their place in the log.
-
-A segment becomes files of its own, or a part of a bundle: one object with the small segments of many partitions.
-"""
+"""Writes a partition's records as segments, which a commit moves to their offsets; as files, or parts of a bundle."""
 
 from __future__ import annotations
 
@@ -53,10 +50,10 @@ from distlog.core.segments.segment_reader import TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription, RollTime
 from distlog.core.storage.storage import ObjectWriter, Storage
 
-# There are bundles since each file costs a request or a sync. A bundle has the logs, by partition, and then their
-# indexes, with the same bytes as files of their own. On a disk each log begins at a page. A bundle has at most one
-# segment of a partition; all its segments have its stem. The next segments of an append go to the next bundle, so
-# that retention can delete a long load in parts.
+# A bundle is one object with the small segments of many partitions, since each file costs a request or a sync. It has
+# the logs, by partition, and then their indexes, with the same bytes as files of their own. On a disk each log begins
+# at a page. A bundle has at most one segment of a partition; all its segments have its stem. The next segments of an
+# append go to the next bundle, so that retention can delete a long load in parts.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -201,8 +198,7 @@ class Bundles:
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
-        # In an object store, segments end to stay within `held_bytes`. On a disk, they get files of their own
-        # instead.
+        # in a store, segments end to stay within `held_bytes`; on a disk, they get files of their own instead
         self._has_generations = held_bytes is not None and not storage.is_local
         #: Increases after each `held_bytes` of new data; segments of earlier generations end at their next write.
         self.generation = 0

@@ -213,8 +213,7 @@ class _OrderedTasks(Generic[T]):
         if self._process != os.getpid():
             raise started_before_fork()
         while not self._iterator_lock.acquire(blocking, _RECHECK_S if blocking else -1):
-            # an interrupt may have ended a thread between its `acquire` and its `try`: then the lock is never
-            # released
+            # an interrupt may have ended a thread before its `try`: then the lock is never released
             if self.is_over or not blocking:
                 return None
         try:

@@ -272,8 +272,7 @@ def _scan_line(
                 _put_field(kinds, starts, sizes, first + open_field, OTHER, open_start, position)
                 open_field = -1
         elif expected < _FIRST_ITEM:
-            # no value may come here
-            return UNSURE
+            return UNSURE  # no value may come here
         # `{`, or `[`, whose code is 0x20 less
         elif (byte | 0x20) == _BEGIN_OBJECT:
             if depth == _DEEPEST:
