@@ -154,7 +154,7 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 # timestamp deltas still count from it. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
-#: A kernel computes the checksums of batches under this size, and a library those of larger batches, one by one. With
+#: A kernel computes the checksums of batches under this size; a library computes the larger ones, one by one. With
 #: the processor's CRC instruction the kernel is as fast, and computes all.
 SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
 #: Fewer batches are checked without a kernel, so that a first small read compiles none.

@@ -355,7 +355,7 @@ class ActivePartition:
         """Make the files match the state, with any batches that another process wrote before it died."""
         past_end = segment.bytes_past_end()
         # The state was written in this boot, so the kernel has all bytes before its end. If no batch ends there, the
-        # log was replaced by another file. A log that has exactly the state's length needs no such check.
+        # log was replaced by another file. A log that has exactly the state's length is not checked for that.
         is_replaced = not is_known and (past_end > 0 or segment.is_preallocated) and not segment.may_have_its_end()
         if past_end < 0 or is_replaced:
             # raises DamagedLogError, unless the other file has the same batches

@@ -86,7 +86,7 @@ def _ms(time: Time) -> int:
 
 
 OutOfRange = Literal["fail", "earliest", "latest"]
-"""What to do with a start outside of the log (Kafka's `auto.offset.reset`): raise, or use the log's start or end."""
+"""The action for a start outside of the log (Kafka's `auto.offset.reset`): raise, or use the log's start or end."""
 
 #: The assumed size of a batch whose position alone is known.
 BATCH_BYTES = 128 << 10

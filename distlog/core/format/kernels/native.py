@@ -74,7 +74,7 @@ _LOGGED_FROM_S = 1.0
 
 
 class _Locator:
-    """What numba's cache calls a locator: cached code is valid until any source of kernels changes.
+    """A locator of numba's cache: cached code is valid until any source of kernels changes.
 
     Numba's own locators also choose the folder of the code; _KernelCache does that here.
     """
@@ -111,8 +111,8 @@ class _KernelCache(FunctionCache):
         super().__init__(function)  # type: ignore[no-untyped-call]
         config, new_index = cast(Any, numba.config), cast(Any, IndexDataCacheFile)
         name: str = self._impl.filename_base
-        #: By folder: numba's index of its code of this kernel. The base class uses one index, `_cache_file`, which
-        #: the methods below set to that of the folder they try.
+        #: By folder: numba's index of its code of this kernel. The base class uses one index, `_cache_file`: the
+        #: methods below set it for the folder that they try.
         self.indexes: dict[Path, Any] = {
             folder: new_index(str(folder), name, sources_digest()) for folder in code_folders(config.CACHE_DIR)
         }
@@ -200,8 +200,8 @@ def _has_code(folder: Path, kernel: _KernelCache) -> bool:
 
 #: `MADV_DONTNEED` of Linux.
 _DONT_NEED = 4
-#: Finds the addresses of LLVM's library in /proc/self/smaps: of its read-only mappings, and of these only the ones
-#: without changed pages (`Anonymous`), since only unchanged pages can be read again from the file.
+#: Finds the addresses of LLVM's library in /proc/self/smaps: its read-only mappings without changed pages
+#: (`Anonymous`), since only unchanged pages can be read again from the file.
 _LLVM_MAPPING = re.compile(r"^(\w+)-(\w+) r-.p .*/libllvmlite.*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.MULTILINE)
 
 

@@ -217,7 +217,7 @@ def append_records(
 
     Returns the status, and `next_index`, `open_draft`, `record_end` and `window_end_ms` after these records.
 
-    `drafts` (DRAFT rows) describes the batches in `target`; the last of them, `open_draft`, is open. A batch holds at
+    `drafts` (DRAFT rows) describes the batches in `target`; the last one, `open_draft`, is open. A batch holds at
     least one record. It ends before its records would exceed `usual_record_bytes`, and before a record newer than
     `window_end_ms`, which then moves to `window_ms` after that record. FULL: `target` lacks room for the next record,
     which would end at the position `record_end`, or `drafts` has no free row (`record_end` then means nothing).
