@@ -90,7 +90,8 @@ def create(
         >>> pages.partitions
         4
     """
-    check_partition_count(partitions := whole_number("partitions", partitions))
+    partitions = whole_number("partitions", partitions)
+    check_partition_count(partitions)
     storage = Storage(url, storage_options)
     settings = TopicConfig.parse(config or {})
     return make_topic(storage, partitions, settings, absent_ms=_check_location(storage))
@@ -115,7 +116,8 @@ def _check_location(storage: Storage) -> int | None:
     folders, above = run_all(lambda listing: listing(storage), listings)
     if folders is None or paths.COMMITS_DIR in folders:
         return None
-    if folders and (names := _topics_among(storage, folders) or _topics_below(storage, folders)):
+    names = _topics_among(storage, folders) or _topics_below(storage, folders)
+    if names:
         text = f"this folder holds topics, so it cannot be a topic: create one in it, as {storage.url}/NAME"
         raise InvalidTopicError(text, topics=_names_text(names))
     if above:
@@ -178,7 +180,8 @@ def open(
         >>> distlog.open("clicks", version=0).end_offsets()
         {0: 0, 1: 0}
     """
-    with naming_topics(storage := Storage(url, storage_options)):
+    storage = Storage(url, storage_options)
+    with naming_topics(storage):
         return _open(storage, version, timestamp)
 
 
@@ -462,12 +465,13 @@ class AdoptReport(Displayable):
                 "url": topic.url,
                 "result": topic.result,
                 "error": str(topic.error) if topic.error else None,
-                "partitions": len(rows := [*_partition_rows(topic, dry_run=self.dry_run).values()]),
+                "partitions": len(rows),
                 **sums_of(rows, *_SUMMED),
                 "settings": dict(topic.settings),
                 "notes": list(topic.notes),
             }
             for topic in self.adopted
+            for rows in [list(_partition_rows(topic, dry_run=self.dry_run).values())]
         ]
 
 

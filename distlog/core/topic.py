@@ -836,7 +836,8 @@ class Topic:
             4
         """
         self._check_writable()
-        check_partition_count(number := whole_number("count", count))
+        number = whole_number("count", count)
+        check_partition_count(number)
         # nothing is sealed: writers read the commits before they choose a partition
         with CommitRace(self.log, self.snapshot, "partitions") as race:
             for head in race:

@@ -155,7 +155,7 @@ class ActivePartition:
     def create(self, stem: str) -> None:
         """Create the files of the segment `stem`, which the caller makes active by a commit; needs no lock."""
         config, clock = self.snapshots.snapshot.config, self.handle.clock
-        LogSegment.create(self.folder, stem, 0, config, clock=clock, calls=self.calls).close()
+        LogSegment.create(self.folder, stem, base_offset=0, config=config, clock=clock, calls=self.calls).close()
 
     def begin(self, created_ms: int) -> LogSegment:
         """Open the segment that a commit made active; its files were created at `created_ms`."""

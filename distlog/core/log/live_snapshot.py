@@ -152,7 +152,8 @@ class ActiveTail:
         """Walk the log; returns the state at its end, and True if a failed sync gave this end."""
         handle, snapshot, active = self._handle, self._snapshot, self._active
         name = paths.segment_file(handle.name, self._partition, active.stem, ".log")
-        if not os.path.exists(path := handle.storage.local_path(name)):
+        path = handle.storage.local_path(name)
+        if not os.path.exists(path):
             if self._is_active():
                 check_exists(path, active)
             raise missing_file_error(name, self._partition)

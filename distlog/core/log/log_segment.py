@@ -405,7 +405,8 @@ class LogSegment(ReadableSegment):
         if position < end:
             sound_numbers = numbers.copy()
             sound_numbers[_ENDS] = offset, position
-            if (error := self.damage(NOTHING_DURABLE, sound_numbers)) is not None:
+            error = self.damage(NOTHING_DURABLE, sound_numbers)
+            if error is not None:
                 raise error
             return False
         if not files.has_entries(numbers):
@@ -517,7 +518,8 @@ class LogSegment(ReadableSegment):
     ) -> None:
         """Walk from `numbers` on, up to `end` if given, write index entries, and cut all files to the sound end."""
         numbers, steps = self._walk(numbers, transactions, end)
-        if (error := self.damage(durable, numbers, is_end_given=end is not None)) is not None:
+        error = self.damage(durable, numbers, is_end_given=end is not None)
+        if error is not None:
             raise error
         self._warn_of_cut(numbers)
         for numbers_before, entries in steps:

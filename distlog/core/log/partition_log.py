@@ -457,7 +457,8 @@ class PartitionLog(PartitionFlush):
 
     def roll(self) -> None:
         with self._partition.held():
-            if (segment := self._partition.active_segment()) and segment.size:
+            segment = self._partition.active_segment()
+            if segment is not None and segment.size:
                 roll(self._partition)
 
     def is_free(self, *, flush: bool) -> bool:
@@ -709,7 +710,8 @@ class OpenLogs(Generic[Key]):
 
     def _close_excess(self, limit: int) -> None:
         """Close the logs that were unused for the longest time, until `limit` are open."""
-        if (excess := len(self._logs) - limit) > 0:
+        excess = len(self._logs) - limit
+        if excess > 0:
             for key in [key for key in self._logs if key not in self._users][:excess]:
                 self._close(key)
 

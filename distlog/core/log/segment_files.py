@@ -228,7 +228,7 @@ class ActiveFile:
         if length < size:
             details = {"file": self.path, "size": length, "recorded_size": size}
             raise StorageError("the file is shorter than its recorded end: run `distlog repair`", **details)
-        if length == size >= allocated:
+        if length == size and allocated <= size:
             return
         try:
             file = self._open(os.O_CREAT)
@@ -333,7 +333,7 @@ _MIN_CHECKED_BYTES = 64 << 20
 
 def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterator[Batches]:
     """Yield the whole batches from `position` to `end`, about `step` bytes at a time; compares no checksums."""
-    return iter(BatchWalk(_reader(file), position, end, step, "raise", file.path))
+    return iter(BatchWalk(_reader(file), position, end, step, on_damage="raise", file=file.path))
 
 
 def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
@@ -351,7 +351,7 @@ def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
 
 def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -> Iterator[Batches]:
     """Yield the batches before the first one that is torn, fails its checksum or is out of order."""
-    walk = BatchWalk(_reader(file), position, end, WALK_BYTES, "stop", file.path, checked=True)
+    walk = BatchWalk(_reader(file), position, end, WALK_BYTES, on_damage="stop", file=file.path, checked=True)
     for batches in walk:
         count = _count_in_order(batches.rows, next_offset)
         sound = walk.stop(batches, count) if count < len(batches.rows) else batches
@@ -383,7 +383,8 @@ class TrailingBytes(NamedTuple):
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
     """Inspect [position, end); a batch after `position` counts as sound only from offset `base_offset` on."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
-    if HEADER_SIZE <= (size := size_of_first(head)) <= end - position and _is_sound(file, position, size):
+    size = size_of_first(head)
+    if HEADER_SIZE <= size <= end - position and _is_sound(file, position, size):
         return TrailingBytes(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
     start, written_end, sound = position, position, None
     checkable_bytes = 2 * (end - position) + _MIN_CHECKED_BYTES

@@ -435,7 +435,9 @@ class OpenTransactions:
             producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift
             if not batch["attributes"] & CONTROL:
                 self._first_offsets.setdefault(producer, offset)
-            elif (kind := control_type(data, batch)) in _MARKER_KINDS and producer in self._first_offsets:
+                continue
+            kind = control_type(data, batch)
+            if kind in _MARKER_KINDS and producer in self._first_offsets:
                 first = self._first_offsets.pop(producer)
                 if kind == ABORT:
                     stable = min(self._first_offsets.values(), default=offset + 1)

@@ -121,8 +121,8 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
         size, field = index_size(segment, suffix), INDEX_FIELDS[suffix].position
         position = OWN_FILE if field is None else getattr(segment, field)
     if position != OWN_FILE:
-        return Part(paths.bundle_file(segment.stem), position, size, False)
-    return Part(paths.segment_file(topic, segment.partition, segment.stem, suffix), 0, size, True)
+        return Part(paths.bundle_file(segment.stem), position, size, is_file=False)
+    return Part.file(paths.segment_file(topic, segment.partition, segment.stem, suffix), size)
 
 
 # Similar segments have their batches at the same positions and offsets. Only the checksums of their first and last

@@ -120,7 +120,9 @@ class SegmentReader:
             data = self.storage.read_joined([log.full_range for log in logs])
         ends = np.cumsum([log.size for log in logs]).tolist()
         ranges = [
-            LogRange(part, log, 0, end - log.size, end, part.segment.stored_base_offset)
+            LogRange(
+                part, log, position=0, start=end - log.size, end=end, first_offset=part.segment.stored_base_offset
+            )
             for part, log, end in zip(slices, logs, ends, strict=True)
         ]
         return chunk_of_files(ranges, data)
@@ -236,14 +238,16 @@ class SegmentReader:
             rows, damage = headers_before_damage(data, log_range.file, log_range.origin)
             return rows, damage and log_range.located(damage)
 
-        walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, likely_end=likely_end)
+        walk = BatchWalk(
+            read, position, segment.log_bytes, step, on_damage="raise", headers=headers, likely_end=likely_end
+        )
         batches, size = iter(walk), 0
         try:
             while walk.position < part.end_position and next_offset < part.end_offset - segment.shift:
                 try:
                     walked = next(batches, None)
                     if walked is None:
-                        raise cut_short(LogRange(part, log, walk.position, 0, 0), 0)
+                        raise cut_short(LogRange(part, log, walk.position, start=0, end=0), position=0)
                 except CorruptRecordError:
                     # the caller's next read begins with the bad bytes, and raises
                     if size and most_bytes is not None:

@@ -460,7 +460,8 @@ def _refuse_link(name: str, folder: int, path: str) -> None:
 def _linked_ms(temporary: str) -> int:
     """Return the time of the file's hard link, by its disk's clock; 0 without the link."""
     with suppress(OSError):
-        if (status := os.stat(temporary)).st_nlink == 2:
+        status = os.stat(temporary)
+        if status.st_nlink == 2:
             return status.st_ctime_ns // 1_000_000
     return 0
 
