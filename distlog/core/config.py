@@ -22,8 +22,7 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 #: The default and the smallest `commit.retention.ms`. A process may rely on a snapshot to be the newest for up to
-#: half the retention (`Snapshot.is_fresh_at`), so the smallest is far above the time that a request to a store may
-#: take.
+#: half the retention (`Snapshot.is_fresh_at`), so the smallest is far above the time of a request to a store.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
 #: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a reader may hold a snapshot for the
 #: delay, and the commit of the snapshot must exist for twice as long.

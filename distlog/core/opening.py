@@ -393,8 +393,7 @@ _TOPIC_SCHEMA = pa.schema(
 class AdoptReport(Displayable):
     """The topics that `adopt` imported, or would import with `dry_run`, with notes on cut and rebuilt parts.
 
-    `topics` has the topics of this and of an earlier run, by name. `left_out` has the reasons why folders were
-    skipped.
+    `topics` has the topics of this and of an earlier run, by name, and `left_out` why folders were skipped.
     """
 
     adopted: tuple[AdoptedTopic, ...]

@@ -86,8 +86,7 @@ def of_rows(value: Any, rows: Any) -> Any:
 #     17  int8    attributes                  ..         value
 #
 # An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to entries,
-# and its offset is the offset of the last entry. Inner offsets are absolute in format 0, relative to the first in
-# format 1.
+# and its offset is the offset of the last entry. Inner offsets are absolute in format 0, and relative in 1.
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """The `record_count` entries of a wrapper; their stored offsets are relative to `base_offset`."""
@@ -358,11 +357,9 @@ class BatchWalk:
 
     The sound batches before damage are yielded first. Then `on_damage` "raise" raises the damage, and "stop" ends the
     walk. If `on_damage` is a function, it gets the damage, and the walk continues at the next batch if the start of
-    that is known. "raise" ignores an incomplete batch at the end: as in Kafka's `FileLogInputStream`, a writer may be
-    writing it.
+    that is known. "raise" ignores an incomplete batch at the end, which a writer may be writing, as Kafka does.
 
-    `position` is the current position, `next_size` the size of the batch there, 0 if unknown, and `damage` the reason
-    of a stop.
+    `position` is the current position, `next_size` the size of the batch there or 0, and `damage` why it stopped.
     """
 
     read: Callable[[int, int], memoryview]

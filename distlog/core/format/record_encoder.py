@@ -270,8 +270,7 @@ def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
     return span_ms - (random.randrange(jitter) if jitter else 0)
 
 
-#: Bytes of a batch of one record beyond its key, value and headers: the header of the batch, and Kafka's
-#: MAX_RECORD_OVERHEAD.
+#: Bytes of a batch of one record beyond the record's fields: the batch's header, and Kafka's MAX_RECORD_OVERHEAD.
 BATCH_OVERHEAD = HEADER_SIZE + 21
 
 

@@ -73,8 +73,7 @@ from distlog.core.segments.segment_state import (
 
 _log = logging.getLogger("distlog")
 
-#: The numbers of fields of the state, which is an array here (`Numbers`); the last two are of an offset and a
-#: position.
+#: The numbers of fields of the state, which is an array here (`Numbers`); the last line has pairs (offset, position).
 _CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
 _FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
 #: Why a segment refuses changes, and what to do about a damaged log.

@@ -167,8 +167,7 @@ class FlushOutcome(Enum):
     """The outcome of a segment's last sync.
 
     STARTED: unknown, as the sync is running, or its process died. ENDED: it succeeded. DOUBTED: it succeeded, but the
-    writer of later records may have been killed, and the kernel may have lost these records: the next sync must read
-    them.
+    writer of later records may have been killed, and the kernel may have lost them: the next sync must read them.
     """
 
     STARTED = b"B"

@@ -371,8 +371,7 @@ def cut_short(log_range: LogRange, position: int) -> CorruptRecordError:
     )
 
 
-#: Larger record batches are cut into equal parts: for Spark one of 5 MB is as good as two, and better than 4 and 1
-#: MB.
+#: Larger record batches are cut into equal parts; for Spark, one of 5 MB is better than one of 4 MB and one of 1 MB.
 OUTPUT_BYTES = 8 << 20
 
 

@@ -1,8 +1,7 @@
 """The state of a segment after its batches so far, which its next append, its readers and its seal need.
 
 Writers of a segment and walks over its log fold the headers of its batches into the state in the same way (`fold`).
-So a seal reads no byte of the log, and a recovery, a rebuild and a check get the writer's state, and the same indexes
-byte for byte.
+So a seal reads no byte of the log, and a recovery, a rebuild and a check get the writer's state and indexes.
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ class SegmentState:
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
-    # The offset of the first record with the largest timestamp; -1 if no record has a timestamp, or after a fold of
-    # headers alone, which lack it.
+    # The offset of the first record with the largest timestamp; -1 if there is none, or after a fold of headers
+    # alone.
     offset_of_max_timestamp: int = _offset_or_none()
     # The time at which the segment's span of time begins (Kafka's rollingBasedTimestamp).
     roll_timestamp: int = _time()

@@ -368,8 +368,7 @@ def with_key_index(handle: TopicHandle, segment: SegmentInfo) -> SegmentInfo:
 
 #: A log without a bundle up to this size is held in memory, and put with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
-#: A buffer from this size on is held for a bundle without a copy. A smaller one is copied, since it may be a view
-#: that keeps far more memory.
+#: Smaller buffers are copied when they are held for a bundle, since one may be a view that keeps far more memory.
 KEPT_BYTES = 1 << 18
 
 

@@ -246,8 +246,7 @@ def boot_id() -> bytes:
 # the descriptor that was locked, even if the file was opened again. If a descriptor is lost after all, a thread that
 # waits for the lock finds the descriptor, unlocks it and logs an error.
 #
-# A process that can open a file, even for reading, can `flock` it. So users that may not write the file must not read
-# it.
+# A process that can open a file, even for reading, can `flock` it. So only users that may write it may read it.
 
 _log = logging.getLogger("distlog")
 
@@ -371,8 +370,7 @@ class FileLock:
             while self._page is None:
                 forks = _forks
                 make_folders(os.path.dirname(self.path))
-                # another process may remove the file here: then `file` has no links, and `_locked_page` opens
-                # the new file
+                # if another process removes the file here, `file` has no links, and `_locked_page` opens a new one
                 file = open_lock(self.path)
                 try:
                     page = self._mapped()

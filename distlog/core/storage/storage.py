@@ -45,8 +45,7 @@ CHUNK_BYTES = 2 << 20
 _READS_IN_FLIGHT = 4
 #: The largest accepted difference between the store's clock and this machine's. (S3 refuses requests from 15 min on.)
 MAX_CLOCK_SKEW_MS = 300_000
-#: In `check_store` _RACERS writers race for each of _RACES names. Each speed is measured by _SAMPLES requests, with
-#: small or large objects.
+#: In `check_store` _RACERS writers race for each of _RACES names, and _SAMPLES requests measure each speed.
 _RACES, _RACERS, _SAMPLES = 3, 16, 10
 _SMALL, _LARGE_BYTES = bytes(1024), 32 << 20
 

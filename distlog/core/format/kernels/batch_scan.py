@@ -23,8 +23,7 @@ from distlog.core.format.kernels.native import (
 )
 from distlog.core.integers import MAX_LONG
 
-#: The bytes of offset and length, which the length does not count; the header of format 2 (shown in
-#: `record_batch.py`).
+#: The bytes of offset and length, which the length does not count; the header of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
 #: The positions of the checksum and of the bytes that it covers in format 2, and of the latter in formats 0 and 1.
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16

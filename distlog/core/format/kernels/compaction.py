@@ -17,8 +17,7 @@ from distlog.core.format.kernels.siphash import siphash
 HASH_WORDS, ROW_WORDS, SLOT_WORDS = 2, 3, 3
 ROW_BYTES = 8 * ROW_WORDS
 
-#: Consecutive rows need slots that are far apart in memory. A slot is fetched this many rows early: 40 instead of 180
-#: ns a row.
+#: Consecutive rows need slots far apart in memory. A slot is fetched this many rows early: 40, not 180 ns a row.
 _PREFETCH_ROWS = 16
 
 

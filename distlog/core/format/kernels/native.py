@@ -493,11 +493,9 @@ def _unchanged(value: int) -> int:
     return value
 
 
-#: `wrapped(value)`: the sum, product or shift of int64s, cut to 64 bits. Machine code has cut it; Python's integers
-#: grow.
+#: `wrapped(value)`: the sum, product or shift of int64s, cut to 64 bits: machine code has cut it, Python has not.
 wrapped: Any = _unchanged if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
-#: `read_at(file, target, count, position)` reads up to `count` bytes to the pointer `target`; returns their number,
-#: negative after a failure.
+#: `read_at(file, target, count, position)` reads up to `count` bytes to the pointer `target`: their number, or -1.
 read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
 
 

@@ -52,8 +52,7 @@ NOT_STARTED = -1
 #: `max_record_bytes`. TOO_LARGE: the size of a record does not fit an int32. The other two: an invalid field.
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 #: The bytes of a batch's first record in addition to its fields: a size of up to 5, attributes, and two deltas of 0.
-#: With them, the size of a record must fit an int32. A later record has longer deltas, but `usual_record_bytes`, an
-#: int32, limits its batch.
+#: With them, a record's size must fit an int32. A later record has longer deltas, but its batch has a lower limit.
 _FIRST_RECORD_OVERHEAD = 8
 
 #: An unfinished batch: the position of its header, the row number of its first record, the number and bytes of its
@@ -237,8 +236,7 @@ def append_groups(
 ) -> int:
     """Write `rows` as one batch for each item of `counts`, the number of its records; `drafts` needs a row more.
 
-    Returns the number of groups before the first that needs a second batch, does not fit into `target`, or has a
-    refused record.
+    Returns the number of groups before the first that needs two batches, has no room, or has a refused record.
     """
     start = 0
     for group in range(counts.size):

@@ -24,8 +24,7 @@ from distlog.core.integers import MAX_INT
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_DELTA, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
-#: The next fields; later ones are not used here. OFFSET_OF_MAX is the offset of the first record with the largest
-#: timestamp, or -1.
+#: The next fields; others are not used here. OFFSET_OF_MAX is of the first record with the largest timestamp, or -1.
 (
     BASE_OFFSET,
     NEXT_OFFSET,
@@ -151,8 +150,8 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
 # field in it, and `width` its size, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
 # lookups are near the end, so the last WARM_BYTES are searched first, and their pages stay in the cache.
 #
-# In a damaged index, whose keys do not ascend, a search may return a wrong slot, but never one outside the index, or
-# with a key above the target.
+# In a damaged index, whose keys do not ascend, a search may return a wrong slot, but none with a key above the
+# target.
 
 
 @inlined
