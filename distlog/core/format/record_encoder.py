@@ -454,8 +454,7 @@ class ValidBatch(NamedTuple):
     """A checked batch at offset 0, and its BATCH row.
 
     `offset_of_max_timestamp` is the offset of the first record with the largest timestamp, -1 without a timestamp;
-    `min_timestamp` is the smallest. The times are the producer's: with LogAppendTime, the log replaces them when it
-    appends the batch under its lock.
+    `min_timestamp` is the smallest. The times are the producer's; with LogAppendTime, the append replaces them.
     """
 
     data: npt.NDArray[np.uint8]

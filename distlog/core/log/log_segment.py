@@ -493,8 +493,7 @@ class LogSegment(ReadableSegment):
         """End the segment (Kafka's `onBecomeInactiveSegment`): add its last time entry, trim and sync its files."""
         numbers_before = self._changeable_numbers().copy()
         if numbers_before[MAX_TIMESTAMP] >= 0 and numbers_before[OFFSET_OF_MAX] < 0:
-            # A recovery reads only headers, which lack the offset of the largest timestamp: search the records. If a
-            # batch is damaged, the offset stays unknown.
+            # A recovery reads only headers, which lack this offset. It stays unknown if a batch is damaged.
             with suppress(CorruptRecordError):
                 newest = self.find_offset_by_timestamp(int(numbers_before[MAX_TIMESTAMP]))
                 numbers_before[OFFSET_OF_MAX] = -1 if newest is None else newest

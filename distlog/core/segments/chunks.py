@@ -96,8 +96,7 @@ class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
     A batch belongs to the slice that has its first byte. `times` and `keys`, a binary array, filter the records. If a
-    slice `is_located`, its first batch is known to begin at `start_position`, and its last batch at the last byte of
-    the range, `end_position` - 1.
+    slice `is_located`, its first batch begins at `start_position`, and its last batch at `end_position` - 1.
     """
 
     segment: SegmentInfo
@@ -264,8 +263,7 @@ def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tu
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position
-    # The first entry at or after the last wanted offset may be the entry of that offset's batch. So the batch ends
-    # only at the position of the next entry.
+    # the first entry from the last wanted offset on may be of its own batch, which ends before the next entry
     entry = index.ceiling(part.end_offset - 1 - segment.shift)
     next_entry = index.ceiling(entry.offset + 1) if entry else None
     return start, min(next_entry.position, part.end_position) if next_entry else part.end_position

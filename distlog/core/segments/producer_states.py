@@ -263,8 +263,8 @@ def _entry(producer: int, state: ProducerState) -> tuple[int, ...]:
 #     entry 34 | i32  | epoch of the coordinator that ended its last transaction, -1: none
 #     entry 38 | i64  | first offset of its open transaction, -1: none
 #
-# Everything is big-endian (Kafka's `ProducerStateManager`). Of the five batches per producer that Kafka remembers,
-# only the last is in this file.
+# Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches per producer, this file
+# only the last.
 
 ENTRY = np.dtype(
     [

@@ -573,8 +573,7 @@ def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: i
 class TopicHandle:
     """The topic called `name` in `storage`, with the tools for all work on it.
 
-    `random` must be unpredictable: compaction hashes keys with a secret from it. The handle pickles, into Spark tasks
-    too, without its caches and `random`.
+    `random` must be unpredictable: compaction hashes keys with a secret from it. Pickles without it and the caches.
     """
 
     storage: Storage

@@ -85,8 +85,7 @@ class SegmentState:
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
-    # The offset of the first record with the largest timestamp; -1 if there is none, or after a fold of headers
-    # alone.
+    # The offset of the first record with the largest timestamp; -1 if none, or after a fold of headers alone.
     offset_of_max_timestamp: int = _offset_or_none()
     # The time at which the segment's span of time begins (Kafka's rollingBasedTimestamp).
     roll_timestamp: int = _time()

@@ -313,8 +313,8 @@ def fill_partitions(
     """Write the partition of each record to `assigned`: by its key, or by runs of about `run_bytes` for null keys.
 
     `valid` has a bit for each key from `first_bit` on, or is empty if all are valid. Records without a key continue
-    in `partition`, where `used_bytes` of the run are used. Returns `partition` and `used_bytes` after the records, or
-    (-1, row) for a key that does not lie in `data`.
+    in `partition`, where `used_bytes` of the run are used. Returns the next values of both, or (-1, row) for a key
+    that does not lie in `data`.
     """
     for row in range(len(assigned)):
         bit = first_bit + row

@@ -150,8 +150,7 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
 # field in it, and `width` its size, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
 # lookups are near the end, so the last WARM_BYTES are searched first, and their pages stay in the cache.
 #
-# In a damaged index, whose keys do not ascend, a search may return a wrong slot, but none with a key above the
-# target.
+# In a damaged index, whose keys do not ascend, a search may find a wrong slot, but none above the target.
 
 
 @inlined
@@ -268,9 +267,8 @@ def _add(
         state[MIN_TIMESTAMP] = oldest
         state[FIRST_CRC] = batch["crc"]
     elif oldest == state[FIRST_TIMESTAMP] and oldest < state[MIN_TIMESTAMP]:
-        # MIN_TIMESTAMP is a lower bound. If it were equal to FIRST_TIMESTAMP, the base timestamp of the first batch,
-        # a lookup by time would take the segment's first record for its oldest. But MIN_TIMESTAMP shows that all
-        # records of the first batch are newer.
+        # MIN_TIMESTAMP is a lower bound. If it were equal to FIRST_TIMESTAMP, lookups by time would take the first
+        # record for the oldest; but all records of the first batch are newer, as its smallest timestamp shows.
         oldest -= 1
     state[MIN_TIMESTAMP] = max(min(state[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > state[MAX_TIMESTAMP]:
