@@ -117,7 +117,7 @@ class ActivePartition:
         self._topic_id = snapshots.snapshot.topic_id
         self.lock = PartitionLock(self.folder, self._topic_id, timeout_s)
         self._segment: LogSegment | None = None
-        self._page_value: bytes | None = None
+        self._page_value: bytes | None = None  # as this process wrote it last
 
     def held(self, timeout_s: float | None = None) -> LockGuard:
         return self.lock.held(timeout_s)
