@@ -57,11 +57,11 @@ class Source:
 
     def of_rows(self, rows: np.ndarray) -> Source:
         file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
-        return Source(file, of_rows(self.file_position, rows))
+        return Source(file, values_of_rows(self.file_position, rows))
 
     def corrupt(self, message: str, row: int, batch: Any, **details: Any) -> CorruptRecordError:
         file = self.file if isinstance(self.file, str) else self.file[row]
-        position = int(of_rows(self.file_position, row)) + int(batch["position"])
+        position = int(values_of_rows(self.file_position, row)) + int(batch["position"])
         offset = int(batch["base_offset"])
         text = with_remedy(message, file)
         return CorruptRecordError(text, file=file or None, position=position, offset=offset, **details)
@@ -72,7 +72,7 @@ def with_remedy(message: str, file: str) -> str:
     return f"{message}: verify, then restore it from a copy" if file else message
 
 
-def of_rows(value: Any, rows: Any) -> Any:
+def values_of_rows(value: Any, rows: Any) -> Any:
     """The `rows` of `value`, if that is an array with an item per batch."""
     return value[rows] if isinstance(value, np.ndarray) else value
 

@@ -37,8 +37,8 @@ from distlog.core.format.record_batch import (
     SHORT_BATCH,
     Source,
     first_bad_crc,
-    of_rows,
     open_wrapper,
+    values_of_rows,
     wrong_crc,
 )
 from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
@@ -187,7 +187,7 @@ class BatchSelection:
 
     def of_rows(self, rows: np.ndarray) -> BatchSelection:
         names = ("shift", "partition", "start_offset", "end_offset", "oldest", "newest")
-        values = {name: of_rows(getattr(self, name), rows) for name in names}
+        values = {name: values_of_rows(getattr(self, name), rows) for name in names}
         return replace(self, batches=self.batches[rows], source=self.source.of_rows(rows), **values)
 
     def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:

@@ -39,11 +39,10 @@ def xxh64(data: np.ndarray, position: int, size: int) -> int:
     if size >= 32:
         first, second, third, fourth = wrapped(_PRIME_1 + _PRIME_2), _PRIME_2, 0, wrapped(-_PRIME_1)
         while position + 32 <= end:
-            first, second = _round(first, int64_at(data, position)), _round(second, int64_at(data, position + 8))
-            third, fourth = (
-                _round(third, int64_at(data, position + 16)),
-                _round(fourth, int64_at(data, position + 24)),
-            )
+            first = _round(first, int64_at(data, position))
+            second = _round(second, int64_at(data, position + 8))
+            third = _round(third, int64_at(data, position + 16))
+            fourth = _round(fourth, int64_at(data, position + 24))
             position += 32
         result = wrapped(rotated(first, 1) + rotated(second, 7) + rotated(third, 12) + rotated(fourth, 18))
         result = _merged(_merged(_merged(_merged(result, first), second), third), fourth)
