@@ -267,7 +267,7 @@ def copy_slices(
 # Records go to partitions as by Kafka's `BuiltInPartitioner`, with Austin Appleby's MurmurHash2 (`Utils.murmur2`).
 
 #: Roughly the bytes of a record in a batch besides its key and value: an estimate, for runs of records without a key.
-_RECORD_OVERHEAD = 8
+RECORD_OVERHEAD = 8
 _SEED, _MULTIPLIER, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 
@@ -327,7 +327,7 @@ def fill_partitions(
             if used_bytes >= run_bytes:
                 partition, used_bytes = (partition + 1) % partitions, 0
             assigned[row] = partition
-            used_bytes += value_offsets[row + 1] - value_offsets[row] + _RECORD_OVERHEAD
+            used_bytes += value_offsets[row + 1] - value_offsets[row] + RECORD_OVERHEAD
     return partition, used_bytes
 
 
