@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 #: half the retention (`Snapshot.is_fresh_at`), so the smallest is far above the time of a request to a store.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
 #: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a reader may hold a snapshot for the
-#: delay, and the commit of the snapshot must exist for twice as long.
+#: delay, and relies on the snapshot's commit for half the retention.
 COMMIT_RETENTION_DELAYS = 2
 #: The smallest `segment.bytes` of earlier versions (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
 _MIN_SEGMENT = 14
@@ -58,7 +58,7 @@ class TopicConfig(DisplayableSettings):
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
     batch_ids_bytes: int = _between(
-        512 << 20, 0, MAX_LONG, "most bytes of remembered batch ids; at this limit, appends with a new id fail"
+        512 << 20, 0, MAX_LONG, "bytes of remembered batch ids, except ids in order; above it, a new id is refused"
     )
     cleanup_policy: str = _one_of(
         "delete",
