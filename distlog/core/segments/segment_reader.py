@@ -484,7 +484,7 @@ def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice], step: i
         else:
             chunks = reader.chunks(group[0], step)
             for chunk in chunks if number else _growing(chunks):
-                yield lambda chunk=chunk: chunk
+                yield partial(_same, chunk)
 
 
 def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -503,7 +503,7 @@ def _remote_chunks(reader: SegmentReader, groups: Iterator[Group]) -> Iterator[C
         return
     for chunks in in_order((partial(_fetched, reader, group) for group in chain([first], groups)), DEPTH):
         for chunk in chunks:
-            yield lambda chunk=chunk: chunk
+            yield partial(_same, chunk)
 
 
 def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
@@ -516,6 +516,10 @@ def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
 
 def _chunk_of(reader: SegmentReader, group: Group) -> Chunk:
     return reader.located_chunk(group) if group[0].is_located else reader.whole_chunk(group)
+
+
+def _same(chunk: Chunk) -> Chunk:
+    return chunk
 
 
 def _decoded(
