@@ -18,7 +18,7 @@ def log_of_four() -> bytes:
     return b"".join(bytes(encode(records, offset).data) for offset in range(4))
 
 
-def walked(step: int, hint: int) -> tuple[list[int], list[tuple[int, int]]]:
+def walked(step: int, likely_end: int) -> tuple[list[int], list[tuple[int, int]]]:
     log, ranges = log_of_four(), list[tuple[int, int]]()
 
     def read(start: int, end: int) -> memoryview:
@@ -26,11 +26,11 @@ def walked(step: int, hint: int) -> tuple[list[int], list[tuple[int, int]]]:
         assert len(ranges) < 20
         return memoryview(log)[start:end]
 
-    walk = BatchWalk(read, 0, len(log), step, "raise", hint=hint)
+    walk = BatchWalk(read, 0, len(log), step, "raise", likely_end=likely_end)
     return [offset for batches in walk for offset in batches.rows["base_offset"].tolist()], ranges
 
 
-def test_no_byte_past_the_hint_is_read() -> None:
+def test_no_byte_past_the_likely_end_is_read() -> None:
     assert walked(4 * SIZE, 2 * SIZE) == ([0, 1, 2, 3], [(0, 2 * SIZE), (2 * SIZE, 4 * SIZE)])
 
 
@@ -50,5 +50,5 @@ def test_an_impossible_size_at_a_wrong_hint_takes_few_reads() -> None:
         return memoryview(log)[start:end]
 
     with pytest.raises(CorruptRecordError, match="shorter than any batch"):
-        list(BatchWalk(read, 0, len(log), 4 * SIZE, "raise", hint=12))
+        list(BatchWalk(read, 0, len(log), 4 * SIZE, "raise", likely_end=12))
     assert len(ranges) == 2
