@@ -50,6 +50,7 @@ class Producer(Writer):
     """
 
     def reset_in_child(self) -> None:
+        """Become empty, as a new producer."""
         self._is_transaction_open = False
         super().reset_in_child()
 
