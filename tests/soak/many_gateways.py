@@ -174,10 +174,11 @@ def run(
     except ModuleNotFoundError as error:
         return skipped("many-gateways", f"it needs {error.name}")
     # moto's S3 server is slow
-    root, options, session_ms, pause_s = (*address, 6000, 0.5) if address else (str(folder), {}, SESSION_MS, 0.0)
+    root, options, session_ms, pause_s = (*address, 6000, 0.5) if address else (f"{folder}/root", {}, SESSION_MS, 0.0)
     chance, acknowledged = random.Random(seed), Acknowledged()
     topic = distlog.create(f"{root}/{TOPIC}", PARTITIONS, storage_options=options)
-    running, tally = [GatewayProcess(root, options, session_ms) for _ in range(gateways)], Tally()
+    logs, tally = [folder / f"gateway-{number}.log" for number in range(gateways)], Tally()
+    running = [GatewayProcess(root, options, session_ms, log) for log in logs]
     addresses = [process.address for process in running]
     appender, observer = Appender(topic, pause_s), Observer(addresses, acknowledged)
     workers = [Worker(addresses, acknowledged, pause_s) for _ in range(members)]
