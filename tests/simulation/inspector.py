@@ -18,6 +18,7 @@ from distlog.core.maintain.merge import MergeReport
 from simulation.actors import PASSING, Memory, Stage
 from simulation.oracle import Batch, NewRecord, Oracle
 from simulation.record_log import Row, rows_by_offset
+from simulation.threads import living
 from simulation.world import Process
 
 _Rows = Mapping[tuple[int, int], Row]
@@ -45,6 +46,8 @@ def inspects(stage: Stage, process: Process, memory: Memory) -> None:
             read = stage.open()
             try:
                 for text in wrong_reads(stage.oracle, read, process.random):
+                    # Arrow makes an error of its own of the end of a process that reads
+                    living()
                     stage.oracle.says(f"version {read.version}: {text}")
             except SnapshotTooOldError:
                 if not stage.oracle.may_lack_files(read.version, start_s):

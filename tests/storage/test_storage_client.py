@@ -18,8 +18,8 @@ from fault_proxy import CUT, FaultProxy
 from fsspec.implementations.memory import MemoryFileSystem
 
 from distlog.core.errors import InvalidConfigError, StorageError
-from distlog.core.storage import backend
 from distlog.core.storage import object_client as storage_client
+from distlog.core.storage import retries
 from distlog.core.storage.object_client import ClientErrors, StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.storage import Storage
@@ -30,8 +30,8 @@ SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value"}
 @pytest.mark.parametrize("operation", ["read", "size", "list", "put"])
 def test_a_server_that_never_answered_is_not_retried(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
     """Without the shorter timeout this test would never end."""
-    monkeypatch.setattr(backend, "RETRY_TIMEOUT_S", 1e9)
-    monkeypatch.setattr(backend, "FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 1e9)
+    monkeypatch.setattr(retries, "FIRST_TIMEOUT_S", 0.0)
     storage = Storage("s3://bucket/logs", {**SECRETS, "endpoint_url": "http://127.0.0.1:9"})
     calls: dict[str, Any] = {
         "read": lambda: storage.read("a"),
@@ -49,7 +49,7 @@ def test_a_server_that_never_answered_is_not_retried(monkeypatch: pytest.MonkeyP
 def test_a_server_that_has_answered_is_retried(
     s3_url: tuple[str, dict[str, Any]], s3_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(retries, "FIRST_TIMEOUT_S", 0.0)
     url, options = s3_url
     with FaultProxy(s3_server.endpoint) as proxy:
         storage = Storage(url, {**options, "endpoint_url": proxy.url})
