@@ -92,7 +92,7 @@ FEATURES = (
     ),
     Feature(
         "consumer groups without a gateway",
-        ("distlog/core/read/consume*.py", "distlog/core/read/group*.py"),
+        ("distlog/core/read/consume*.py", "distlog/core/read/consumer_group.py"),
         r"(groups|following)/",
         "a PUT and a LIST a commit; 4 a minute for an idle member",
         commands=("groups",),

@@ -7,12 +7,10 @@ could exceed the JVM's memory. If a task gets a mark, the append is repeated wit
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +75,6 @@ _SPLITS_PER_TASK, _MIN_SPLIT_BYTES = 4, 4 << 20
 HELD_BYTES, _HELD_BYTES_PER_PARTITION = 18 << 20, 1 << 20
 #: How long Arrow's pool keeps free memory in a task.
 _POOL_DECAY_MS = 100
-#: glibc's option `M_MMAP_THRESHOLD`, and its value: freed blocks of this size are returned to the system at once. By
-#: default glibc raises it to 32 MiB, and then keeps gaps between blocks.
-_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 1 << 20
 
 
 def append_frame(topic: Topic, rows: DataFrame, options: sink.WriteOptions, *, shuffle: bool = False) -> AppendResult:
@@ -331,14 +326,12 @@ class RunWork:
 
 
 def _spare_memory() -> None:
-    """Make the allocators of Arrow and C return free memory in a Python worker; by default they keep much."""
+    """Make the allocator of Arrow return free memory in a Python worker; by default it keeps much."""
     if TaskContext.get() is None:
         return
     if os.environ.get(ARROW_POOL, "jemalloc") == "jemalloc" and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
         pa.jemalloc_set_decay_ms(_POOL_DECAY_MS)
-    with suppress(AttributeError):  # only glibc has it
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def _finished_runs(results: Sequence[FinishedRun | InvalidRecordError]) -> list[FinishedRun]:
