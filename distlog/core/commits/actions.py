@@ -90,7 +90,8 @@ def _check_supported(features: Sequence[str], verb: str, file: str | None) -> No
     if features:
         raise UnsupportedVersionError(
             f"to {verb} the topic, distlog needs features of a newer version: upgrade",
-            **{"file": file, "features": ",".join(features)},
+            file=file,
+            features=",".join(features),
         )
 
 
@@ -220,7 +221,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class SetVacuumHorizon:
-    """Raises the vacuum horizon: no commit may add files started below `version`, so that vacuum may delete them."""
+    """Raises the vacuum horizon: no commit may add files started below `version`, which vacuum may delete."""
 
     version: int = stored(LONG)
 
@@ -277,8 +278,11 @@ def first_stem_below(actions: Sequence[Action], horizon: int) -> str | None:
     # an added segment with the stem of a removed or sealed one is not new: the topic had its files before
     replaced_files = set(_partition_stems(actions, Remove | RemoveTable | Seal))
     restored = {action.partition for action in actions if isinstance(action, Restore)}
-    added = (file for file in _partition_stems(actions, Add | AddTable | Active) if file[0] not in restored)
-    return next((file[1] for file in added if file[1] in old_stems and file not in replaced_files), None)
+    for partition, stem in _partition_stems(actions, Add | AddTable | Active):
+        is_new = partition not in restored and (partition, stem) not in replaced_files
+        if is_new and stem in old_stems:
+            return stem
+    return None
 
 
 def _partition_stems(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[int, str]]:
@@ -291,7 +295,8 @@ def _partition_stems(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[in
                 yield segment.partition, segment.stem
 
 
-#: A bundle is a file with parts of several segments, all with its stem: the fields of each part's position and size.
+#: The fields of the position and size of each part of a segment in a bundle: a file with parts of several segments,
+#: which have its stem.
 PARTS = (
     ("log_position", "log_bytes"),
     ("offset_index_position", "offset_index_bytes"),
@@ -452,7 +457,7 @@ def name_and_body(item: Any) -> tuple[str, Any]:
 
 def check_known(name: str) -> None:
     if name not in _KINDS and name not in (ADD_TABLE, REMOVE_TABLE, PRODUCERS):
-        raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r}: upgrade")
+        raise UnsupportedVersionError(f"a newer distlog wrote this topic, with the action {name[:100]!r}: upgrade")
 
 
 def _read_action(name: str, body: Any) -> Action:
@@ -498,6 +503,9 @@ class Commit:
     def decode(cls, data: bytes, file: str) -> Commit:
         try:
             return fields.read(cls, parse(data, file), size=len(data))
+        except UnsupportedVersionError as error:
+            error.details.setdefault("file", file)
+            raise
         except (ValueError, RecursionError) as error:
             raise CorruptMetadataError(f"not a commit: {error}; restore the file from a copy", file=file) from error
 
@@ -538,12 +546,7 @@ RELATIVE_COLUMNS = {
     "last_batch_crc": "first_batch_crc",
 }
 #: The positions that are stored as differences to the end of the same part in the row before, and the parts' sizes.
-ADJACENT_PARTS = {
-    "log_position": "log_bytes",
-    "offset_index_position": "offset_index_bytes",
-    "time_index_position": "time_index_bytes",
-    "key_index_position": "key_index_bytes",
-}
+ADJACENT_PARTS = dict(PARTS)
 #: The head of a batch of format 2, up to its checksum.
 _HEAD = np.dtype([("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")])
 _SCHEMAS = {ADD_TABLE: SCHEMA, REMOVE_TABLE: REMOVED_SCHEMA}
@@ -626,7 +629,7 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
     rows = fields.Integer(1, MAX_TABLE_ROWS)(body.get("rows"))
     pad = body.get("pad")
     if not isinstance(pad, str) or rows > len(body["data"]) + len(pad):
-        raise ValueError(f"{kind}: a table of {rows} rows must have as many characters of data and padding")
+        raise ValueError(f"{kind}: a table of {rows} rows must have at least as many characters of data and padding")
     columns, texts_of = _unpacked(body, rows, _SCHEMAS[kind])
     arrays = [_column(spec, columns, texts_of, rows) for spec in _SCHEMAS[kind]]
     batch = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMAS[kind])
@@ -641,7 +644,7 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
 def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[dict[str, Longs], dict[str, list[str]]]:
     """Return the numbers in each column, and the texts of columns of texts, whose numbers are indexes of texts."""
     max_text_size = _MAX_TEXT_BYTES + _MAX_TEXT_BYTES_PER_ROW * rows
-    size = Integer(_TEXT_SIZE.size, max_text_size + 8 * len(schema) * rows)(body.get("size"))
+    size = Integer(_TEXT_SIZE.size, max_text_size + max(_NUMBER_BYTES) * len(schema) * rows)(body.get("size"))
     try:
         data = base64.b64decode(body["data"], validate=True)
         if declared_size(data) != size:

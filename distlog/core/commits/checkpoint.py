@@ -63,9 +63,9 @@ MAX_FILE_BYTES = 256 << 20
 MIN_SIZE_LIMIT = 16 << 20
 BYTES_PER_BYTE = 32
 MAX_STATE_BYTES = 2 << 30
-
 _SCHEMAS = {"segments": segment_table.SCHEMA, "transactions": BATCH_SCHEMA, "producers": PRODUCER_SCHEMA}
-#: By table, the columns by which the rows are sorted; they identify a row.
+#: By table, the columns by which the rows are sorted. They identify a row; without a second column, they do so
+#: together with the row's number among the rows of the same value (`_sort_keys`).
 _SORT_COLUMNS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),
     "transactions": ("version", None),
@@ -84,11 +84,17 @@ _SKIPPABLE_FRAME_MAGIC = 0x184D2A50
 _TEXT_SIZE = struct.Struct("<q")
 #: The numbers of fields in Arrow's flatbuffers.
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3
-
+#: The errors of Arrow, zstd and JSON for malformed bytes.
 _MALFORMED = (
-    *(pa.ArrowException, ArithmeticError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError),
+    pa.ArrowException,
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
 )
-
 #: The sign bit of an int64: with it flipped, the big-endian bytes sort like the numbers.
 _SIGN_BIT = np.uint64(1 << 63)
 
@@ -109,23 +115,27 @@ def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> st
     return name
 
 
-def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: int) -> str | None:
-    """Write a checkpoint of the changes since the full one `base`, and return its name; None if a full one is due."""
+def write_incremental(storage: Storage, snapshot: Snapshot, base: str, interval: int) -> str | None:
+    """Write the changes since the full checkpoint `base`; returns the name of the file, or None if a full one is due.
+
+    A checkpoint is due every `interval` commits.
+    """
     body, batches = _body_and_rows(snapshot)
     base_data = _read_file(storage, base)
     base_body, base_batches = unpack(base_data)
+    # if most rows of the base were removed, a full checkpoint is faster to read
     max_base_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
     if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > max_base_rows:
         return None
-    # the incremental checkpoints on a base may together have as many bytes as it: n checkpoints that grow evenly have
-    # (n + 1) / 2 times the bytes of the last one, which this is
-    count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
+    # A full checkpoint is due when the incremental ones since then have more bytes than it. If their sizes grow
+    # evenly up to the size of this one, they have size * (count + 1) / 2 bytes; `count` is about their number.
+    count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // interval
     count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
     max_bytes = 2 * len(base_data) // (max(count, 1) + 1)
     changed, removed = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
     for table, rows in batches.items():
         if base_batches[table].schema != rows.schema:
-            return None
+            return None  # another version of distlog wrote the base
         changes = RowChanges.between(base_batches[table], rows, _SORT_COLUMNS[table])
         changed[table] = changes.added.append_column(_ROW_NUMBER, integers(changes.added_rows))
         removed[table + _REMOVED] = pa.RecordBatch.from_arrays([integers(changes.removed_rows)], schema=_ROWS_SCHEMA)
@@ -240,7 +250,7 @@ def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.Rec
     state = _State(
         **{name: getattr(snapshot, name) for name in _COMMON_FIELDS},
         config={name: str(value) for name, value in snapshot.config.overrides().items()},
-        partitions=(),
+        partitions=(),  # replaced by JSON below: a _State has them in columns
         active=tuple(state.active for _, state in sorted(table.own_states.items()) if state.active),
         transactions=len(snapshot.transactions),
         producers=len(producers),
@@ -325,7 +335,7 @@ def pack(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> byt
     """The bytes of a checkpoint of a state and its rows; ValueError if they are more than a checkpoint may have."""
     columns = {name: {spec.name: str(spec.type) for spec in batch.schema} for name, batch in batches.items()}
     text = json.dumps({**state, "columns": columns}, default=fields.write, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8)  # aligns the columns
     plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *(batch.serialize() for batch in batches.values())])
     data: bytes = pa.Codec("zstd", _ZSTD_LEVEL).compress(plain, asbytes=True)
     # equal rows compress so well that readers would refuse the file as a decompression bomb: add a frame to skip
@@ -351,6 +361,7 @@ def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], d
     columns = state.pop("columns")
     names = [*_SCHEMAS]
     if incremental:
+        # without the empty tables
         names = [name for name in (*_SCHEMAS, *(table + _REMOVED for table in _SCHEMAS)) if name in columns]
     batches = {name: _next_batch(plain, dict(columns[name])) for name in names}
     if plain.read(1):
@@ -373,7 +384,8 @@ def _next_batch(source: pa.NativeFile, columns: Mapping[str, str]) -> pa.RecordB
         raise ValueError("the columns are not aligned")
     batch = pa.ipc.read_record_batch(message, pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()]))
     batch.validate(full=True)
-    # columns could share bytes, and a batch without columns could have any number of rows
+    # columns could share bytes, and a batch without columns could have any number of rows; with the int64 column of
+    # each table, a row has at least 8 bytes
     if 8 * len(batch) > body.size or batch.nbytes > body.size:
         raise ValueError("the columns are larger than the bytes that hold them")
     return batch
@@ -382,11 +394,14 @@ def _next_batch(source: pa.NativeFile, columns: Mapping[str, str]) -> pa.RecordB
 def _is_compressed(message: bytes) -> bool:
     """True if the record batch in this flatbuffer, which Arrow has verified, is compressed."""
     header = _field_position(message, _unsigned(message, 0, 4), _MESSAGE_HEADER)
+    # without a header this is unknown: refuse the batch
     return header == 0 or _field_position(message, header + _unsigned(message, header, 4), _BATCH_COMPRESSION) != 0
 
 
 def _field_position(flatbuffer: bytes, table: int, number: int) -> int:
     """The position of a field of the flatbuffer's table at `table`; 0 without the field."""
+    # A table begins with the distance back to its vtable. This has uint16: its own size, the table's size, and the
+    # offset of each field in the table, 0 for a missing field. The vtable may end before missing fields.
     fields_at = table - int.from_bytes(flatbuffer[table : table + 4], "little", signed=True)
     offset_at = 4 + 2 * number
     offset = _unsigned(flatbuffer, fields_at + offset_at, 2) if offset_at < _unsigned(flatbuffer, fields_at, 2) else 0
@@ -405,6 +420,7 @@ def _check_segments(segments: pa.RecordBatch, log_ends: Longs, counts: Longs) ->
     partitions, bases, ends = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
     if not np.array_equal(partitions, np.repeat(np.arange(len(counts)), counts)):
         raise ValueError("the segments are not in the order of their partitions")
+    # a segment ends where the partition's next one begins, or before; the last one at the log end
     max_ends = log_ends[partitions]
     max_ends[:-1] = np.where(partitions[:-1] == partitions[1:], bases[1:], max_ends[:-1])
     if np.any(ends > max_ends):
@@ -422,22 +438,23 @@ class RowChanges:
 
     @classmethod
     def between(cls, base: pa.RecordBatch, rows: pa.RecordBatch, sort_columns: tuple[str, str | None]) -> RowChanges:
-        """The changes from `base` to `rows`; ValueError unless both are sorted by the columns `sort_columns`."""
+        """The changes from `base` to `rows`, sorted by `sort_columns`; ValueError if equal rows are not in order."""
         if base.schema != rows.schema:
             raise ValueError("the tables have other columns")
         base_keys, keys = _sort_keys(base, sort_columns), _sort_keys(rows, sort_columns)
         insert_rows = np.searchsorted(base_keys, keys)
         candidates = np.flatnonzero(insert_rows < len(base_keys))
+        # the rows whose keys are in the base, and the rows of the base with these keys
         common_rows = candidates[base_keys[insert_rows[candidates]] == keys[candidates]]
         base_rows = insert_rows[common_rows]
         is_equal = np.ones(len(base_rows), np.bool_)
         for name in base.schema.names:
             is_equal &= _are_alike(_rows_at(base[name], base_rows), _rows_at(rows[name], common_rows))
-        equal_rows, base_rows = common_rows[is_equal], base_rows[is_equal]
-        if (np.diff(base_rows) <= 0).any():
+        unchanged_rows, unchanged_base_rows = common_rows[is_equal], base_rows[is_equal]
+        if (np.diff(unchanged_base_rows) <= 0).any():
             raise ValueError("the rows are not in order")
-        added_rows = _complement(equal_rows, len(rows))
-        return cls(_complement(base_rows, len(base)), added_rows, rows.take(integers(added_rows)))
+        added_rows = _complement(unchanged_rows, len(rows))
+        return cls(_complement(unchanged_base_rows, len(base)), added_rows, rows.take(integers(added_rows)))
 
     def applied(self, base: pa.RecordBatch) -> pa.RecordBatch:
         if base.schema != self.added.schema or len(self.added_rows) != len(self.added):

@@ -45,6 +45,7 @@ from distlog.core.commits.actions import (
 from distlog.core.commits.segment_table import TIME_OF_COMMIT, SegmentInfo, appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import (
+    MAX_GROUP,
     NO_DEFAULTS,
     BelowHorizonError,
     CheckpointWriter,
@@ -89,7 +90,6 @@ PINNED_REASON = (
     "the topic was opened at a version or time, so it is read-only; "
     "open it without version and timestamp to change or consume it"
 )
-
 #: Operations whose commits give way to appends.
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
 #: The longest usual pause after a lost race, in seconds. It does not grow, or the newest writer would win.
@@ -243,7 +243,7 @@ class CommitLog:
 
     def commits(self, start: int, end: int) -> list[Commit]:
         """The commits of the versions `start` to `end - 1`; OffsetOutOfRangeError if vacuum deleted some."""
-        groups = self.files.follow(start, end=end, known_version=end - 1, first_group=64)
+        groups = self.files.follow(start, end=end, known_version=end - 1, first_group=MAX_GROUP)
         try:
             commits = [commit for group in groups for commit in group]
             for commit, next_commit in itertools.pairwise(commits):
@@ -301,7 +301,8 @@ class CommitLog:
             commit = Commit.decode(data, paths.commit_file(commit.version))
             return PreparedCommit(commit, data, apply(head, commit))
         except CorruptMetadataError as error:
-            raise CommitConflictError(f"nothing was committed: {error.__cause__}", operation=operation) from error
+            text = f"nothing was committed, since it is invalid: {error.__cause__}; refresh the topic and retry"
+            raise CommitConflictError(text, operation=operation) from error
 
     def put_if_next(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
         """Put the attempt's commit; returns None if its version was free, else the bytes of the version's commit."""
@@ -587,6 +588,7 @@ class RaceBackoff:
         turn_s = min(TURN_SHARE * usual_s, LONGEST_TURN_WAIT_S)
         if tried_s < turn_s:
             return self._random.uniform(0.5, 1) * (turn_s - tried_s)
+        # at its turn: at once if it has tried for longer than winners do
         return 0.0 if tried_s > usual_s else self._random.uniform(0, PAUSE_S)
 
 
@@ -638,7 +640,7 @@ class CurrentSnapshot:
 
 
 def with_commit_time(action: Action, time_ms: int) -> Action:
-    """`action` with the commit's time in segments that need an append time, or were created after the commit."""
+    """`action` with the commit's time in segments that need an append time, or whose writer's clock was ahead."""
     if isinstance(action, AddTable):
         rows, created = action.rows, numbers_of(action.rows["created_ms"])
         if (created > time_ms).any():

@@ -39,9 +39,7 @@ TAIL_LIMIT = 256
 KEPT_ORDERED_BATCHES = 10
 #: Up to this many applications are searched for one by one, which is faster than listing all.
 _FEW_APPLICATIONS = 8
-_RANGE = pa.struct(
-    [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
-)
+_RANGE = pa.struct({"partition": pa.int32(), "start_offset": pa.int64(), "end_offset": pa.int64()})
 #: The columns of batches. A batch_id is JSON, so that the batch 7 is not the batch "7".
 BATCH_SCHEMA = pa.schema(
     {
@@ -60,7 +58,7 @@ Batch = tuple[str, int | str]
 EXPIRATION_MS = DAY_MS
 #: A pause between two commits counts as at most this for the age of producers, in ms.
 MAX_PRODUCER_PAUSE_MS = 3_600_000
-#: How many batches of a producer are remembered, to recognize duplicates.
+#: How many batches of a producer are remembered, to recognize duplicates: as many as Kafka lets it have in flight.
 KEPT_BATCHES = 5
 #: Stands for a missing epoch, sequence number or offset.
 NONE = -1
@@ -77,6 +75,7 @@ BOUNDS = {
     "kind": (DATA, COMMIT_MARKER),
     "coordinator_epoch": (-(2**31), MAX_INT),
 }
+#: The columns of a batch and of a producer, in the rows of a ProducerTable.
 _BATCH = ("last_sequence", "last_offset", "offset_delta", "timestamp")
 _FIELDS = ("epoch", "coordinator_epoch", "transaction_first_offset", "last_timestamp", "heard_ms")
 _ROW = np.dtype(

@@ -85,7 +85,8 @@ _COMMON_TEXT = (
     '"crc32c":'
 )
 _NO_ID = str(uuid.UUID(int=0))
-
+#: The `wbits` of zlib for deflate without a header and a checksum.
+_RAW_DEFLATE = -15
 _log = logging.getLogger(__name__)
 
 
@@ -202,6 +203,7 @@ class AppendRace(CommitRace):
                 log.sleep(log.random.uniform(0.5, 1.5) * min(POLL_S * polls, LONGEST_POLL_S))
             head = self.snapshot
             self._follow_commits(head, [], one_request=True)
+            # after new commits the next ones may come soon
             polls = polls + 1 if self.snapshot is head else min(polls, 1)
             if ticket.group_commit is None:
                 self.backoff.check_deadline()
@@ -577,7 +579,7 @@ def pending_file(append: Commit, data: bytes, storage: Storage, *, by_name: bool
     stem = first_stem(append.actions)
     if not by_name:
         return paths.pending_file(stem)
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_dictionary(stem, append.topic_id))
+    deflate = zlib.compressobj(9, zlib.DEFLATED, _RAW_DEFLATE, zdict=_dictionary(stem, append.topic_id))
     text = base64.urlsafe_b64encode(deflate.compress(data) + deflate.flush()).rstrip(b"=").decode()
     if len(storage.url.encode()) + len(paths.pending_file(stem, "x")) + len(text) <= MAX_ADDRESS_BYTES:
         return paths.pending_file(stem, text)
@@ -592,7 +594,8 @@ def read_pending(storage: Storage, file: str, topic_id: str) -> Commit | None:
             data = storage.read(file, 0, MAX_PENDING_BYTES + 1)
         else:
             deflated = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            data = zlib.decompressobj(-15, zdict=_dictionary(stem, topic_id)).decompress(deflated, MAX_PENDING_BYTES)
+            decompressor = zlib.decompressobj(_RAW_DEFLATE, zdict=_dictionary(stem, topic_id))
+            data = decompressor.decompress(deflated, MAX_PENDING_BYTES)
         append = Commit.decode(data, file)
     except (FileNotFoundError, StorageError, CorruptMetadataError, UnsupportedVersionError, ValueError, zlib.error):
         return None

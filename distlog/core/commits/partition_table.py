@@ -30,8 +30,8 @@ _MAX_OWN_STATES = 64
 class PartitionState:
     """A partition: its offsets from `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and its segments.
 
-    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset`; no commit
-    has its end. `producers` are those that commits recorded: the segments may have more.
+    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset`; commits do
+    not say where it ends. `producers` are those that commits recorded: the segments may have more.
     """
 
     log_start_offset: int = 0

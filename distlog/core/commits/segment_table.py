@@ -26,13 +26,10 @@ from distlog.core.paths import is_own_stem
 UNKNOWN = -1
 #: A `first_unstable_offset` that was not determined; NO_OFFSET if no transaction is open.
 UNDETERMINED_OFFSET, NO_OFFSET = -2, -1
-
 #: The position of a file that is not part of a bundle.
 OWN_FILE = -1
-
 #: The `append_time_ms` of a segment until its commit sets it to the commit's time.
 TIME_OF_COMMIT = -2
-
 _CRC = Integer(0, 2**32 - 1)
 _CRC_OR_UNKNOWN = Integer(UNKNOWN, 2**32 - 1)
 _POSITION = Integer(OWN_FILE, MAX_LONG)
@@ -297,7 +294,7 @@ class SegmentTable(Sequence[SegmentInfo]):
     def replaced(
         self, stems: Collection[str], segments: Sequence[SegmentInfo], front: tuple[int, int] | None = None
     ) -> SegmentTable:
-        """This table without `stems`, and with `segments` in these holes and in `front`, a range before the table."""
+        """This table without `stems`, and with `segments` in their holes or in `front`, a range before the table."""
         count = len(stems)
         oldest = self._rows["stem"].slice(self._first, min(count, self._count))
         if not segments and set(oldest.to_pylist()) == set(stems):
@@ -428,7 +425,6 @@ SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(Segment
 _NUMBERS = [spec.name for spec in SCHEMA if spec.type == pa.int64()]
 _DEFAULTS = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo) if spec.default is not MISSING}
 REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
-
 NO_SEGMENTS = SegmentTable(no_rows(SCHEMA))
 
 
@@ -436,7 +432,7 @@ def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
     return SegmentTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
 
 
-#: The getter and the constructor of each column that has no numbers: faster than the fields of SCHEMA.
+#: The getter and the constructor of each column that has no numbers, kept here: SCHEMA's fields are slow to read.
 _MAKERS = {
     spec.name: (attrgetter(spec.name), booleans if spec.type == pa.bool_() else texts)
     for spec in SCHEMA

@@ -323,7 +323,7 @@ class _Draft:
         numbers, offsets = np.array([(start.partition, start.offset) for start in starts]).T
         ends = self._partitions.log_end_offsets
         if numbers.max() >= len(ends) or not self._changed.keys().isdisjoint(numbers.tolist()):
-            return None
+            return None  # a partition does not exist, which its action reports, or is no longer in the columns
         return starts if (offsets <= ends[numbers]).all() else None
 
     def _raise_log_starts(self, starts: Sequence[SetLogStartOffset]) -> None:

@@ -32,13 +32,12 @@ from distlog.core.storage.parallel import Task, begin, in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 _log = logging.getLogger(__name__)
-
 _NO_TIMES = range(0)
 _MAX_HINT_BYTES = 200
 _UNUSABLE_TEXT = "cannot use the checkpoint %s, reading an older one or all commits instead, which takes longer: %s"
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 #: The number of commits that are read at once: first after a checkpoint, since often none follow it, and at most.
-_FIRST_GROUP, _MAX_GROUP = 4, 64
+_FIRST_GROUP, MAX_GROUP = 4, 64
 #: Checkpoints that are tried if some are damaged; after that the commits show what is wrong.
 CHECKPOINT_TRIES = 2
 #: The names in one page of a listing, on each kind of object store.
@@ -93,7 +92,7 @@ class SnapshotLoader:
             return self._with_defaults(snapshot)
         self.listed_ms = listed_ms
         with suppress(BelowHorizonError, CorruptMetadataError):
-            snapshot = self._fold_from(None, MAX_LONG, -1)
+            snapshot = self._fold_from(None, MAX_LONG, known_version=-1)
             return self._with_defaults(self._if_fresh(snapshot, snapshot, MAX_LONG, listed_ms))
         return self._with_defaults(self._from_listings(MAX_LONG))
 
@@ -180,6 +179,7 @@ class SnapshotLoader:
                     break
             if snapshot is cached:
                 _check_same_commit(cached, files.read_existing(cached.version))
+            # a load that stops at `end` does not request the next version
             return self._if_newest(cached, snapshot, files.store_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
             if self._has_commit(cached):
@@ -304,7 +304,7 @@ class SnapshotLoader:
         """Raise OffsetOutOfRangeError if `version` is below the horizon in the newest checkpoint of `names`."""
         for name in names:
             try:
-                horizon = self._read(name, 0).log_floor
+                horizon = self._read(name, end=0).log_floor  # not a load of the head
             except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
                 continue  # a library that lacks a feature of the head may be able to read earlier versions
             if version < horizon:
@@ -378,11 +378,12 @@ class CheckpointWriter:
             _log.warning("cannot write the checkpoint of version %d: %s", snapshot.version, error)
 
     def _write_incremental(self, snapshot: Snapshot) -> bool:
-        """False if a full one is due, since the last full one is damaged, or vacuum may delete it soon."""
+        """Write an incremental checkpoint; False if a full one is due, as for few rows or without a usable base."""
         base, horizon = self._loader.full_checkpoint, max(snapshot.gc_floor, snapshot.log_floor)
         if (
             base is None
             or checkpoint.row_count(snapshot) < checkpoint.LARGE_ROWS
+            # vacuum may soon delete a base below the horizons
             or not horizon <= (paths.parse_checkpoint_file(base) or 0) < snapshot.version
         ):
             return False
@@ -426,7 +427,7 @@ class CommitFiles:
         commit = self.read(version)
         if commit is None:
             file = paths.commit_file(version)
-            raise CorruptMetadataError("an older commit is missing: restore the file from a copy", file=file)
+            raise CorruptMetadataError("a commit is missing: restore the file from a copy", file=file)
         return commit
 
     def follow(
@@ -441,7 +442,7 @@ class CommitFiles:
         while start < end:
             self.store_ms = self._storage.replied_ms()
             # up to two versions after the known one: the first is probably missing, and then so must be the second
-            size = min(max(first_group, start - first, known_version + 3 - start), _MAX_GROUP)
+            size = min(max(first_group, start - first, known_version + 3 - start), MAX_GROUP)
             read_all = map if self._storage.is_local else in_parallel
             next_commits = list(read_all(self.read, range(start, min(start + size, end))))
             commits = list(_until_missing(next_commits))

@@ -20,6 +20,7 @@ _WILDCARDS = re.compile(r"[*?\[{]")
 _HIDDEN = ("_", ".")
 #: A thread reads the first bytes of this many local files: starting a thread costs more than a read.
 _HEADS_PER_TASK = 64
+#: RECORDS: lines as `read --json` prints records, or Parquet with the columns of a topic.
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
 FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
 #: How many bytes of a file show its format; tar has its mark at 257.
@@ -64,7 +65,8 @@ REFUSED: Mapping[bytes, str] = {
     b"PARE": "encrypted Parquet",
     b"SQLite format 3\x00": "SQLite",
 }
-#: Unsupported formats that first bytes don't show, by the ending of the name; --format overrides the ending.
+#: Unsupported formats by the ending of the name, which --format overrides: some formats have no fixed first bytes,
+#: and a compressed file begins with its codec's.
 REFUSED_ENDINGS: Mapping[str, str] = {
     ".snappy": "snappy",
     ".deflate": "deflate",
@@ -347,7 +349,7 @@ class ReadOptions:
     `timestamp_unit`, or a text in ISO 8601 or in `time_format` (Python's strptime). `pattern` is a Python regular
     expression for lines of text. Each record gets `headers` after its own headers, and `partition` if not None. A bad
     line raises an error; with `bad_lines` "skip", it is left out and counted. `now_ms` is the time when the read was
-    planned: a time without a year is in the latest year in which it is at most a day later.
+    planned: a time without a year gets the latest year in which it is at most a day after `now_ms`.
     """
 
     format: str | None = None

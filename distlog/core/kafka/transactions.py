@@ -35,7 +35,8 @@ NONE = -1
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: A topic's name and the number of a partition.
 TopicPartition = tuple[str, int]
-#: A producer with this epoch gets a new id: the next epoch, Kafka's last, is for an end marker that fences.
+#: A producer with this epoch gets a new id: one epoch more, Kafka's last, is for the end marker that aborts its
+#: transaction and fences it (`decided`).
 LAST_EPOCH = (1 << 15) - 2
 # Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
 # of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
@@ -46,14 +47,24 @@ _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.St
 _log = logging.getLogger("distlog")
 #: A live coordinator aborts a transaction at most this long after its timeout.
 _COORDINATOR_MS = 300_000
-_COLUMNS = (
-    *(("partition", pa.int64()), ("start_offset", pa.int64()), ("producer_id", pa.int64())),
-    *(("producer_epoch", pa.int64()), ("coordinator_epoch", pa.int64()), ("last_timestamp", pa.int64())),
-    *(("transactional_id", pa.string()), ("state", pa.string()), ("hanging", pa.bool_())),
-)
+_COLUMNS = {
+    "partition": pa.int64(),
+    "start_offset": pa.int64(),
+    "producer_id": pa.int64(),
+    "producer_epoch": pa.int64(),
+    "coordinator_epoch": pa.int64(),
+    "last_timestamp": pa.int64(),
+    "transactional_id": pa.string(),
+    "state": pa.string(),
+    "hanging": pa.bool_(),
+}
 _PRODUCER_COLUMNS = (
-    *("producer_id", "producer_epoch", "last_sequence", "last_timestamp"),
-    *("coordinator_epoch", "transaction_first_offset"),
+    "producer_id",
+    "producer_epoch",
+    "last_sequence",
+    "last_timestamp",
+    "coordinator_epoch",
+    "transaction_first_offset",
 )
 
 
@@ -89,7 +100,7 @@ class TransactionState:
     @property
     def is_decided(self) -> bool:
         """Whether the transaction is committed or aborted, but does not have all of its end markers."""
-        return self.status in _COMPLETE_STATUS
+        return self.status in _STATUS_AFTER_MARKERS
 
     @property
     def is_over(self) -> bool:
@@ -100,7 +111,7 @@ class TransactionState:
 
     def without_future_start(self, now_ms: int) -> TransactionState:
         """Return the state; an open transaction that starts in the future, which delays its timeout, starts now."""
-        # the time of a stored decision does not change, since it identifies the decision
+        # a decided transaction keeps its start: the coordinator recognizes its decision by it (`_check_current`)
         has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if has_future_start else self
 
@@ -131,14 +142,14 @@ class TransactionState:
         return replace(self.decided(now_ms, is_committed=False, fences=True), last_epoch=self.producer.epoch)
 
     def completed(self, now_ms: int) -> TransactionState:
-        return replace(self, status=_COMPLETE_STATUS[self.status], partitions=frozenset(), updated_ms=now_ms)
+        return replace(self, status=_STATUS_AFTER_MARKERS[self.status], partitions=frozenset(), updated_ms=now_ms)
 
 
-_COMPLETE_STATUS = {
+_STATUS_AFTER_MARKERS = {
     TransactionStatus.PREPARE_COMMIT: TransactionStatus.COMPLETE_COMMIT,
     TransactionStatus.PREPARE_ABORT: TransactionStatus.COMPLETE_ABORT,
 }
-_ENDED_STATUSES = (TransactionStatus.EMPTY, *_COMPLETE_STATUS.values())
+_ENDED_STATUSES = (TransactionStatus.EMPTY, *_STATUS_AFTER_MARKERS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +194,12 @@ def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     timeout_ms, status = reader.number(">i"), reader.number(">b")
     if status not in {status_.value for status_ in TransactionStatus}:
         raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown status: upgrade", status=status)
-    partitions = frozenset(_topic_partitions(reader))
     return TransactionState(
         transactional_id=transactional_id,
         producer=producer,
         timeout_ms=timeout_ms,
         status=TransactionStatus(status),
-        partitions=partitions,
+        partitions=frozenset(_topic_partitions(reader)),
         updated_ms=reader.number(">q"),
         started_ms=reader.number(">q"),
     )
@@ -229,7 +239,7 @@ class ListedTransaction:
     transaction: OpenTransaction
     transactional_id: str | None
     state: str | None
-    #: Whether it is open for longer than any coordinator allows, or ended at its coordinator.
+    #: Whether no coordinator will end it: it is over at its coordinator, or open for longer than any allows.
     is_hanging: bool
 
     def __str__(self) -> str:
@@ -275,7 +285,7 @@ class _CoordinatorState(NamedTuple):
 def list_transactions(
     handle: TopicHandle, snapshot: Snapshot, max_timeout_ms: int = MAX_TIMEOUT_MS
 ) -> TransactionsReport:
-    """List the open transactions in `snapshot`, which has its tails; reads only logs with open transactions."""
+    """List the open transactions in a live `snapshot` (with the active segments); reads only logs that have some."""
     transactions = [
         entry
         for number, state in enumerate(snapshot.partitions)
@@ -309,7 +319,7 @@ def abort_transaction(
     handle: TopicHandle, current: CurrentSnapshot, partition: int, start_offset: int
 ) -> ListedTransaction:
     """Abort the transaction that is open from `start_offset` on; its end is durable on return."""
-    while True:
+    while True:  # again if another append came first
         live = LiveSnapshot(handle, current).refresh()
         transactions = open_transactions(handle.reader, partition, live.partitions[partition])
         transaction = next((entry for entry in transactions if entry.start_offset == start_offset), None)
@@ -340,6 +350,7 @@ def _append_end(handle: TopicHandle, current: CurrentSnapshot, transaction: Open
     try:
         # no fence: the transaction has no live coordinator
         appended = log.end_transaction(run, lambda _: None, transaction.start_offset)
+        # without a new marker (None), all records: they have the end that another process wrote
         log.flush(appended)
         is_flushed = True
     finally:
@@ -405,7 +416,7 @@ _MARKER_KEY, _MARKER_VALUE, _MARKER_VERSION = struct.Struct(">hh"), struct.Struc
 def marker(
     producer_id: int, producer_epoch: int, now_ms: int, *, is_committed: bool, coordinator_epoch: int = 0
 ) -> BatchRun:
-    """Return the end marker of a transaction; only Kafka fences a replaced coordinator by `coordinator_epoch`."""
+    """Return the end marker of a transaction. Kafka fences coordinators by their epoch; a gateway's has 0."""
     record = pa.record_batch(
         {
             "timestamp": integers([now_ms]),
