@@ -43,7 +43,9 @@ class Request:
     granted: Rights | None = None
     #: False in the network's thread: there, a handler that would wait raises WouldWaitError.
     may_wait: bool = True
-    #: For the connection: unsent chunks of the response, reserved bytes, and whether the next request may be handled.
+    #: Whether the next request may be handled before this one is answered, if its API allows that.
+    allows_next: bool = False
+    #: For the connection: unsent chunks of the response, reserved bytes, and whether the next request was read.
     unsent: list[messages.ResponseChunk] | None = None
     memory: int = 0
     is_pipelined: bool = False
@@ -93,7 +95,8 @@ class Request:
         self.client.fail(self, reason)
 
     def allow_pipelining(self) -> None:
-        self.client.allow_pipelining(self)
+        self.allows_next = True
+        self.client.read_next()
 
     def _chunks_of(self, fields: messages.Fields) -> Sequence[messages.ResponseChunk] | None:
         # as in Kafka, ApiVersions of an unknown version, the only request without a body, is answered in version 0
@@ -119,8 +122,8 @@ class ClientConnection(Protocol):
     def fail(self, request: Request, reason: str) -> None:
         """Close the connection without a response."""
 
-    def allow_pipelining(self, request: Request) -> None:
-        """Let the next request be handled before this request is answered, if its API allows that."""
+    def read_next(self) -> None:
+        """Handle the next request, if it was received and the newest one allows that."""
 
 
 _log = logging.getLogger("distlog.gateway")

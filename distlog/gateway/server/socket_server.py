@@ -289,10 +289,11 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
         self._cached_owner: tuple[str | None, str] | None = None
-        # requests whose response was not sent; the newest may wait, for memory or for the response before it, or may
-        # let the next one be handled already
+        # requests whose response was not sent; the newest may wait, for memory or for the response before it
         self._in_flight = deque[Request]()
-        self._newest_waits = self._allows_pipelining = False
+        self._newest_waits = False
+        # True if received bytes may have a request that was not read yet
+        self._has_unread = False
         # True if the client has closed its side, but its requests after a Produce request are still handled
         self._is_draining = False
         # `_frame_bytes` of the memory are reserved for the frame that is being received
@@ -339,6 +340,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._timeouts.note_activity()
         self._frames.received(nbytes)
+        # set before `allows_next` of the newest request is read: `read_next` reads what `allow_pipelining` has set before
+        self._has_unread = True
         if self._can_read_next:
             self._server.run_in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
@@ -360,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
     def _can_read_next(self) -> bool:
         if self._is_stopping or self._throttles or self._waits_for_memory or self._newest_waits:
             return False
-        return not self._in_flight or (self._allows_pipelining and len(self._in_flight) < _MAX_IN_FLIGHT)
+        return not self._in_flight or (self._in_flight[-1].allows_next and len(self._in_flight) < _MAX_IN_FLIGHT)
 
     def _read_next(self) -> None:
         try:
@@ -369,6 +372,10 @@ class Connection(asyncio.BufferedProtocol):
             self.hang_up(str(error))
 
     def _start_next(self) -> None:
+        if self._in_flight and not self._in_flight[-1].is_pipelined:
+            # its memory is released even while the next request waits for memory
+            self._in_flight[-1].is_pipelined = True
+            self._memory.add_releasable(self._in_flight[-1].memory)
         length = self._frames.begin()
         if self._frames.is_started:
             self._timeouts.begin_receiving(length)
@@ -382,6 +389,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._grant(wanted_bytes)
         frame = self._frames.next()
+        self._has_unread = self._frames.unframed > 0
         if frame is None:
             self._set_reading(True)
             if self._is_draining and not self._in_flight:
@@ -393,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         # after the client has closed its side, records are still appended, but a fetch does not wait for new ones
         request.is_gone = self._is_lost and request.head.api_key != messages.PRODUCE_KEY
         self._in_flight.append(request)
-        self._newest_waits, self._allows_pipelining = True, False
+        self._newest_waits = True
         self._handle_newest()
 
     def _grant(self, size: int) -> None:
@@ -465,15 +473,10 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, request: Request, reason: str) -> None:
         self._server.run_later(partial(self._fail, request, reason))
 
-    def allow_pipelining(self, request: Request) -> None:
-        self._server.run_later(partial(self._allow_pipelining, request))
-
-    def _allow_pipelining(self, request: Request) -> None:
-        if self._in_flight and self._in_flight[-1] is request and not request.is_pipelined:
-            self._allows_pipelining = request.is_pipelined = True
-            # its memory is released even while the next request waits for memory
-            self._memory.add_releasable(request.memory)
-            self._continue()
+    def read_next(self) -> None:
+        # most clients have sent nothing more: then waking the event loop would be a tenth of a request's CPU
+        if self._has_unread:
+            self._server.run_later(self._continue)
 
     def _answer(self, request: Request, chunks: Sequence[messages.ResponseChunk]) -> None:
         if request not in self._in_flight:
