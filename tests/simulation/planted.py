@@ -283,9 +283,9 @@ def _nothing_is_committed_unchecked() -> Any:
     real = producer.TransactionSender.commit
 
     def commit(self: Any) -> Any:
-        if self._written is None:
-            self._written = self._open_appender().close()
-        if self._written:
+        if self._segments is None:
+            self._segments = self._open_appender().close()
+        if self._segments:
             return real(self)
         self._appender = None
         return producer.AppendResult(None)

@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._timeouts.note_activity()
         self._frames.received(nbytes)
-        # set before `allows_next` of the newest request is read: `read_next` reads what `allow_pipelining` has set before
+        # before `allows_next` is read, since `read_next` reads this after `allows_next` was set
         self._has_unread = True
         if self._can_read_next:
             self._server.run_in_turn(self._read_next)
