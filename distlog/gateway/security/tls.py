@@ -115,6 +115,7 @@ _SHORT_NAMES = {
 }
 #: The characters that are escaped in a name.
 _ESCAPED = re.compile(r'([,+"\\<>;])')
+#: `RULE:pattern/replacement/case` or DEFAULT, and the comma after it; a / in the pattern is written \/.
 _RULE = re.compile(r"\s*(?:RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?)|(DEFAULT))\s*(?:,|$)")
 _GROUP_REFERENCE = re.compile(r"\$(\d)")
 #: The rule DEFAULT: the pattern, the replacement and the case.
@@ -151,8 +152,8 @@ class PrincipalMapper:
         while position < len(text):
             match = _RULE.match(text, position)
             if match is None:
-                text = "a rule must be RULE:pattern/replacement/[LU], or DEFAULT"
-                raise InvalidConfigError(text, rules=text[position:])
+                problem = "a rule must be RULE:pattern/replacement/[LU], or DEFAULT"
+                raise InvalidConfigError(problem, rules=text[position:])
             pattern, replacement, case, default = match.groups(default="")
             rule = _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
             self._rules.append(_DEFAULT if default else rule)

@@ -202,3 +202,5 @@ def test_rules_map_subjects_to_users_as_in_kafka() -> None:
     for wrong in ("RULE:(/x/", "RULE:a/$1/", "RULE:a/b", "OTHER", "DEFAULT,RULE:a/b/X"):
         with pytest.raises(InvalidConfigError):
             PrincipalMapper(wrong)
+    with pytest.raises(InvalidConfigError, match=r"rules=OTHER/x"):
+        PrincipalMapper("DEFAULT,OTHER/x")
