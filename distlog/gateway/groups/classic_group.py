@@ -605,5 +605,6 @@ class Rebalance:
             delay_ms = min(self.delay_ms, self.extension_ms)
             self.deadline, self.has_new_members = now + delay_ms, False
             self.extension_ms -= delay_ms
+            # with group.initial.rebalance.delay.ms=0, nothing is extended
             return delay_ms == 0
         return True

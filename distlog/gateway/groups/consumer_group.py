@@ -39,7 +39,7 @@ _log = logging.getLogger("distlog.gateway")
 #: The epochs of a member that joins, of a member that leaves, and of a static member that leaves and will come back.
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 #: The assignment of a new member.
-_NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
+_NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, assigned=frozenset(), revoking=frozenset())
 
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
 # members, subscriptions or subscribed topics change. Then an assignor chooses the target of each member: its next
@@ -66,7 +66,8 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, frozenset[TopicIdPartition]] = {}
         self.epoch = self.target_epoch = 0
-        #: When the group became empty, in ms since 1970; -1 if unknown.
+        #: When the group became empty, in ms since 1970; -1 if unknown. Unlike in a ClassicGroup, no other phase
+        #: changes it, and it applies only while the group is empty.
         self.phase_since_ms = wall_clock()
         #: The topics of the last assignment; None if another gateway made the assignment.
         self._topics: dict[str, TopicSummary] | None = {}
@@ -105,7 +106,10 @@ class ConsumerGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The existing topics that members subscribe to; before they are read, all names, or None with patterns."""
+        """The topics that members subscribe to: those that existed at the last assignment; if none did, all names.
+
+        None if members subscribe to patterns, and another gateway made the assignment.
+        """
         if self._topics is None and self.subscriptions.patterns:
             return None
         return frozenset(self._topics or self.subscriptions.names)
@@ -115,7 +119,7 @@ class ConsumerGroup:
         return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale_code: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless the member has this epoch. An empty group accepts negative epochs."""
+        """Raise CoordinatorError unless the member has this epoch. In an empty group, a client needs no member."""
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
@@ -173,18 +177,20 @@ class ConsumerGroup:
             if static_member.current.epoch != LEAVES_FOR_A_WHILE:
                 raise CoordinatorError(ErrorCode.unreleased_instance_id)
             return self._replace_static_member(static_member, request.member_id or self._new_id()), False
-        if joins and member is None:
+        if joins and member is not None:
+            return member, False
+        if joins:
             if len(self.members) >= self.settings.max_size:
                 raise CoordinatorError(ErrorCode.group_max_size_reached)
             member = ConsumerMember(request.member_id or self._new_id(), MemberMetadata(), _NO_ASSIGNMENT)
             self.members[member.id] = member
             return member, True
-        if member is None or not joins:
-            member = self._existing_member(request)
+        member = self._existing_member(request)
         current, owned = member.current, request.owned
-        if not joins and request.epoch != current.epoch:
+        if request.epoch != current.epoch:
             # a member repeats its heartbeat if the response, with the newest epoch, was lost
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
+            # a static member that left for a while has the epoch -2, below its previous epoch: it must join again
             if request.epoch > current.epoch or not is_repeated:
                 raise CoordinatorError(ErrorCode.fenced_member_epoch)
         return member, False
@@ -285,7 +291,7 @@ class ConsumerGroup:
         self._set_assignment(member, assignment)
 
     def _free(self, partitions: frozenset[TopicIdPartition], member: ConsumerMember) -> frozenset[TopicIdPartition]:
-        """The partitions that no other member has, or must still give back."""
+        """The part of `partitions` that no other member has or must still give back."""
         assignments = [other.current for other in self.members.values() if other is not member]
         return partitions.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
 
@@ -532,23 +538,25 @@ class _Sharing:
         self._readers = {
             topic: [member for member in self.partitions if topic in members[member].topics] for topic in topics
         }
-        self._unassigned = {(topic, number) for topic, count in topics.items() for number in range(count)}
+        # without the partitions of topics to which no member subscribes
+        self._unassigned = {
+            (topic, number) for topic, readers in self._readers.items() if readers for number in range(topics[topic])
+        }
 
     def keep_former(self) -> None:
         """Let each member keep its former partitions, up to an equal share."""
-        total = sum(count for topic, count in self._topics.items() if self._readers[topic])
         # `larger_shares` members get one partition more
-        equal_share, larger_shares = divmod(total, len(self.partitions) or 1)
+        equal_share, larger_shares = divmod(len(self._unassigned), len(self.partitions) or 1)
         former_partitions = {
-            name: {part for part in member.previous if part in self._unassigned and part[0] in member.topics}
-            for name, member in self._members.items()
+            id: {(topic, number) for topic, number in member.previous & self._unassigned if topic in member.topics}
+            for id, member in self._members.items()
         }
-        for name in sorted(self.partitions, key=lambda name: -len(former_partitions[name])):
+        for id in sorted(self.partitions, key=lambda id: -len(former_partitions[id])):
             size = equal_share + (larger_shares > 0)
-            retained = sorted(former_partitions[name] & self._unassigned)[:size]
+            retained = sorted(former_partitions[id] & self._unassigned)[:size]
             if len(retained) > equal_share:
                 larger_shares -= 1
-            self.partitions[name].update(retained)
+            self.partitions[id].update(retained)
             self._unassigned.difference_update(retained)
 
     def assign_rest(self) -> None:
@@ -556,13 +564,14 @@ class _Sharing:
         for topic, partitions in groupby(sorted(self._unassigned), itemgetter(0)):
             heap = [(len(self.partitions[member]), member) for member in self._readers[topic]]
             heapq.heapify(heap)
-            for partition in partitions if heap else ():
+            for partition in partitions:
                 count, member = heap[0]
                 self.partitions[member].add(partition)
                 heapq.heapreplace(heap, (count + 1, member))
 
     def balance(self) -> None:
         """Move partitions until no member has two more than another reader of the same topic."""
+        # each move evens the sizes, so `_move_one` ends by itself; the limit bounds its time in a large group
         remaining_moves = sum(self._topics.values())
         while remaining_moves and self._move_one():
             remaining_moves -= 1
@@ -603,7 +612,7 @@ class SubscribedTopics:
         return self._matching.get(pattern, ())
 
     def has_read(self, names: Collection[str], patterns: Collection[str]) -> bool:
-        """True if all names and patterns were read, including missing topics."""
+        """True if all these topics were read. A topic that turned out not to exist was read, too."""
         summaries, matching = self._summaries, self._matching
         if not all(pattern in matching for pattern in patterns):
             return False

@@ -122,14 +122,15 @@ class OffsetsTopic:
             except errors.CorruptRecordError as error:
                 _log.warning("%s (partition=%s offset=%s)", error, record.partition, record.offset)
                 continue
-            if change is not None and record.waits_for is None:
+            if change is None:
+                continue
+            key, value = change
+            # the producer whose open transaction has the record; transactions have only offsets
+            producer_id = record.waits_for
+            if producer_id is None:
                 yield change
-            elif (
-                change is not None
-                and isinstance(change[1], kafka_offsets.Position)
-                and isinstance(change[0], kafka_offsets.OffsetKey)
-            ):
-                yield offsets_format.PendingOffset(record.waits_for or 0, change[0], change[1])
+            elif isinstance(key, kafka_offsets.OffsetKey) and isinstance(value, kafka_offsets.Position):
+                yield offsets_format.PendingOffset(producer_id, key, value)
 
     def ended(self, partition: int) -> Iterator[EndedTransaction]:
         """The transactions that ended in a partition since the load or the last call; one caller at a time."""
@@ -305,6 +306,7 @@ class OffsetsBatching:
 
 _log = logging.getLogger(__name__)
 
+#: `segment.bytes` is Kafka's `offsets.topic.segment.bytes`; a batch may be larger than all records of a call.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
 #: How long a change waits for a lock; then its client retries. Kafka's `offsets.commit.timeout.ms`.
 _LOCK_WAIT_S = 5.0
