@@ -55,7 +55,7 @@ def _run(app: Callable[..., Any]) -> None:
 
 def _status_after(error: Exception | KeyboardInterrupt) -> int:
     """Print the error, and return the exit status. Raises an unexpected error again."""
-    # it needs pyarrow, and `--help` does not
+    # imported here, since this module needs pyarrow, and `--help` does not
     from distlog.console.output import INTERRUPTED, print_failure
 
     if isinstance(error, KeyboardInterrupt):

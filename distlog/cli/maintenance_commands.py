@@ -50,8 +50,7 @@ _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTION
 #: The time limit for a program to print its version.
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
-#: A program that lists data source formats as Spark does. Its arguments are this process's Python and distlog, whose
-#: format is not imported again.
+#: A program that lists data source formats as Spark does, but does not import the distlog that its arguments name.
 _LIST_FORMATS = """
 import sys
 

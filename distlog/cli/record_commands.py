@@ -348,7 +348,7 @@ def _write_result(relation: Any, result_format: ResultFormat, output_file: str |
             sys.stdout.writelines(f"{line}\n" for line in batch.column(0).to_pylist())
         else:
             printer.print(batch.to_pylist(), batch.schema.names)
-    if result_format is ResultFormat.TABLE and not printer.has_titles:
+    if result_format is ResultFormat.TABLE and not printer.has_printed_titles:
         printer.print((), texts.schema.names)
 
 

@@ -392,6 +392,7 @@ def raise_open_file_limit() -> int:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
+    # RLIM_INFINITY is -1: return a number above all limits
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
@@ -519,6 +520,7 @@ def _wait(pids: list[int]) -> int:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
             print(f"distlog: process {number} (pid {pid}) {how}; all processes stop", file=sys.stderr, flush=True)
             pids.remove(pid)
+            # no process should end before the others, not even with the status 0
             return max(status, FAILED)
     return SUCCESS
 

@@ -144,8 +144,8 @@ def list_topics(
 ) -> None:
     """List the topics in a folder.
 
-    The exit status is 1 if a topic cannot be opened; the error goes to standard error, or into the JSON. So does a
-    warning about a copied topic that has the id of its original.
+    The exit status is 1 if a topic cannot be opened. Errors go to standard error, or into the JSON; so do warnings
+    about copied topics that have the ids of their originals, which leave the status 0.
     """
     errors: dict[str, distlog.DistlogError] = {}
     with warnings.catch_warnings():

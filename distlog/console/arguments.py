@@ -165,6 +165,7 @@ def unescaped(text: str) -> str:
     fragments, position = list[str](), 0
     for match in _ESCAPE.finditer(text):
         escape = match[1]
+        # an xNN has three characters
         if escape not in _ESCAPES and len(escape) != 3:
             raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
         fragments += [text[position : match.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]

@@ -36,6 +36,7 @@ SUCCESS, FAILED, WRONG_USAGE = 0, 1, 2
 #: 128 and the number of SIGINT (Ctrl-C) or SIGTERM, as in shells.
 INTERRUPTED, TERMINATED = 130, 143
 _TRACEBACK = logging.Formatter()
+#: A conversion (%k), an escape (\n, \x41) or a text. The last alternative is a % or \ at the end of the format.
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+|.)", re.DOTALL)
 
 
@@ -88,7 +89,7 @@ class RowPrinter:
     """Prints rows that come batch by batch: one table on a terminal, else a title line and a line each."""
 
     def __init__(self) -> None:
-        self.has_titles = False
+        self.has_printed_titles = False
         #: Column widths of a table. They never shrink, so that the rows of all batches are aligned.
         self._widths = dict[str, int]()
 
@@ -97,9 +98,9 @@ class RowPrinter:
             for start in range(0, len(rows), _TABLE_ROWS):
                 self._print_table(rows[start : start + _TABLE_ROWS], names)
             return
-        if not self.has_titles and names:
+        if not self.has_printed_titles and names:
             _print_lines(["\t".join(names)])
-        self.has_titles = True
+        self.has_printed_titles = True
         _print_lines("\t".join([text(row[name]) for name in names]) for row in rows)
 
     def _print_table(self, rows: Sequence[Row], names: Sequence[str]) -> None:
@@ -108,8 +109,8 @@ class RowPrinter:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, show_header=not self.has_titles)
-        self.has_titles = True
+        table = Table(box=None, pad_edge=False, show_header=not self.has_printed_titles)
+        self.has_printed_titles = True
         columns = {name: [text(row[name]) for row in rows] for name in names}
         for name, cells in columns.items():
             self._widths[name] = max(self._widths.get(name, cell_len(name)), *map(cell_len, cells))
@@ -131,7 +132,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 class Report(Protocol):
-    """The result of a command: `str` gives a text for people. Its fields may have a false `ok`."""
+    """The result of a command: `str` gives a text for people. A false `ok` in `to_dict` means that it failed."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -245,8 +246,15 @@ class StatusLine(logging.Handler):
             yield
 
 
-#: The column that each conversion shows. %S and %K show the size of the value and the key.
-_COLUMN_OF = {"v": "value", "s": "value", "S": "value", "k": "key", "K": "key", "p": "partition", "o": "offset"} | {
+#: The column that each conversion shows; %t, the topic's name, needs none. %S and %K show the size of value and key.
+_COLUMN_OF = {
+    "v": "value",
+    "s": "value",
+    "S": "value",
+    "k": "key",
+    "K": "key",
+    "p": "partition",
+    "o": "offset",
     "T": "timestamp",
     "h": "headers",
 }
@@ -288,7 +296,7 @@ class Conversions:
 
 def _token(conversion: str, escape: str, text: str) -> tuple[str, bool]:
     if text:
-        if text in "%\\":
+        if text in ("%", "\\"):
             raise ValueError(f"the format ends with a single {text}: write {text}{text}")
         return text, False
     if escape:
@@ -312,6 +320,7 @@ def print_batch(batch: pa.RecordBatch, printer: RowPrinter) -> None:
     if not _is_utf8() or sys.stdout.isatty():
         printer.print(rows_of(batch), batch.schema.names)
         return
+    # only the titles, before the first batch
     printer.print((), batch.schema.names)
     print_bytes(tabbed(batch))
 

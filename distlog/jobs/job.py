@@ -45,6 +45,7 @@ T = TypeVar("T")
 
 #: An exception's name in a Python or Java stack trace, and the text after it on the same line.
 _NAME_AND_MESSAGE = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+#: The causes of a Java exception, without their stacks; and the text of `raise_error` in a query.
 _CAUSES = re.compile(r"^Caused by: (.+?)(?=\n\s+at |\Z)", re.MULTILINE | re.DOTALL)
 _USER_ERROR = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 

@@ -26,8 +26,7 @@ from distlog.core.topic import Topic
 from distlog.jobs.job import JobParser, add_shared_arguments, argument, job_session, reason, run_program
 from distlog.spark.executor import MERGE_MEMORY_BYTES, SparkExecutor
 
-#: The minimum of both memory options, as of Kafka's dedupe buffer. With far less, more tasks would share a partition
-#: than Spark can plan.
+#: The minimum of both memory options, as of Kafka's dedupe buffer: with far less, Spark could not plan all tasks.
 _MIN_MEMORY_BYTES = 1 << 20
 
 #: A function that maintains the topic at a URL as the arguments say.
