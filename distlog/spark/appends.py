@@ -59,10 +59,8 @@ _ROW_LIMIT_SETTINGS = {
 }
 #: The leaves of plans without Python functions: the settings would also remove the limit of bytes from the batches of
 #: a function. An RDD or cached rows may hide one.
-_LEAVES_WITHOUT_PYTHON = {
-    *("DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation"),
-    *("LocalRelation", "LogicalRelation", "OneRowRelation", "Range"),
-}
+_LEAVES_WITHOUT_PYTHON = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation"}
+_LEAVES_WITHOUT_PYTHON |= {"LocalRelation", "LogicalRelation", "OneRowRelation", "Range"}
 #: The driver reads inputs of up to this size itself: starting Python workers would take longer.
 SMALL_INPUT_BYTES = 4 << 20
 #: The bytes of a task: a smaller task is not worth its start, and a larger task repeats too much after a failure.
@@ -115,7 +113,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     max_rows = plan.maxRows()
     if max_rows.isDefined():
         return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
-    # a small file may have many rows, so read them up to a limit; it would mix the rows of several partitions
+    # a small file may have many rows, so read them up to a limit; a limit would mix the rows of several partitions
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()
@@ -211,9 +209,10 @@ class RowLimit:
             return None
         large_row_mark = uuid.uuid4().hex
         size = sum((F.coalesce(F.octet_length(name), F.lit(0)) for name in _text_columns(rows)), F.lit(0))
-        small = {name: F.when(size <= ROW_BYTES, F.col(name)) for name in _text_columns(rows)}
-        small["value"] = small["value"].otherwise(F.lit(large_row_mark).cast(rows.schema["value"].dataType))
-        return cls(_with_settings(rows.withColumns(small)), large_row_mark)
+        # a large row loses its key, and the mark replaces its value
+        marked = {name: F.when(size <= ROW_BYTES, F.col(name)) for name in _text_columns(rows)}
+        marked["value"] = marked["value"].otherwise(F.lit(large_row_mark).cast(rows.schema["value"].dataType))
+        return cls(_with_settings(rows.withColumns(marked)), large_row_mark)
 
 
 def has_large_row(batch: pa.RecordBatch, large_row_mark: str) -> bool:

@@ -314,6 +314,7 @@ def read_splits(
 def row_bytes(schema: types.StructType, splits: Iterable[Split]) -> int:
     """Estimate the size of the rows of `splits` in Spark's memory from metadata."""
     slices = [segment_slice for task in splits for segment_slice in task.slices]
+    # 8 bytes for a row, as in Spark's estimates, and 8 for each of its columns
     size = sum(segment_slice.estimated_records for segment_slice in slices) * 8 * (1 + len(schema))
     if any(isinstance(field.dataType, _VARIABLE_SIZE_TYPES) for field in schema):
         for segment_slice in slices:
@@ -327,15 +328,16 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     rows = max(size // _LONG_ROW_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
         # all rows count in the estimate: the cost-based planner does not know how few pass a filter
+        # the lower 33 bits of this id number the rows of a task
         is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
-        all_rows = spark.range(0, max(rows, count) if count else 0, 1, max(count, 1))
+        all_rows = spark.range(0, max(rows, count) if count else 0, numPartitions=max(count, 1))
         return all_rows.where(is_first_row).select(F.spark_partition_id().cast(types.LongType()).alias("id"))
     if count == 0:
-        return spark.range(0, 0, 1, 1)
-    # Spark's estimate of rows is here the limit, since it does not know how few rows an explode returns
-    last = spark.range(count - 1, count, 1, 1).select(F.explode(F.array("id")).alias("id"))
+        return spark.range(0, 0, numPartitions=1)
+    # Spark expects as many rows as the limit allows, since Spark does not know how few an explode returns
+    last = spark.range(count - 1, count, numPartitions=1).select(F.explode(F.array("id")).alias("id"))
     last = last.limit(min(rows, _MAX_ROWS))
-    return last if count == 1 else spark.range(0, count - 1, 1, count - 1).union(last)
+    return last if count == 1 else spark.range(0, count - 1, numPartitions=count - 1).union(last)
 
 
 class FilteringReader(DistlogReader):

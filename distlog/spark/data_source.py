@@ -54,9 +54,9 @@ class DistlogDataSource(DataSource):
         """Return the columns of a read. Spark calls this at `load()`, so it loads the snapshot."""
         if self.options.keys() >= CATALOG_OPTIONS:
             raise InvalidConfigError(
-                "tables of Spark's catalog lose the options of a format, so none could be read: make a view, by "
-                "distlog.spark.register_tables(spark, root), or by CREATE TEMPORARY VIEW clicks USING distlog "
-                "OPTIONS (path '...')"
+                "a table in Spark's catalog cannot be of the format distlog, since Spark does not keep its options, "
+                "such as the path: make a view instead, by distlog.spark.register_tables(spark, root), or by "
+                "CREATE TEMPORARY VIEW clicks USING distlog OPTIONS (path '...')"
             )
         from distlog.spark.batch_source import load_snapshot, schema_of
         from distlog.spark.options import ReadOptions

@@ -43,12 +43,12 @@ _PASSWORD_OF_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
 #: Options that only a stream has; a batch read ignores them, as Kafka's source does.
 STREAM_NAMES = ["maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"]
-READ_NAMES = [
-    *("assign", "columns", "endingOffsets", "endingOffsetsByTimestamp", "endTime", "endingTimestamp"),
-    *("failOnDataLoss", "includeHeaders", "kafka.isolation.level", "keys", "maxRecordsPerPartition", "minPartitions"),
-    *("path", "pushFilters", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("startTime", "startingTimestamp", "subscribe", "tiered", "tieredTopicId", "timestampAsOf", "versionAsOf"),
-]
+_TOPIC_NAMES = ["assign", "path", "subscribe", "tiered", "tieredTopicId", "timestampAsOf", "versionAsOf"]
+_START_NAMES = ["startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startTime"]
+_END_NAMES = ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "endTime"]
+_ROW_NAMES = ["columns", "failOnDataLoss", "includeHeaders", "kafka.isolation.level", "keys", "pushFilters"]
+READ_NAMES = [*_TOPIC_NAMES, *_START_NAMES, *_END_NAMES, *_ROW_NAMES, "startingOffsetsByTimestampStrategy"]
+READ_NAMES += ["maxRecordsPerPartition", "minPartitions"]
 
 
 class Options:

@@ -42,10 +42,8 @@ from distlog.spark.batch_source import KNOWN_TOPICS, RECENT_MS, check_writable
 from distlog.spark.options import Options, exclude_from_gc, is_spark_worker_for, storage_of
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, DataSourceStreamArrowWriter, check_pyspark
 
-WRITE_NAMES = [
-    *("compression", "kafka.compression.type", "mergeSegments", "path"),
-    *("timestampUnit", "topic", "txnAppId", "txnVersion"),
-]
+WRITE_NAMES = ["compression", "kafka.compression.type", "mergeSegments", "path", "timestampUnit", "topic"]
+WRITE_NAMES += ["txnAppId", "txnVersion"]
 _log = logging.getLogger(__name__)
 #: The main module of the process in which Spark commits the micro-batches of a Python sink.
 COMMITTER_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"

@@ -375,7 +375,12 @@ class StreamOffset:
         if type(version) is int and version > FORMAT:
             raise errors.UnsupportedVersionError("a newer distlog wrote this checkpoint: upgrade", version=version)
         if "version" not in value:
-            _check_one_topic(value)
+            if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
+                raise errors.InvalidConfigError(
+                    "the checkpoint is of Spark's Kafka source, and about several topics: start a query for each "
+                    "topic, with startingOffsets from this checkpoint's offset",
+                    offset=str(value)[:200],
+                )
             topic, offsets = _topic_and_offsets(value, value)
             return cls(topic, "", offsets)
         topic_id = value.get("topicId")
@@ -395,15 +400,6 @@ def parse_offset(value: OffsetJson, name: str, snapshot: Snapshot) -> StreamOffs
         text = "the checkpoint is of Spark's Kafka source, and about another topic: choose another checkpointLocation"
         raise errors.InvalidConfigError(text, topic=offset.topic, expected=name)
     return dataclasses.replace(offset, topic_id=snapshot.topic_id)
-
-
-def _check_one_topic(value: OffsetJson) -> None:
-    if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
-        raise errors.InvalidConfigError(
-            "the checkpoint is of Spark's Kafka source, and about several topics: start a query for each topic, with "
-            "startingOffsets from this checkpoint's offset",
-            offset=str(value)[:200],
-        )
 
 
 def _topic_and_offsets(by_topic: Any, value: OffsetJson) -> tuple[str, dict[int, int]]:

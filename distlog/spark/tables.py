@@ -141,6 +141,7 @@ def to_table(
     """
     start_s = time.monotonic()
     topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)
+    # a table without a / is a name in a catalog
     for folder in (table if output == "parquet" or "/" in table else None, checkpoint):
         if folder is not None:
             _check_location(spark, topic, folder)
