@@ -124,7 +124,7 @@ class GatewayLease:
         self.node = Node(self.node.id, host, port, machine)
 
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
-        """Send a heartbeat, and share `count` partitions; returns True if the held partitions or the term changed.
+        """Send a heartbeat, and share `count()` partitions; returns True if the held partitions or the term changed.
 
         `pending` partitions are not given up yet. The first call replaces a former gateway at this address. Raises
         the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
@@ -219,6 +219,7 @@ class GatewayLease:
 @lru_cache(maxsize=256)
 def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
     """Give gateways equal numbers of partitions by rendezvous hashing: few partitions move when a gateway joins."""
+    # `larger_shares` gateways get one partition more
     equal_share, larger_shares = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
@@ -292,6 +293,7 @@ class Maintenance:
             root, config=settings, storage_options=storage_options, on_run=on_run, may_run=lambda: self.lease.is_held
         )
         self._scheduler = Scheduler()
+        # often, since `keep` does nothing before the renewal is due
         self._scheduler.schedule("maintenance-lease", self.lease.keep, delay_ms=0, period_ms=int(lease_s * 1000 / 20))
 
     def start(self) -> None:
@@ -333,7 +335,7 @@ class Leadership:
             for head in race:
                 check_may_lead()
                 epochs = {number: _epoch(head, number) + 1 for number in partitions}
-                race.put([SetTransaction(_app_id(n), epoch, {}, in_order=True) for n, epoch in epochs.items()])
+                race.put([SetTransaction(_app_id(n), new, offsets={}, in_order=True) for n, new in epochs.items()])
         self._current.advance(race.snapshot)
         # direct appends, which make no commit, exist only on local disks
         if self._handle.storage.is_local_disk:

@@ -66,7 +66,7 @@ class GroupSettings:
 #: Kafka's authorizer class for ACLs; here it selects the gateway's ACLs.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorizer")
-#: A usual mistake; the name of a user may contain other commas.
+#: A comma between two users, a usual mistake; the name of a user may contain other commas.
 _COMMA = re.compile(r",\s*User:")
 
 

@@ -167,14 +167,14 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         permission = Permission[fields["permission"]]
         name, principal, host = (fields[field] for field in ("name", "principal", "host"))
         if not all(isinstance(field_value, str) for field_value in (name, principal, host)):
-            raise ValueError("a field is not a text")
+            raise ValueError("it is not an ACL")
         operation = Operation.__members__.get(fields["operation"])
         if operation is None and permission is Permission.DENY:
             # to ignore the ACL would allow the operation
             operation = Operation.ALL
             _log.error("an ACL that denies an unknown operation denies all operations: upgrade this gateway")
         if operation is None:
-            raise ValueError("an unknown operation")
+            raise ValueError("it is not an ACL")
         kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
         return key, check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
     except InvalidConfigError as error:
@@ -244,7 +244,7 @@ def encode_credential(credential: Credential, secret: ScramSecret | None) -> tup
 
 
 def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
-    """The credential of a record. Raises InvalidConfigError, ValueError, without the content."""
+    """The credential of a record. Raises InvalidConfigError, ValueError, without the value."""
     try:
         fields: Any = json.loads(key)
         credential = Credential(check_name(fields["user"]), fields["mechanism"])
@@ -259,7 +259,8 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
         return credential, secret
     except _MALFORMED:
         # the former password must not stay valid
-        raise UnknownValueError(credential, "its value is not a stored password") from None
+        reason = f"its value is not a stored password of {credential.user} ({credential.mechanism})"
+        raise UnknownValueError(credential, reason) from None
 
 
 class RootUsers(RootRecords[Credential, ScramSecret]):

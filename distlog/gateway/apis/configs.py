@@ -19,15 +19,11 @@ from distlog.gateway.server.fairness import CLIENT_ID, USER, Entity
 from distlog.gateway.server.request import Request, fields_or_errors_of_items, grouped
 
 #: Kafka's topic settings for replicas, tiers and old formats: they are accepted, and have no effect here.
-_IGNORED = frozenset(
-    {
-        *("min.insync.replicas", "unclean.leader.election.enable"),
-        *("follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),
-        *("local.retention.bytes", "local.retention.ms", "message.downconversion.enable"),
-        *("message.format.version", "message.timestamp.difference.max.ms", "remote.log.copy.disable"),
-        *("remote.log.delete.on.disable", "remote.storage.enable"),
-    }
-)
+_IGNORED = {"min.insync.replicas", "unclean.leader.election.enable"}
+_IGNORED |= {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
+_IGNORED |= {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
+_IGNORED |= {"remote.log.delete.on.disable", "remote.storage.enable"}
+_IGNORED |= {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}
 #: The source of a value: ConfigSource of Kafka's admin client.
 _TOPIC_VALUE, _BROKER_VALUE, _DEFAULT, _GROUP_VALUE = 1, 4, 5, 8
 #: ConfigType of Kafka's admin client. Numbers that may be large are LONG.

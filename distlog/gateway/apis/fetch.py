@@ -30,6 +30,8 @@ _READ_COMMITTED = 1
 _MAX_WAIT_S = 60.0
 #: The offsets in the response for a partition that cannot be read.
 _NO_OFFSETS = LogOffsets(-1, -1, -1)
+#: The times in ListOffsets for the earliest offset on the broker's disk, and the latest in tiered storage (KIP-405).
+_EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
 
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
@@ -47,7 +49,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         }
         operation = request.handler_state = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
     while True:
-        # it watches its partitions again if it waits
+        # `wait` below watches the partitions again
         broker.fetches.forget(operation)
         reads = _read_all(request, broker, operation)
         missing = body.min_bytes - sum(read.size for read in reads)
@@ -60,7 +62,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
             read.partition: read.data.visible_end for read in reads if read.partition and read.data
         }
         broker.fetch_memory.release(sum(read.size for read in reads))
-        # without a wait, there are new records, or the time is over: read again
+        # read again if `wait` refuses, since there are records after the read, or since the time is over
         if broker.fetches.wait(operation):
             return None
     return _response(request, broker, reads)
@@ -91,7 +93,7 @@ def _read_all(request: Request, broker: Broker, operation: DelayedFetch) -> list
         read = _read(request, broker, topic, partition, remaining_bytes, committed, is_first=is_first)
         reads.append(read)
         remaining_bytes -= read.size
-    # negative if the first batch was larger
+    # the bytes of the reads stay reserved; negative if the first batch was larger than the limit
     broker.fetch_memory.release(remaining_bytes)
     return reads
 
@@ -152,10 +154,6 @@ def _record_bytes(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
         return batches
     # `moved`: the offsets of the commit must be written into a copy of the bytes
     return bytes(batches) if batches.moved else batches.data
-
-
-#: Requests for the earliest offset on the broker's disk, and the latest in tiered storage (KIP-405).
-_EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
 
 
 def list_offsets(request: Request, broker: Broker) -> Fields:

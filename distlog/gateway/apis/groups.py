@@ -27,8 +27,12 @@ from distlog.gateway.topics.metadata_cache import HostedTopic
 
 #: The first version of FindCoordinator with a list of keys.
 _FIRST_WITH_KEY_LIST = 4
-#: The key type of transactional ids.
+#: The key type of transactional ids in FindCoordinator.
 _TRANSACTION = 1
+#: The type of members of the newer protocol in ConsumerGroupDescribe.
+_CONSUMER = 1
+#: The leader epoch of an offset that a client commits without one.
+_NO_EPOCH = -1
 _NO_NODE: Fields = {"node_id": -1, "host": "", "port": -1}
 _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available, "error_message": None}
 
@@ -166,10 +170,6 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     if group_code is not None:
         return {"error_code": group_code}
     return {"members": results}
-
-
-#: The leader epoch of an offset that a client commits without one.
-_NO_EPOCH = -1
 
 
 class RequestedOffsets:
@@ -386,10 +386,6 @@ def _check_heartbeat_rights(request: Request, broker: Broker) -> None:
             names |= matches(pattern, broker.metadata.client_topic_names())
     for name in names:
         rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-
-
-#: The type of members of the newer protocol in ConsumerGroupDescribe.
-_CONSUMER = 1
 
 
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:

@@ -32,6 +32,13 @@ from distlog.gateway.topics.topic_index import TopicSummary
 _FEATURES = {"group.version": 1}
 #: Clients of ApiVersions up to this version refuse a feature whose `min_version` is 0.
 _LAST_WITHOUT_ZERO = 3
+#: The first version of Metadata whose response may have null for a name.
+_FIRST_WITH_NULL_NAMES = 12
+#: The most partitions in a response to DescribeTopicPartitions: Kafka's `max.request.partition.size.limit`.
+_MAX_PARTITIONS = 2000
+#: The first version of DeleteTopics whose topics have a name or an id.
+_FIRST_WITH_IDS = 6
+_NAME = attrgetter("name")
 
 
 def api_versions(request: Request, broker: Broker) -> Fields:
@@ -50,10 +57,6 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         "finalized_features_epoch": 0,
         "finalized_features": finalized,
     }
-
-
-#: The first version of Metadata whose response may have null for a name.
-_FIRST_WITH_NULL_NAMES = 12
 
 
 def metadata(request: Request, broker: Broker) -> Fields:
@@ -169,10 +172,6 @@ def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> 
     ]
 
 
-#: Kafka's `max.request.partition.size.limit`.
-_MAX_PARTITIONS = 2000
-
-
 def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     body, limit = request.body, request.body.response_partition_limit
     cursor_topic, cursor_partition = "", 0
@@ -268,9 +267,6 @@ def create_topics(request: Request, broker: Broker) -> Fields:
     return {"topics": fields_or_errors_of_items(create, request.body.topics, _NAME, _name_field)}
 
 
-_NAME = attrgetter("name")
-
-
 def _name_field(topic: Any) -> Fields:
     return {"name": topic.name}
 
@@ -322,10 +318,6 @@ def _check_replicas(assignments: Sequence[Any]) -> None:
             raise _invalid_assignment("The manual partition assignment includes an empty replica list.")
         if len({*assignment.broker_ids}) < len(assignment.broker_ids):
             raise _invalid_assignment("The manual partition assignment includes a broker more than once.")
-
-
-#: The first version of DeleteTopics whose topics have a name or an id.
-_FIRST_WITH_IDS = 6
 
 
 def delete_topics(request: Request, broker: Broker) -> Fields:

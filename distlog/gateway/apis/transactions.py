@@ -56,6 +56,8 @@ def fenced_code(api_version: int, first_version: int) -> ErrorCode:
 #: The first versions of InitProducerId, and of the other APIs, that have PRODUCER_FENCED.
 _INIT_FENCED_SINCE, _FENCED_SINCE = 4, 2
 _NO_PRODUCER = ProducerId(-1, -1)
+#: The duration in a ListTransactions request that lists transactions of any duration.
+_NO_DURATION = -1
 
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
@@ -214,9 +216,6 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     hosted.end_transaction({number: run}, check_is_hanging, timeout_s=OWN_WAIT_S)[number].result()
     broker.fetches.on_append(partition)
     return None
-
-
-_NO_DURATION = -1
 
 
 def list_transactions(request: Request, broker: Broker) -> Fields:

@@ -97,14 +97,6 @@ def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
 _BLOCKS = _blocks()
 
 
-def request_schema(api_key: int, version: int) -> BodySchema:
-    return _schema("request", api_key, version)
-
-
-def response_schema(api_key: int, version: int) -> BodySchema:
-    return _schema("response", api_key, version)
-
-
 @cache
 def response_fields(api_key: int) -> frozenset[str]:
     """The names of all fields of an API's response in any of its versions, and `error_message`."""
@@ -122,6 +114,10 @@ def _schema(direction: str, api_key: int, version: int) -> BodySchema:
     body = _message(name, deque(lines), 0, version, version >= first_flexible)
     # a client that does not know the gateway's versions yet must be able to read this head (KIP-511)
     return BodySchema(body, body.is_flexible and (direction, api_key) != ("response", API_VERSIONS_KEY))
+
+
+#: Return the schema of an API by its key and version. They raise InvalidRequestError for an unsupported version.
+request_schema, response_schema = partial(_schema, "request"), partial(_schema, "response")
 
 
 def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible: bool) -> MessageSchema:

@@ -61,17 +61,12 @@ CLUSTER_NAME, WILDCARD = "kafka-cluster", "*"
 _USER = "User:"
 EVERYONE = _USER + WILDCARD
 _O = Operation
+_CONFIGS = (_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)
 #: The operations that an ACL may name for a resource: `AclEntry.supportedOperations` of Kafka.
 OPERATIONS = {
-    ResourceType.TOPIC: (
-        *(_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER),
-        *(_O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
-    ),
-    ResourceType.GROUP: (_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
-    ResourceType.CLUSTER: (
-        *(_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION),
-        *(_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS, _O.IDEMPOTENT_WRITE),
-    ),
+    ResourceType.TOPIC: (_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, *_CONFIGS),
+    ResourceType.GROUP: (_O.READ, _O.DELETE, _O.DESCRIBE, *_CONFIGS),
+    ResourceType.CLUSTER: (_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.IDEMPOTENT_WRITE, *_CONFIGS),
     ResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
 }
 #: For an operation, the operations whose permission implies it (Kafka's `AuthorizerData`). Denials imply nothing.

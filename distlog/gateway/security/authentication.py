@@ -207,6 +207,7 @@ class Authentication:
         self.passwords, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
         #: Returns the secrets of the root's users, by name and mechanism: the same object until they change.
         self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
+        # users of the file, secrets of the root, and the users of both
         self._cached = users.current(), _NO_SECRETS, users.current()
         self._lock = threading.Lock()
         self._counts = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})

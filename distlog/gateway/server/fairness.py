@@ -223,7 +223,7 @@ class FairQueue(Generic[Waiting]):
         cpus = {share: share.use(now_s) * _CPUS_PER_USE for share in ordered}
         heavy = {share for share in ordered if cpus[share] > allowance and self._items_of(share) > _FEW_WAITING}
         may_run_heavy = sum(cpus[share] for share in heavy) < _HEAVY_FRACTION * time_fraction
-        # a share near its allowance gets one handler at a time
+        # a share that uses more than half of its allowance gets one handler at a time
         return [
             share
             for share in ordered
@@ -277,8 +277,7 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, _Debtor]]:
 
 
 # The bytes or the time that a client uses are a debt, which its quota pays off over time. One second of debt is
-# allowed, as in Kafka's windows. With more debt, the client's next request is read after a pause, which the response
-# names.
+# allowed, as in Kafka's windows. With more, the next request is read after a pause, which the response names.
 
 _BURST_S = 1.0
 #: The longest pause for the time of handlers, as in Kafka.

@@ -224,7 +224,7 @@ class SaslToken(NamedTuple):
     auth_bytes: bytes
 
 
-#: A bare token has no correlation id.
+#: The head of a bare token, which has none itself: the token is handled as a SaslAuthenticate request.
 TOKEN_HEAD = messages.RequestHead(api_key=36, api_version=0, correlation_id=0)
 
 

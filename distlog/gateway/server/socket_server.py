@@ -71,7 +71,7 @@ class SocketServer:
         self.is_open, self.port = False, 0
         # the sessions of clients, also during the TLS handshake, and their number by host
         self._sessions, self._host_counts = set[ClientSession](), Counter[str]()
-        self._thread = 0
+        self._loop_thread_id = 0
         self._turn_end_s: float | None = None
         self._queued_work, self._is_woken = deque[Callable[[], None]](), False
         #: The numbers of connections that were accepted, were refused, failed in TLS, and were closed by the gateway.
@@ -82,7 +82,7 @@ class SocketServer:
     async def listen(self, host: str, port: int) -> None:
         """Begin to accept connections; `port` 0 is any free port. Raises StorageError if the port is in use."""
         self._sockets = listening_sockets(host, port)
-        self.is_open, self._thread = True, threading.get_ident()
+        self.is_open, self._loop_thread_id = True, threading.get_ident()
         self.port = self._sockets[0].getsockname()[1]
         for listening in self._sockets:
             self._resume(listening)
@@ -185,7 +185,7 @@ class SocketServer:
         self._queued_work.append(work)
         if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
-            is_loop_thread = threading.get_ident() == self._thread
+            is_loop_thread = threading.get_ident() == self._loop_thread_id
             (self.loop.call_soon if is_loop_thread else self.loop.call_soon_threadsafe)(self._do_queued_work)
 
     def run_in_turn(self, work: Callable[[], None]) -> None:

@@ -301,7 +301,7 @@ class Completeness(Enum):
     SENDING = auto()
     #: The sender has `max_in_flight` requests in flight, and waits for a response.
     WAITING = auto()
-    #: An idempotent producer, with as many requests in flight as it may have.
+    #: An idempotent producer, with as many requests in flight as it may have: KEPT_BATCHES.
     FULL = auto()
 
 

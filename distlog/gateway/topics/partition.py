@@ -318,6 +318,8 @@ class LogOffsets(NamedTuple):
 
 
 class VisibleEnd(NamedTuple):
+    """The offset at which a reader must stop, and the bytes of the whole log, which grow with each append."""
+
     offset: int
     log_bytes: int
 

@@ -145,6 +145,7 @@ class _IndexedTopic(NamedTuple):
 
     topic_id: str
     commit_id: str
+    #: 0 if the topic is missing or was dropped.
     partitions: int
     version: int
     seen_ms: int

@@ -289,6 +289,7 @@ class NewestStates:
                 _log.error("%s (partition=%s offset=%s)", error, self._partition.number, row["offset"])
 
 
+#: `segment.bytes` is Kafka's `transaction.state.log.segment.bytes`.
 _CONFIG = TopicConfig.parse(
     {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
 )
