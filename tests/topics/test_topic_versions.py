@@ -56,7 +56,7 @@ def test_every_version_can_be_opened_again_and_is_read_only(storage_url: Address
         lambda: old.vacuum(),
         lambda: old.rebuild_indexes(),
     ):
-        with pytest.raises(distlog.ReadOnlyTopicError, match="read-only; open it without version"):
+        with pytest.raises(distlog.ReadOnlyTopicError, match="read-only: open it without them"):
             change()
     assert old.refresh().version == 5
     assert old.scan(start=2).count() == 3

@@ -356,14 +356,6 @@ def replacement_actions(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[
     return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*each_action(tables)]
 
 
-def _expanded(name: str, column: Any, count: int) -> list[Any]:
-    if not isinstance(column, list):
-        return [column] * count
-    if len(column) != count:
-        raise ValueError(f"{name}: a column must have a value for each of the {count} batches")
-    return column
-
-
 def write_producers(action: ProducerBatches) -> dict[str, Any]:
     rows = [(partition, *batch) for partition, batches in action.batches.items() for batch in batches]
     columns: dict[str, Any] = dict(zip(("partition", *BOUNDS), map(list, zip(*rows, strict=True)), strict=True))
@@ -385,7 +377,11 @@ def read_producers(body: Any) -> ProducerBatches:
     for name in ("partition", *BOUNDS):
         if name not in body and name not in _PRODUCER_DEFAULTS:
             raise ValueError(f"{name}: {PRODUCERS} must have this column")
-        column = _expanded(name, body.get(name, _PRODUCER_DEFAULTS.get(name)), count)
+        column = body.get(name, _PRODUCER_DEFAULTS.get(name))
+        if not isinstance(column, list):
+            column = [column] * count
+        if len(column) != count:
+            raise ValueError(f"{name}: a column must have a value for each of the {count} batches")
         if set(map(type, column)) - {int}:
             raise ValueError(f"{name}: must be integers")
         columns[name] = list(itertools.accumulate(column)) if name in PRODUCER_COLUMNS_AS_STEPS else column

@@ -115,11 +115,8 @@ def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> st
     return name
 
 
-def write_incremental(storage: Storage, snapshot: Snapshot, base: str, interval: int) -> str | None:
-    """Write the changes since the full checkpoint `base`; returns the name of the file, or None if a full one is due.
-
-    A checkpoint is due every `interval` commits.
-    """
+def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits_per_checkpoint: int) -> str | None:
+    """Write the changes since the full checkpoint `base`; returns the file's name, or None if a full one is due."""
     body, batches = _body_and_rows(snapshot)
     base_data = _read_file(storage, base)
     base_body, base_batches = unpack(base_data)
@@ -129,7 +126,7 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, interval:
         return None
     # A full checkpoint is due when the incremental ones since then have more bytes than it. If their sizes grow
     # evenly up to the size of this one, they have size * (count + 1) / 2 bytes; `count` is about their number.
-    count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // interval
+    count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits_per_checkpoint
     count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
     max_bytes = 2 * len(base_data) // (max(count, 1) + 1)
     changed, removed = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()

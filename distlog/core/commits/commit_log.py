@@ -86,10 +86,7 @@ MAX_CLOCK_AHEAD_MS = 5 * 60_000
 EXISTENCE_CHECK_S = 60.0
 #: The commit's id is within this many bytes from the start of a commit file that this library wrote.
 _HEAD_BYTES = 256
-PINNED_REASON = (
-    "the topic was opened at a version or time, so it is read-only; "
-    "open it without version and timestamp to change or consume it"
-)
+PINNED_REASON = "a topic opened at a version or time is read-only: open it without them to change or consume it"
 #: Operations whose commits give way to appends.
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
 #: The longest usual pause after a lost race, in seconds. It does not grow, or the newest writer would win.

@@ -338,9 +338,7 @@ class _Layer:
 
     def without(self, partitions: Iterable[int], count: int) -> _Layer:
         """Return the layer without the rows of `partitions`; the table has `count` partitions."""
-        is_kept_partition = np.ones(count, bool)
-        is_kept_partition[list(partitions)] = False
-        is_kept = is_kept_partition[self.partitions]
+        is_kept = ~_flags(partitions, count)[self.partitions]
         if is_kept.all():
             return self
         # an Arrow filter takes long to begin, also if no row is left

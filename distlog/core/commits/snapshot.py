@@ -184,7 +184,10 @@ class PartitionDraft:
             self._replacements.append(segment)
             return
         self._check_at_end(segment.stem, segment.base_offset)
-        self._check_append_time(segment)
+        if segment.append_time_ms >= 0:
+            previous = (self._new or self._appended or self._segments[-1:])[-1:]
+            if previous and segment.append_time_ms < previous[0].append_time_ms:
+                raise ValueError(f"segment {segment.stem} was appended before the previous segment")
         self._new.append(segment)
         self._log_end_offset = segment.next_offset
 
@@ -243,12 +246,6 @@ class PartitionDraft:
             raise ValueError(f"the active segment {self._active.stem} must be sealed first")
         if base_offset != self._log_end_offset:
             raise ValueError(f"segment {stem} begins at {base_offset}, not at the log end {self._log_end_offset}")
-
-    def _check_append_time(self, segment: SegmentInfo) -> None:
-        if segment.append_time_ms >= 0:
-            previous = (self._new or self._appended or self._segments[-1:])[-1:]
-            if previous and segment.append_time_ms < previous[0].append_time_ms:
-                raise ValueError(f"segment {segment.stem} was appended before the previous segment")
 
 
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a
@@ -404,7 +401,9 @@ class _Draft:
                 if action is not commit.actions[0]:
                     raise ValueError("only a commit's first action may create a topic")
             case Drop():
-                return self._drop(head)
+                self._partitions, self._changed, self._changed_by_commit = NO_PARTITIONS, {}, {}
+                self._transactions = NO_TRANSACTIONS
+                return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
             case SetTopicId(topic_id):
                 former_ids = (*head.former_ids, head.topic_id)[-MAX_FORMER_IDS:]
                 return dataclasses.replace(head, topic_id=topic_id, former_ids=former_ids)
@@ -473,11 +472,6 @@ class _Draft:
             added, removed = added.filter(booleans(~added_flags)), removed.filter(booleans(~removed_flags))
         if len(added) or len(removed):
             self._partitions = self._partitions.changed(added, removed)
-
-    def _drop(self, head: Snapshot) -> Snapshot:
-        self._partitions, self._changed, self._changed_by_commit = NO_PARTITIONS, {}, {}
-        self._transactions = NO_TRANSACTIONS
-        return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
 
     def _record(self, commit: Commit, action: SetTransaction) -> None:
         if any(partition >= len(self._partitions) for partition in action.offsets):

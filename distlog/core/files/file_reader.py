@@ -397,7 +397,7 @@ class LineReading:
             self.end = block.position + len(line) + 1
             self._origin = Origin(0, self._file, self.end, lines=1)
             if not newline:
-                # without records: yield an empty part, so that `_lines` reports the bytes of the header
+                # no records: yield an empty part, so that `_lines` reports where the header starts and ends
                 no_records = pa.table({"value": pa.nulls(0, pa.binary())})
                 yield InputPart(no_records, 0, 0, text=b"", starts=None, origins=[self._origin])
                 return
@@ -432,7 +432,7 @@ class LineReading:
             raise
         # `text` lacks the newline of its last line, but `consumed` includes that newline if the last row ended
         self._consumed = parsed.consumed
-        self._unfinished = (text + b"\n")[parsed.consumed :] if parsed.consumed <= len(text) else b""
+        self._unfinished = text[parsed.consumed :] + b"\n" if parsed.consumed <= len(text) else b""
         if len(origins) == 1:
             self.end = origin.position + parsed.consumed
             lines = None if origin.lines is None else origin.lines + line_at(text + b"\n", parsed.consumed)
@@ -494,8 +494,8 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             if split_report.start is None:
                 continue
             url = split.file.url
-            continues_row = (url, split_report.start) != (previous_url, previous_end)
-            if split.file.kind.format == CSV and split.start and continues_row:
+            starts_within_row = (url, split_report.start) != (previous_url, previous_end)
+            if split.file.kind.format == CSV and split.start and starts_within_row:
                 urls_to_repeat.add(url)
             previous_url, previous_end = url, split_report.end
         if report.error is not None and run[len(report.splits) - 1].file.url not in urls_to_repeat:
@@ -547,7 +547,7 @@ def _file_splits(file: InputFile, split_bytes: int | None, group_sizes: Sequence
     elif split_bytes is None or file.kind.compression or file.kind.format == PARQUET or file.size <= split_bytes:
         yield whole_file(file)
     else:
-        count = -(-file.size // split_bytes)
+        count = -(-file.size // split_bytes)  # rounded up
         edges = [file.size * number // count for number in range(count + 1)]
         for start, end in itertools.pairwise(edges):
             yield FileSplit(file, start, end)

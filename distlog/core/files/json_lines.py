@@ -122,8 +122,10 @@ class JsonFields:
             faults |= {row: f"not a record: {fault}" for row, fault in times.faults.items()}
         columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELD_TYPES.items()}
         if not faults:
-            is_dense = len(rows) == len(scanned.states)
-            return Parsed(pa.table(columns), bad=(), consumed=len(text) + 1, starts=None if is_dense else starts)
+            has_blank_lines = len(rows) < len(scanned.states)
+            return Parsed(
+                pa.table(columns), bad=(), consumed=len(text) + 1, starts=starts if has_blank_lines else None
+            )
         return without_bad_rows(pa.table(columns), starts, faults, len(text) + 1)
 
     def _note_fields(self, text: bytes, scanned: _ScannedLines, parsed_lines: Iterable[Mapping[str, Any]]) -> None:
@@ -233,7 +235,7 @@ class _ScannedLines:
     @classmethod
     def of(cls, text: bytes, names: Sequence[str]) -> _ScannedLines:
         encoded = [name.encode() for name in names]
-        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        name_offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         count = text.count(b"\n") + 1
         shape = count, len(names)
         line_starts, line_sizes = new_array(count, np.int64), new_array(count, np.int64)
@@ -241,7 +243,7 @@ class _ScannedLines:
         starts, sizes = (new_array(kinds.size, np.int64).reshape(shape) for _ in range(2))
         fields = kinds.ravel(), starts.ravel(), sizes.ravel()
         data = byte_array(text)
-        scan_objects(data, byte_array(b"".join(encoded)), ends, line_starts, line_sizes, states, *fields)
+        scan_objects(data, byte_array(b"".join(encoded)), name_offsets, line_starts, line_sizes, states, *fields)
         states[(kinds == ESCAPED).any(axis=1) & (states == OBJECT)] = UNSURE
         return cls(data, names, line_starts, line_sizes, states, kinds, starts, sizes)
 

@@ -37,7 +37,7 @@ class TimeReader:
 
     unit: str = "ms"
     time_format: str | None = None
-    #: A time without a year is in the latest year in which it is at most a day later than this.
+    #: A time without a year gets the latest year in which it is at most a day after `now_ms`.
     now_ms: int = 0
 
     def check(self) -> None:
@@ -191,7 +191,6 @@ _DIRECTIVES = {
 }
 _WIDTHS = {name: width for name, (width, _, _) in _DIRECTIVES.items()} | {"b": 3, "z": 5}
 _MINUTE_MS, _DAY_MS = 60_000, 86_400_000
-_ZERO = ord("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +264,7 @@ def _number(digits: Bytes, is_valid: Flags) -> Longs:
     """Return the number of each row of digits; `is_valid` becomes False for rows with other characters."""
     number = np.zeros(len(digits), np.int64)
     for column in digits.T:
-        digit = column.astype(np.int64) - _ZERO
+        digit = column.astype(np.int64) - ord("0")
         is_valid &= (digit >= 0) & (digit <= 9)
         number = number * 10 + digit
     return number

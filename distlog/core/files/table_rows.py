@@ -74,7 +74,10 @@ class CsvRows:
         check_names(self.fields, self.names)
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """Parse as `LineParser`. A row that the block does not end is not consumed, unless the block `is_last`."""
+        """Parse the rows that begin in the first `limit` bytes of `text`, whole lines without the last newline.
+
+        A row that does not end in the block is not consumed, unless the block `is_last` (see LineParser).
+        """
         is_whole, text = limit >= len(text), text + b"\n"
         end = len(text) if is_whole else limit
         table = _all_rows(text, self.names) if is_whole else None
@@ -392,7 +395,7 @@ def _as_json_objects(names: list[str], columns: list[pa.Array], count: int) -> p
         return joined(["{}"], count)
     texts = (or_else(json_values(column), "null") for column in columns)
     parts = [part for label_and_text in zip(json_labels(names), texts, strict=True) for part in label_and_text]
-    return joined([*parts, "}"], count)
+    return joined([*parts, "}"], count)  # the first label begins with {
 
 
 def _entries(column: pa.Array) -> pa.Array:

@@ -199,7 +199,7 @@ def re2_pattern(pattern: str) -> str | None:
             return None
         names = {number: name for name, number in tree.state.groupdict.items() if name in PATTERN_GROUPS}
         rewritten = _re2_text(tree, names)
-        pc.extract_regex(pa.array([""]), rewritten)
+        pc.extract_regex(pa.array([""]), rewritten)  # raises if RE2 refuses the pattern
     except (_UnsureError, pa.ArrowException, RecursionError):
         return None
     return rewritten

@@ -69,6 +69,7 @@ from distlog.core.storage.storage import Storage
 Replicas = Mapping[PartitionName, Sequence[LogDir]]
 #: A file up to this size is copied in one request.
 _SINGLE_REQUEST_BYTES = 8 << 20
+#: The size of a producer snapshot without a producer.
 _EMPTY_SNAPSHOT_BYTES = 10
 #: The lock of an import, a file in the topic's folder. After a crash it marks the folder's files as not committed.
 _MARK = ".adoption"

@@ -169,12 +169,14 @@ class DumpedFile:
             file.close()
 
     def _headers(self, data: memoryview, position: int) -> Headers:
-        array, allows_any_format = byte_array(data), True
+        array = byte_array(data)
+        allows_any_format = True
         status, stop, count = count_batches(array, 0, array.size, allows_any_format)
         rows = np.zeros(count, BATCH)
         read_batches(array, 0, rows)
         if status == OK:
             return rows, None
+        # the length stands after the base offset, of 8 bytes
         length = int.from_bytes(array[stop + 8 : stop + LOG_OVERHEAD].tobytes(), "big", signed=True)
         least = f"the smallest batch, of {SMALLEST_LENGTH}" if status == BAD_LENGTH else "its header"
         text = f"a batch claims {length} bytes, fewer than {least}: nothing after it can be read"

@@ -64,12 +64,10 @@ _LINES_AT_ONCE = 1 << 16
 _SMALLEST_HEADER = 2
 #: The size of a message of formats 0 and 1 after its offset, and its checksum.
 _LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
-#: Kafka's types of control records, by number.
-_CONTROL_TYPES = (
-    *("ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER"),
-    *("KRAFT_VERSION", "KRAFT_VOTERS"),
-)
-_UNKNOWN = len(_CONTROL_TYPES)
+#: Kafka's types of control records, by number: the end markers of transactions, and the types from 2 on.
+_END_MARKERS = ("ABORT", "COMMIT")
+_OTHER_CONTROL_TYPES = ("LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS")
+_UNKNOWN = len(_END_MARKERS) + len(_OTHER_CONTROL_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,11 +326,11 @@ def _sizes(slices: Any, count: int) -> Longs:
 
 #: The types of control records with their labels: for text, and for JSON.
 _MARKER_WORDS = (
-    tuple(f" endTxnMarker: {name}" for name in _CONTROL_TYPES[:2])
-    + tuple(f" controlType: {name}({index})" for index, name in enumerate(_CONTROL_TYPES[2:], 2))
+    tuple(f" endTxnMarker: {name}" for name in _END_MARKERS)
+    + tuple(f" controlType: {name}({number})" for number, name in enumerate(_OTHER_CONTROL_TYPES, 2))
     + (" controlType: UNKNOWN",),
-    tuple(f',"endTxnMarker":"{name}"' for name in _CONTROL_TYPES[:2])
-    + tuple(f',"controlType":"{name}"' for name in _CONTROL_TYPES[2:])
+    tuple(f',"endTxnMarker":"{name}"' for name in _END_MARKERS)
+    + tuple(f',"controlType":"{name}"' for name in _OTHER_CONTROL_TYPES)
     + (',"controlType":"UNKNOWN"',),
 )
 #: The additional fields of a control record: its type, the number of an unknown type, and the coordinator's epoch.

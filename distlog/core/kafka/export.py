@@ -452,7 +452,7 @@ class _PartitionExport:
                 if (entry := unchanged.get(segment.base_offset)) is None:
                     if segment is segments[-1] and producers.offset <= segment.base_offset:
                         # a broker that recovers the last segment starts with the producers at its base offset
-                        self._put_snapshot(segment.base_offset, producers)
+                        self._folder.put(file_name(segment.base_offset, SNAPSHOT_SUFFIX), producers.snapshot())
                     entry = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
                 self.present.append(entry)
         self._finish(last_export, producers)
@@ -477,9 +477,6 @@ class _PartitionExport:
                     return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
         return None
 
-    def _put_snapshot(self, offset: int, producers: ProducerStates) -> None:
-        self._folder.put(file_name(offset, SNAPSHOT_SUFFIX), producers.snapshot())
-
     def _finish(self, last_export: list[ExportedSegment], producers: ProducerStates) -> None:
         """Add empty segments at the ends, delete obsolete files, and write the files next to the segments."""
         start, end = self._state.log_start_offset, self._state.log_end_offset
@@ -490,7 +487,7 @@ class _PartitionExport:
         bases = {entry.base_offset for entry in self.present}
         for obsolete in {entry.base_offset for entry in last_export} - bases:
             self._folder.delete([file_name(obsolete, suffix) for suffix in paths.SEGMENT_SUFFIXES])
-        self._put_snapshot(end, producers)
+        self._folder.put(file_name(end, SNAPSHOT_SUFFIX), producers.snapshot())
         snapshots = _snapshot_names_by_offset(self._folder)
         self._folder.delete([name for offset, name in snapshots.items() if offset not in (end, max(bases))])
         imported_epochs: Epochs = []

@@ -500,8 +500,8 @@ def _gap_error(file: str, from_offset: int) -> CorruptRecordError:
 
 def _has_later_batch(log: SourceLog, position: int) -> bool:
     """Return whether a complete batch may follow the damage at `position`, which then is not a torn write."""
-    later_bytes, checked_bytes = log.read(position + 1, log.size), 0
-    data = byte_array(later_bytes)
+    later_bytes = log.read(position + 1, log.size)
+    data, checked_bytes = byte_array(later_bytes), 0
     for start in range(0, data.size, _SEARCH_BYTES):
         magics = data[start + _MAGIC_POSITION : start + _MAGIC_POSITION + _SEARCH_BYTES]
         for candidate in (start + np.flatnonzero(magics == _MAGIC)).tolist():

@@ -41,7 +41,6 @@ PARTITION_METADATA = "partition.metadata"
 #: The topic that holds a KRaft cluster's own metadata: no log of records.
 CLUSTER_METADATA = "__cluster_metadata"
 Positions = npt.NDArray[np.int64]
-
 _COPIED_BYTES = 8 << 20
 #: The bytes of a step of a walk: over a map of which only headers are read, and over a file.
 _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
@@ -113,7 +112,7 @@ class PartitionFolder:
             return self.log(name)
         with failing_as("open the log", self.path(name)):
             file = SparseMap(self.open_file(name))
-        sample = positions[:: -(-len(positions) // _SAMPLE_SIZE)]
+        sample = positions[:: -(-len(positions) // _SAMPLE_SIZE)]  # rounded up: at most _SAMPLE_SIZE
         if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, positions):
             return SourceLog(lambda start, end: file.data[start:end], len(file.data))
         file.read_nothing_ahead()
@@ -213,7 +212,6 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 FIRST_DIRTY_OFFSETS = "cleaner-offset-checkpoint"
 _VERSION = "0"
 LOG_SUFFIX = ".log"
-
 #: (leader epoch, its first offset), ascending.
 Epochs = Sequence[tuple[int, int]]
 

@@ -290,7 +290,8 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
                     labels = {**root, "topic": topic_name, "partition": str(number)}
                     for name, value in metrics.items():
                         values[name].append((labels, float(value)))
-    return [Metric(f"distlog_{name}", *metric, values[name]) for name, metric in _LOG_METRICS.items()]
+    kinds_and_meanings = _LOG_METRICS.items()
+    return [Metric(f"distlog_{name}", kind, meaning, values[name]) for name, (kind, meaning) in kinds_and_meanings]
 
 
 def _partition_metrics(topic: Topic) -> Iterator[dict[str, float]]:

@@ -36,12 +36,14 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 
+#: While a task waits for the first load, it checks this often if the manager is stopping.
+_STOP_CHECK_S = 0.5
+#: The longest wait of a thread: the system call has a limit.
+_MAX_WAIT_S = 3600.0
+
 
 class LogTasks:
-    """The tasks of a root, except for compaction and merging, by Kafka's names and rules.
-
-    Several processes may run them at the same time.
-    """
+    """The tasks of a root but compaction and merging, by Kafka's names and rules; several processes may run them."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock
@@ -67,7 +69,7 @@ class LogTasks:
             except Exception as error:
                 run.failed(dropped.storage.url, error)
 
-    def _vacuum_if_due(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
+    def _vacuum_if_due(self, run: TaskRun, topic: Topic | DroppedTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
         vacuumed_ms = self._vacuumed_ms.get(url)
         # a negative time has passed if the clock was set back: that must not delay the vacuum
@@ -120,12 +122,8 @@ class LogTasks:
             run.failed(directory.url, error)
 
 
-#: While a task waits for the first load, it checks this often if the manager is stopping.
-_STOP_CHECK_S = 0.5
-
-
-class FoundTopic(NamedTuple):
-    """A topic below a root. If it was dropped, vacuum deletes its files."""
+class DroppedTopic(NamedTuple):
+    """A dropped topic below a root, whose files vacuum deletes."""
 
     storage: Storage
     log: CommitLog
@@ -142,7 +140,7 @@ class LogDirectory:
         self._config = config
         self._lock = process_lock()
         self._topics: dict[str, Topic] = {}
-        self._dropped: dict[str, FoundTopic] = {}
+        self._dropped: dict[str, DroppedTopic] = {}
         self.is_offline = False
         self._loaded = threading.Event()
 
@@ -156,7 +154,7 @@ class LogDirectory:
             return dict(sorted(self._topics.items()))
 
     @property
-    def dropped(self) -> dict[str, FoundTopic]:
+    def dropped(self) -> dict[str, DroppedTopic]:
         with self._lock:
             return dict(sorted(self._dropped.items()))
 
@@ -241,7 +239,7 @@ class LogDirectory:
             with self._lock:
                 self._dropped.pop(name, None)
                 if snapshot.dropped:
-                    self._dropped[name] = FoundTopic(storage, log, snapshot)
+                    self._dropped[name] = DroppedTopic(storage, log, snapshot)
                 else:
                     self._topics[name] = Topic(handle, snapshot)
             return not snapshot.dropped
@@ -322,6 +320,7 @@ class LogCleaner:
         return sorted(due, key=lambda log: -log.dirty_ratio)
 
     def _clean(self, run: TaskRun, log: _DirtyLog) -> bool:
+        # a run of its own, to know the errors of this partition
         topic, is_cleaned, partition_run = log.topic, False, TaskRun(run.task, run.root, run.started_ms)
         with self._directory.failures_noted(partition_run, topic):
             report, after = compact(topic.handle, topic.snapshot, partitions=[log.partition])
@@ -382,10 +381,6 @@ def _log_start_offsets(topic: Topic) -> dict[int, int]:
         if state.log_start_offset > first:
             offsets[number] = state.log_start_offset
     return offsets
-
-
-#: The longest wait of a thread: the system call has a limit.
-_MAX_WAIT_S = 3600.0
 
 
 @dataclass(slots=True)

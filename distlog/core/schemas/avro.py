@@ -129,7 +129,7 @@ class _SchemaWalk:
                 )
                 kinds = [pa.null()]
             supported = [is_supported for _, kind, is_supported in branches if kind in kinds]
-            is_bulk_supported = len(schema) == 2 and len(kinds) == 1 and all(supported)
+            is_bulk_supported = len(schema) == 2 and len(kinds) == 1 and all(supported)  # null and one type
             return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), is_bulk_supported
         if isinstance(schema, str):
             if schema in _PRIMITIVE:
@@ -184,7 +184,7 @@ class _SchemaWalk:
         # unknown logical types are ignored, as the specification demands
         kind, logical = schema["type"], schema.get("logicalType")
         fixed = {"type": "fixed", "name": schema["name"], "size": schema["size"]} if kind == "fixed" else None
-        if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:
+        if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:  # as Arrow
             precision, scale = schema["precision"], schema.get("scale", 0)
             decimal = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
             annotations = {"logicalType": "decimal", "precision": precision, "scale": scale}

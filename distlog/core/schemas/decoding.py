@@ -30,7 +30,7 @@ MAX_SINGLY = 64
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)
 #: The size of a value's header: a zero byte and the schema's id.
 HEADER_BYTES = 5
-#: The deepest nesting of a message of Protobuf, and the most bytes of its indexes.
+#: The deepest nesting of a message of Protobuf, and the most bytes of its indexes: 5 for their count and for each.
 MAX_DEPTH = 32
 INDEXES_BYTES = 5 * (MAX_DEPTH + 1)
 #: The location of a message in its file: the index of the outermost message, the index within that message, ...
@@ -198,11 +198,7 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Split payloads of Protobuf into indexes and messages.
-
-    Returns three things: the distinct indexes (None for bad ones); for each payload a code, the number of its indexes
-    among the distinct ones; and the messages.
-    """
+    """Return the distinct indexes (None for bad ones), the number of each payload's among them, and the messages."""
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _slices(payloads)
     codes, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)

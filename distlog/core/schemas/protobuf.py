@@ -56,7 +56,10 @@ class Message:
     def __init__(self, files: tuple[bytes, ...], name: str) -> None:
         self._files, self.name = files, name
         self._descriptor = _descriptor(files, name)
-        self.schema, self._handler = _handler(self._descriptor)
+        ptars = optional("ptars", "protobuf()", _EXTRA)
+        handlers = ptars.HandlerPool([self._descriptor.file], config=ptars.PtarsConfig(**_PTARS_CONFIG))
+        self._handler = handlers.get_for_message(self._descriptor)
+        self.schema = pa.schema([field.with_nullable(True) for field in self._handler.schema()])
 
     @classmethod
     def of(cls, source: Any, name: str | None = None) -> Message:
@@ -99,13 +102,6 @@ def _descriptor(files: tuple[bytes, ...], name: str) -> Any:
         raise InvalidConfigError(f"the schema has no message {name}", reason=str(error)[:200]) from None
     _check_not_recursive(descriptor, ())
     return descriptor
-
-
-def _handler(descriptor: Any) -> tuple[pa.Schema, Any]:
-    ptars = optional("ptars", "protobuf()", _EXTRA)
-    config = ptars.PtarsConfig(**_PTARS_CONFIG)
-    handler = ptars.HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
-    return pa.schema([field.with_nullable(True) for field in handler.schema()]), handler
 
 
 def _check_not_recursive(descriptor: Any, enclosing: tuple[str, ...]) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, StorageDeniedError, StorageError
 from distlog.core.integers import whole_number
 
+#: The most bytes of a registry's response, and the longest time that it may take.
 MAX_ANSWER_BYTES = 8 << 20
 ANSWER_SECONDS = 30.0
 #: The most schemas that a schema may refer to, directly or not, which also bounds cycles.

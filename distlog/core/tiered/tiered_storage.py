@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import itertools
 import logging
 import os
@@ -49,6 +50,7 @@ from distlog.core.segments.segment_reader import SegmentReader
 from distlog.core.storage.parallel import Task, in_parallel, process_lock
 from distlog.core.storage.storage import Storage
 
+#: The most chunks of a log; their bounds take 32 MiB.
 MAX_CHUNKS = 1 << 22
 _NUMBER, _SIZE = Integer(0, MAX_INT), Integer(1, MAX_INT)
 #: The most bytes of a size in `transformedChunks`.
@@ -73,6 +75,15 @@ _TOPIC_FOLDER = re.compile(rf"(?P<name>.*)-(?P<id>{UUID_PATTERN})", re.DOTALL)
 #: The objects of a segment: its chunks back to back, its index files back to back, and JSON, which is written last.
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
 _FILE = re.compile(rf".*-(?P<partition>\d+)/(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.[a-z]+)", re.DOTALL)
+_PARTITION_OF = attrgetter("partition")
+MANIFESTS_AT_ONCE = 256
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,5}")
+_OBJECT = re.compile(rf"(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")
+_log = logging.getLogger("distlog")
+#: The sizes of a segment's objects, by suffix.
+Sizes = Mapping[str, int]
+#: For unknown numbers of a segment.
+UNKNOWN = -1
 
 
 class TieredStorage(Storage):
@@ -161,10 +172,11 @@ class RemoteTopic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex:
-    """Where chunks of `chunk_bytes` of a log are in an object: chunk i at bounds[i] if compressed."""
+    """Where the chunks of a log, of `chunk_bytes` each, are in an object: compressed chunk i begins at bounds[i]."""
 
     log_bytes: int
     chunk_bytes: int
+    #: None if the log is not compressed: then the object has the log's bytes.
     bounds: Longs | None
 
     @property
@@ -205,6 +217,7 @@ def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
     # the frame has the count (int32); for several chunks a base (int32), the bytes of a difference (1 byte), and for
     # all but the last chunk the difference to the base; then the last size (int32); all numbers are big-endian
+    # (at most 13 bytes without the differences)
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
@@ -386,8 +399,8 @@ class TieredFiles:
             log_end = min(end, segment.chunks.log_bytes)
             if suffix != LOG:
                 index_start, index_end = segment.indexes[suffix]
-                stop = min(index_start + end, index_end)
-                stored[number] = self._object(segment, INDEXES), index_start + start, stop
+                stored_end = min(index_start + end, index_end)
+                stored[number] = self._object(segment, INDEXES), index_start + start, stored_end
             elif segment.chunks.bounds is None:
                 stored[number] = self._object(segment, LOG), start, log_end
             else:
@@ -413,10 +426,10 @@ class TieredFiles:
     def _segment_of(self, path: str) -> tuple[RemoteSegment, str]:
         match = _FILE.fullmatch(path.removeprefix(self._prefix))
         if match is None:
-            raise FileNotFoundError(path)
+            raise FileNotFoundError(errno.ENOENT, "the tiered topic does not have this file", path)
         segment = self.segments.get(match["stem"]) or self._read_segment(int(match["partition"]), match["stem"])
         if match["suffix"] != LOG and match["suffix"] not in segment.indexes:
-            raise FileNotFoundError(path)
+            raise FileNotFoundError(errno.ENOENT, "the tiered topic does not have this index", path)
         return segment, match["suffix"]
 
     def _read_segment(self, partition: int, stem: str) -> RemoteSegment:
@@ -469,17 +482,6 @@ def _find_by_name(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTo
         match = _TOPIC_FOLDER.fullmatch(folder)
         if match and match["name"] == prefix + topic:
             yield RemoteTopic(bucket, folder, topic, match["id"])
-
-
-_PARTITION_OF = attrgetter("partition")
-MANIFESTS_AT_ONCE = 256
-_PARTITION = re.compile(r"0|[1-9][0-9]{0,5}")
-_OBJECT = re.compile(rf"(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")
-_log = logging.getLogger("distlog")
-#: The sizes of a segment's objects, by suffix.
-Sizes = Mapping[str, int]
-#: For unknown numbers of a segment.
-UNKNOWN = -1
 
 
 def load(storage: TieredStorage, version: int = 0) -> Snapshot:
@@ -604,6 +606,7 @@ def _cut_at(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInf
     """Cut the segment at the offset `end`. Raises CorruptMetadataError if a batch spans it."""
     if end == segment.next_offset:
         return segment
+    # from the batch with the last offset before the cut
     for chunk in reader.chunks(SegmentSlice(segment, end - 1, segment.next_offset, 0, segment.log_bytes)):
         rows = np.flatnonzero(chunk.batches["base_offset"] + chunk.batches["last_offset_delta"] >= end)
         if len(rows) and chunk.batches["base_offset"][rows[0]] < end:
