@@ -470,7 +470,7 @@ def test_a_missing_version_is_refused(storage: Storage) -> None:
             topic.restore(version)
     topic.drop()
     again = topic_on(storage, 1)
-    with pytest.raises(TopicNotFoundError, match="of a topic that was dropped"):
+    with pytest.raises(TopicNotFoundError, match="of a dropped topic"):
         again.restore(1)
 
 

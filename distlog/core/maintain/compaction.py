@@ -93,8 +93,9 @@ def compact(
         cleaned = [result for result in results if isinstance(result, RewrittenPartition)]
         skipped_groups, snapshot_after = commit_rewrite(handle, snapshot_after, cleaned)
         rounds.add(cleaned, skipped_groups, [result for result in results if isinstance(result, RewriteFailure)])
-    partitions_after, notes = rounds.results(snapshot_before, snapshot_after), _notes(snapshot_before, stable_offsets)
-    return CompactionReport(tuple(partitions_after), dry_run, tuple(notes)), snapshot_after
+    results_by_partition = tuple(rounds.results(snapshot_before, snapshot_after))
+    notes = _notes(snapshot_before, stable_offsets)
+    return CompactionReport(results_by_partition, dry_run, tuple(notes)), snapshot_after
 
 
 _COUNTED = ("segments", "bytes", "records")
@@ -287,6 +288,7 @@ def cleanable(
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
     first_row, end_row = table.find(start), int(np.searchsorted(table.base_offsets, end))
     timestamps = table.array("first_timestamp")[first_row:]
+    # as in Kafka, a time of 0 is none; without times the log is not overdue
     oldest_ms = int(timestamps[timestamps > 0].min(initial=MAX_LONG))
     return Cleanable(
         partition=partition,
@@ -325,6 +327,7 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
         fits = log_bytes <= config.segment_size
         fits &= max(offset_index_bytes, time_index_bytes) <= config.segment_index_bytes
         if groups and segment.log_bytes:
+            # a batch's offset in an index is an int32, relative to the base offset; a segment without bytes has none
             fits &= segment.next_offset - 1 - groups[-1][0].base_offset <= MAX_INT
         if groups and fits:
             groups[-1].append(segment)
@@ -370,10 +373,11 @@ class BatchFilter:
         )
 
     def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
-        # the inputs give it only at their own end, and data of transactions that were aborted since is dropped now
         unstable_offsets = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
+        # all transactions below the end of the dirty range have ended
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
+        # the inputs give it only at their own end, and data of transactions that were aborted since is dropped now
         if next_offset < inputs[-1].next_offset or 0 <= unstable_offsets[-1] < self.end_offset:
             return UNDETERMINED_OFFSET
         return unstable_offsets[-1]
@@ -399,6 +403,7 @@ class BatchFilter:
         is_discardable = self.verdicts.is_discardable(base_offsets)
         return _BatchFlags(
             is_discarded=is_discardable & (is_past_horizon | ~is_control),
+            # as in Kafka, the last batch of the dirty range stays, so that the log's offsets reach its end
             stays_empty=self.verdicts.is_last(base_offsets) | (ends == self.end_offset),
             is_control=is_control,
             has_horizon=has_horizon,

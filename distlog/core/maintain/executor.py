@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintain.compaction import Cleanable, clean_dirtiest
-from distlog.core.maintain.group_rewrite import RewriteFailure, RewrittenPartition
+from distlog.core.maintain.group_rewrite import Result, RewriteFailure, RewrittenPartition
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
@@ -48,7 +48,6 @@ class WorkItem(Protocol):
 
 
 Item = TypeVar("Item", bound=WorkItem)
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,8 @@ def rewrite_group(
 ) -> RewrittenGroup:
     """Write what `batch_filter` keeps of the group's checked `chunks` as new segments, to be committed."""
     output = _Output(handle, group, batch_filter, config, read_version, part_bytes)
-    is_unchanged, drops_deletes, unkeyed_records = len(group.segments) == 1, False, 0
+    is_unchanged = len(group.segments) == 1  # several segments become one, even if their batches do not change
+    drops_deletes, unkeyed_records = False, 0
     try:
         for chunk in chunks:
             for filtered in batch_filter.apply(chunk.timed()):
@@ -230,6 +231,7 @@ class _Output:
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; returns the segments, none if the filter dropped all batches."""
+        # a filter that keeps all records leaves no gap: without batches, an empty segment covers the group's offsets
         if self.batch_filter.keeps_all and not self.sealed:
             self._file = self._file or self._open()
         self._seal(self.group.next_offset)

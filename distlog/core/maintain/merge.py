@@ -62,8 +62,7 @@ _REPORT_COLUMNS = ("partition", "segments_before", "segments_after", "bytes", "r
 class MergeReport(Displayable):
     """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
 
-    `backlog` is the number of segments of `version` that are still worth merging. `most_segments` is the largest
-    number of segments of a partition.
+    `backlog`: how many segments of `version` are still worth merging. `most_segments`: the most of a partition.
     """
 
     version: int
@@ -243,8 +242,8 @@ def groups_of(table: SegmentTable, row_partitions: Longs, log_starts: Longs, lim
     newest = np.where(newest >= 0, newest, created)  # retention counts ages from the same times
     oldest = np.where(first_times >= 0, first_times, newest)
     offsets, times = (base_offsets, next_offsets), (oldest, newest)
-    untried, ranges = np.empty((2, len(row_partitions) + 1, 2), np.int64)
-    count = find_groups(row_partitions, sizes, *offsets, *times, records, log_starts, limits, untried, ranges)
+    scratch, ranges = np.empty((2, len(row_partitions) + 1, 2), np.int64)
+    count = find_groups(row_partitions, sizes, *offsets, *times, records, log_starts, limits, scratch, ranges)
     # segments without bytes have nothing to write
     return [(first, end) for first, end in ranges[:count].tolist() if sizes[first:end].any()]
 

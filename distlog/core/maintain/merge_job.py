@@ -161,7 +161,8 @@ def do_job(
     handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
 ) -> MergedJob:
     """Merge the groups of a job; a damaged one is split, at last into single groups with precise errors."""
-    part_bytes, count, parts = upload_bytes(job_bytes), len(job.counts), 2
+    part_bytes, count = upload_bytes(job_bytes), len(job.counts)
+    split_count = 2  # the number of parts into which a damaged job is split
     if job.log_bytes <= job_bytes:
         try:
             # without a reference to `checked`, the logs that were read are freed before the batches are written
@@ -170,7 +171,7 @@ def do_job(
             del checked
         except StorageError:
             # a file is too short, or the storage does not respond: read each group alone, without halves in between
-            parts = count
+            split_count = count
         except (*FILE_ERRORS, FileNotFoundError, _UnsoundError):
             pass
         else:
@@ -179,7 +180,7 @@ def do_job(
                 return MergedJob(SegmentTable(segments), np.ones(count, np.int64))
     if count == 1:
         return _streamed(handle, job, config, read_version, part_bytes)
-    cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
+    cuts = np.linspace(0, count, split_count + 1).astype(int).tolist()
     do_part = partial(do_job, handle, config=config, read_version=read_version, job_bytes=job_bytes)
     return MergedJob.joined([do_part(job.part(start, end)) for start, end in pairwise(cuts)])
 
@@ -259,9 +260,6 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     ]
     data = byte_array(storage.read_joined(ranges))
     run_sizes = run_ends - run_starts
-    if len(data) != int(run_sizes.sum()):
-        text = "a file is shorter than its segments: verify the topic, then restore the file from a copy"
-        raise CorruptRecordError(text, file=names[objects[0]])
     # where each part is in `data`: as far from the start of its run there as in the object
     run_positions, run_of_part = np.cumsum(run_sizes) - run_sizes, np.cumsum(begins_run) - 1
     sources = np.empty(len(order), np.int64)
@@ -337,12 +335,12 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
 
 def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Longs, shifts: Longs) -> None:
     """Raise _UnsoundError unless the batches are their segments' own, at their offsets."""
-    run = np.empty(len(segments), RUN)
-    run["first_offset"] = segments.array("stored_base_offset")
-    run["end_offset"] = segments.next_offsets - shifts
+    runs = np.empty(len(segments), RUN)  # the batches of a segment are a run
+    runs["first_offset"] = segments.array("stored_base_offset")
+    runs["end_offset"] = segments.next_offsets - shifts
     spans = segments.next_offsets - segments.base_offsets
-    run["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
-    run["ends_file"] = 1
+    runs["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
+    runs["ends_file"] = 1
     # the first and the last batch of each segment; row -1 is the last of all
     changes = np.flatnonzero(np.diff(row_segments)) + 1
     first_rows, last_rows = np.append(0, changes), np.append(changes, 0) - 1
@@ -350,7 +348,7 @@ def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Lon
         recorded = segments.array(name)[row_segments[edge_rows]]
         if ((recorded != UNKNOWN) & (recorded != rows["crc"][edge_rows])).any():
             raise _UnsoundError
-    if first_misplaced(rows, row_segments, run) >= 0:
+    if first_misplaced(rows, row_segments, runs) >= 0:
         raise _UnsoundError
 
 
@@ -538,10 +536,7 @@ class BatchJoin:
     def joined(
         self, source: BatchSelection, base_offsets: Longs, min_timestamps: Longs, begins_group: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """Yield all batches of `source` in parts, small ones joined within their group.
-
-        With each part come the rows of `source` at which its batches begin.
-        """
+        """Yield parts of `source`, small batches joined within their group, and the rows where the batches begin."""
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
         if begins_group is not None:
@@ -563,6 +558,7 @@ class BatchJoin:
         small_bytes = np.where(compressed, self.usual_bytes // _EXPANSION, self.usual_bytes) // _SMALL_DIVISOR
         is_plain = (batches["magic"] == 2) & (batches["attributes"] & ~CODEC_MASK == 0) & (batches["producer_id"] < 0)
         ends = base_offsets + batches["last_offset_delta"] + 1
+        # a joined batch numbers its records without gaps
         is_plain &= (batches["record_count"] > 0) & (base_offsets + batches["record_count"] == ends)
         is_small = is_plain & (batches["size"] - HEADER_SIZE <= small_bytes)
         joins = np.zeros(len(batches), bool)

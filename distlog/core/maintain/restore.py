@@ -52,11 +52,8 @@ def restore(
         raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
     old_state = handle.log.load(version, include_dropped=True)
     if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
-        raise TopicNotFoundError(
-            "the version is of a topic that was dropped, which cannot be restored: "
-            "choose a version of the present topic",
-            version=version,
-        )
+        text = "the version is of a dropped topic, which cannot be restored: choose a version of the present topic"
+        raise TopicNotFoundError(text, version=version)
     removed, restored = RemovedSegments(version), dict[int, PartitionRestore]()
     removed.read(handle.log, snapshot.version)
     if dry_run:
@@ -94,6 +91,7 @@ class RemovedSegments:
     removed_at: dict[Stem, int] = field(default_factory=dict)
     #: Segments as last added: a rebuild adds a segment again.
     added: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    #: Segments that a commit removed when it moved the log start, as retention does.
     removed_at_start: dict[Stem, SegmentInfo] = field(default_factory=dict)
     #: Segments that compaction wrote, and that were replaced.
     recompacted: dict[Stem, SegmentInfo] = field(default_factory=dict)
@@ -112,6 +110,7 @@ class RemovedSegments:
                 elif isinstance(action, Remove):
                     stem = (action.partition, action.stem)
                     self.removed_at[stem] = commit.version
+                    # a restore removes segments too, but neither expires nor compacts them
                     if action.partition in restored or stem not in self.added:
                         continue
                     if action.partition in starts_later:
@@ -234,11 +233,8 @@ def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionResto
     sizes = [len(plan.segments) + len(plan.replaced) + 2 * len(plan.gap_neighbors) for plan in plans]
     for plan, size in zip(plans, sizes, strict=True):
         if size > MAX_SEGMENTS:
-            raise CommitConflictError(
-                f"a commit takes {MAX_SEGMENTS} segments: restore a later version first, with fewer segments",
-                partition=plan.partition,
-                segments=size,
-            )
+            text = f"a commit takes {MAX_SEGMENTS} segments: restore a later version first, with fewer segments"
+            raise CommitConflictError(text, partition=plan.partition, segments=size)
     return plans[: bisect_right(list(accumulate(sizes)), MAX_SEGMENTS)]
 
 
@@ -269,6 +265,7 @@ def plan_restore(
         start = max((end for end in ends if end > state.log_end_offset), default=0)
         filling = _filling(max(state.log_end_offset, start), replaced.get(number, []), live, later)
         candidates.append(_Candidates([*older, *later], filling, lost_segments, start))
+    # vacuum may have deleted the files of segments that were removed up to its horizon
     retained = [
         segment
         for number, partition in enumerate(candidates)
@@ -375,15 +372,15 @@ def _plan_partition(
     newer = [new for new in _without(current.segments, old_state.segments) if new.base_offset < old_end]
     restored, replaced, merged, gaps = list[SegmentInfo](), list[SegmentInfo](), list[SegmentInfo](), list[int]()
     for old, new in _groups(missing, newer):
-        if old[0].base_offset < start_offset:
+        begin = old[0].base_offset
+        if begin < start_offset:
             continue
         # the new segments must not have other records: later ones, or earlier ones after another restore
-        begin = old[0].base_offset
         is_whole = all(begin <= segment.base_offset and segment.next_offset <= old_end for segment in new)
         if is_whole and all((number, segment.stem) in present for segment in old):
             restored += old
             replaced += new
-            gaps += [old[0].base_offset] if not new else []
+            gaps += [] if new else [begin]
         elif not new or any(segment.compacted for segment in new):
             # earlier segments do not come back either: before a gap, readers would not notice missing records; before
             # a compacted segment, keys would come back whose tombstones it may have dropped
@@ -394,6 +391,7 @@ def _plan_partition(
             low, high = new[0].base_offset, new[-1].next_offset
             merged += [segment for segment in old if low <= segment.base_offset and segment.next_offset <= high]
     starts = [segment.base_offset for segment in (*restored, *current.segments[:1])] or [current.log_start_offset]
+    # the log may begin at its first segment, but below the present start only from `start_offset` on
     first = max(min(starts), min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(first, old_start))
     # live segments that stay below the log start because of `start_offset` are lost, too

@@ -81,10 +81,8 @@ class PartitionRetention:
         return int(self.segments.record_counts.sum())
 
 
-_REPORT_COLUMNS = (
-    *("partition", "segments", "bytes", "records"),
-    *("below_log_start", "above_size", "too_old", "log_start_offset"),
-)
+_RULES = ("below_log_start", "above_size", "too_old")
+_REPORT_COLUMNS = ("partition", "segments", "bytes", "records", *_RULES, "log_start_offset")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -124,10 +122,14 @@ class RetentionReport(Displayable):
         return {"version": self.version, "dry_run": self.dry_run, **sums, "config": limits, "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
-        names = ("records", "below_log_start", "above_size", "too_old", "newest_ms", "log_start_offset")
+        names = ("records", *_RULES, "newest_ms", "log_start_offset")
         return [
-            {"partition": plan.partition, "segments": len(plan.segments), "bytes": plan.log_bytes}
-            | {name: getattr(plan, name) for name in names}
+            {
+                "partition": plan.partition,
+                "segments": len(plan.segments),
+                "bytes": plan.log_bytes,
+                **{name: getattr(plan, name) for name in names},
+            }
             for plan in self.partitions
         ]
 
@@ -142,18 +144,19 @@ def plan_retention(
     """Plan the segments to delete at `now_ms`, by partition; with `keep_tails` active segments stay."""
     table = snapshot.partitions
     # most partitions are rows of one table; those that changed one by one have states of their own
-    plain, changed = SegmentTable(table.column_segments()), table.own_states
-    columns = _Columns.of(plain, changed)
+    shared_table, own_states = SegmentTable(table.column_segments()), table.own_states
+    columns = _Columns.of(shared_table, own_states)
     if not len(columns.firsts):
         return []
     starts, log_ends = table.log_start_offsets, table.log_end_offsets
     rule_ends = _ends(columns, starts, snapshot.config, now_ms)
     plans, remaining = [], max_segments
-    for run in np.flatnonzero(rule_ends[-1] > columns.firsts).tolist():
-        first, number = int(columns.firsts[run]), int(columns.partitions[run])
-        segments = changed[number].segments if number in changed else plain.part(first, int(columns.ends[run]))
-        removable = len(segments) - int(keep_tails and number in changed and segments[-1].is_active)
-        counts = tuple(min(int(ends[run]) - first, removable, remaining) for ends in rule_ends)
+    for index in np.flatnonzero(rule_ends[-1] > columns.firsts).tolist():
+        first, end, number = int(columns.firsts[index]), int(columns.ends[index]), int(columns.partitions[index])
+        has_own_state = number in own_states
+        segments = own_states[number].segments if has_own_state else shared_table.part(first, end)
+        removable = len(segments) - int(keep_tails and has_own_state and segments[-1].is_active)
+        counts = tuple(min(int(ends[index]) - first, removable, remaining) for ends in rule_ends)
         if counts[-1]:
             remaining -= counts[-1]
             plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
@@ -192,11 +195,11 @@ class _Columns:
     ends: Longs
 
     @classmethod
-    def of(cls, plain: SegmentTable, changed: Mapping[int, PartitionState]) -> _Columns:
-        tables = [plain, *(state.segments for state in changed.values())]
+    def of(cls, shared_table: SegmentTable, own_states: Mapping[int, PartitionState]) -> _Columns:
+        tables = [shared_table, *(state.segments for state in own_states.values())]
         values = {name: np.concatenate([table.array(name) for table in tables]) for name in _RULE_COLUMNS}
-        row_partitions = np.repeat([*changed], [len(table) for table in tables[1:]]).astype(np.int64)
-        row_partitions = np.concatenate([plain.array("partition"), row_partitions])
+        row_partitions = np.repeat([*own_states], [len(table) for table in tables[1:]]).astype(np.int64)
+        row_partitions = np.concatenate([shared_table.array("partition"), row_partitions])
         firsts = np.flatnonzero(np.diff(row_partitions, prepend=-1))
         return cls(values, row_partitions[firsts], firsts, np.append(firsts, len(row_partitions))[1:])
 

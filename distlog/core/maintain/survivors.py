@@ -1,7 +1,4 @@
-"""Which records survive a compaction, the last one of each key, and which batches must go or stay (`Verdicts`).
-
-Kernels of `format.kernels.compaction` choose the records of a batch.
-"""
+"""Which records survive a compaction, the last one of each key, and which batches must go or stay (`Verdicts`)."""
 
 from __future__ import annotations
 
@@ -65,18 +62,15 @@ _MAX_SLOTS = 2**31 - 1
 class OffsetMap:
     """A map of keys to their last offsets, full when LOAD_FACTOR of its slots are used.
 
-    Memory is SLOT_BYTES per slot, allocated on first use. The map knows the keys of all records up to
-    `latest_offset`. Raises InvalidConfigError without room for a key.
+    It has the keys of all records up to `latest_offset`. Raises InvalidConfigError without room for a key.
     """
 
     def __init__(self, slots: int) -> None:
         self.slots = min(slots, _MAX_SLOTS)
         self._max_keys = int(self.slots * LOAD_FACTOR)
         if self._max_keys < 1:
-            raise InvalidConfigError(
-                "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
-                bytes=slots * SLOT_BYTES,
-            )
+            text = "compaction has no memory for even one key: raise dedupe_buffer_bytes (--dedupe-buffer-size)"
+            raise InvalidConfigError(text, bytes=slots * SLOT_BYTES)
         self._table = np.zeros(self.slots * kernels.SLOT_WORDS, np.int64)
         self.size = 0
         self.latest_offset = -1
@@ -106,10 +100,8 @@ class OffsetMap:
         superseded = np.empty(len(rows), np.int64)
         count, self.size = kernels.put_rows(self._table, self.slots, self._max_keys, self.size, rows, superseded)
         if count < 0:
-            raise InvalidConfigError(
-                "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)",
-                bytes=self.slots * SLOT_BYTES,
-            )
+            text = "compaction has no memory for all keys: raise dedupe_buffer_bytes (--dedupe-buffer-size)"
+            raise InvalidConfigError(text, bytes=self.slots * SLOT_BYTES)
         return superseded[:count]
 
     def superseded_offsets(self, rows: Longs) -> Longs:
@@ -270,8 +262,6 @@ class _Batch:
 
 #: A batch of data, a control batch without a record, and a control record without a type.
 _DATA, _EMPTY_CONTROL, _UNKNOWN = -1, -2, -3
-#: The key of a control record: a version and the type, int16 each.
-_CONTROL_KEY_SIZE = 4
 
 
 class _Transactions:
@@ -354,7 +344,8 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
             if len(marker_rows):
                 records = scan_records(chunk.selection(), marker_rows, ("key",))
                 key = records.fields.key
-                is_complete = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
+                # the key of a control record: a version and the type, int16 each
+                is_complete = np.diff(key.offsets[: records.count + 1]) >= 4
                 key_positions = np.where(is_complete, key.positions[: records.count] + 2, 0)
                 types = (records.data[key_positions].astype(np.int64) << 8) | records.data[key_positions + 1]
                 kinds[marker_rows] = np.where(is_complete, types, _UNKNOWN)
@@ -501,12 +492,13 @@ class Blobs:
 
 def map_slots(records: int) -> int:
     """The number of slots of an offset map with room for `records` keys."""
-    return int(records / LOAD_FACTOR) + 2
+    return int(records / LOAD_FACTOR) + 2  # since OffsetMap rounds down again
 
 
 def plan_buckets(records: int, memory_bytes: int, min_buckets: int) -> tuple[int, int]:
     """The number of buckets for `records` keys, and the slots of each bucket's offset map."""
     buckets = max(min_buckets, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
+    # the spare room of each bucket may exceed the memory: try one sixteenth more buckets
     while buckets < records and _bucket_slots(records, buckets) * SLOT_BYTES > memory_bytes:
         buckets += buckets // 16 + 1
     buckets = max(min(buckets, records), 1)
@@ -554,6 +546,7 @@ def exchanged_bytes(part: KeyedRecords) -> int:
 
 _COLUMNS = ("offset", "timestamp", "key", "value")
 
+#: The bytes of records of formats 0 and 1 that are joined to one batch.
 _BATCH_BYTES = 1 << 17
 
 Rows = npt.NDArray[Any]
@@ -563,6 +556,7 @@ def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int 
     """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows."""
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     is_old = batches["magic"] < 2
+    # the first row differs from its own inverse, so it begins a run
     starts = np.flatnonzero(np.diff(is_old, prepend=~is_old[:1]))
     for start, end in pairwise([*starts.tolist(), len(batches)]):
         run = batches[start:end]

@@ -1,8 +1,8 @@
 """Vacuum: deletes the files that no reader can need and no writer can still commit, and old commits.
 
-Files that were started below the vacuum horizon (`gc_floor`, `floor`) are deleted, unless a version from the horizon
-on references them. Commits and checkpoints below the log retention horizon (`log_floor`) are deleted. A commit exists
-for `commit.retention.ms` after the next commit was written: `Snapshot.is_fresh_at` relies on this.
+Files whose writer had read a version below the vacuum horizon (`gc_floor`, `floor`) are deleted, unless a version
+from the horizon on references them. Commits and checkpoints below the log retention horizon (`log_floor`) are
+deleted. A commit exists for `commit.retention.ms` after the next one was written (`Snapshot.is_fresh_at`).
 """
 
 from __future__ import annotations
@@ -457,7 +457,8 @@ def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
     first: dict[int, str] = {}
     for name in sorted(file.name for file in checkpoints):
         first.setdefault(_version_of(name) // KEPT_EVERY, name)
-    return [name for number, name in first.items() if number]
+    # the first versions need no checkpoint: they are loaded from the first commit, or from the horizon's checkpoint
+    return [name for number, name in first.items() if number > 0]
 
 
 def with_bases(names: Iterable[str]) -> set[str]:
@@ -572,7 +573,7 @@ def _stem_numbers(stems: Iterable[str]) -> npt.NDArray[np.uint64]:
 
 
 def _hashes(partitions: Longs, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    spread = (partitions + 2).astype(np.uint64) * _SPREAD
+    spread = (partitions + 2).astype(np.uint64) * _SPREAD  # at least 1, for a bundle
     hashes: npt.NDArray[np.uint64] = (numbers ^ spread) * _MIX
     return hashes
 
@@ -632,7 +633,7 @@ def exact_removals(storage: Storage, log: CommitLog, start: int, end: int) -> se
 def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]]:
     def read(name: str) -> bytes:
         try:
-            return storage.read(name, 0, MAX_CONDITIONAL_BYTES + 1)
+            return storage.read(name, 0, MAX_CONDITIONAL_BYTES + 1)  # no commit is larger
         except FileNotFoundError:
             raise CorruptMetadataError("a commit is missing: restore the file from a copy", file=name) from None
 

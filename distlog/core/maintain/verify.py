@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ from distlog.core.errors import (
 from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, IndexBytes, encode_transactions
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.log.live_snapshot import damage_of_tail, has_known_end, with_tails, without_tails
-from distlog.core.maintain.executor import Executor, LocalExecutor
+from distlog.core.maintain.executor import Executor, LocalExecutor, Result
 from distlog.core.maintain.group_rewrite import MAX_SEGMENTS
 from distlog.core.maintain.vacuum import is_sound
 from distlog.core.maintain.verify_segment import (
@@ -91,7 +91,6 @@ def verify(
     return VerifyReport(snapshot.version, tuple(verdicts), tuple(topic_anomalies), warnings)
 
 
-Result = TypeVar("Result")
 #: Called with the records and the log bytes of each finished segment.
 OnProgress = Callable[[int, int], object]
 
@@ -467,8 +466,11 @@ class RebuildReport(Displayable):
         rows = self.to_table().to_pylist()
         shown = [row for row, segment in zip(rows, self.segments, strict=True) if segment.written or not segment.ok]
         return {
-            **{"version": self.version, "dry_run": self.dry_run, "ok": self.ok},
-            **{"segments_checked": len(rows), "segments_rebuilt": len(self.rebuilt)},
+            "version": self.version,
+            "dry_run": self.dry_run,
+            "ok": self.ok,
+            "segments_checked": len(rows),
+            "segments_rebuilt": len(self.rebuilt),
             "bytes_checked": sum(row["log_bytes"] for row in rows),
             "bytes_written": sum(row["bytes_written"] for row in rows),
             "segments": shown,

@@ -196,7 +196,7 @@ class IndexCheck(ABC):
     def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
         self._part, self._segment = part, segment
         self._base_offset = segment.stored_base_offset
-        self._max_offset = segment.next_offset - segment.base_offset - 1
+        self._max_relative_offset = segment.next_offset - segment.base_offset - 1
         self._is_own = paths.is_own_stem(segment.stem)
         if len(data) % self.ENTRY.itemsize:
             message = f"the length of the file is not a multiple of {self.ENTRY.itemsize}"
@@ -255,7 +255,7 @@ class OffsetIndexCheck(IndexCheck):
 
     def _check_entries(self) -> Longs:
         self._offsets = self._field("relative_offset")
-        self._check(self._offsets, step=1, largest=self._max_offset)
+        self._check(self._offsets, step=1, largest=self._max_relative_offset)
         self._check(self._field("position"), step=1, largest=self._segment.log_bytes - 1)
         return self._field("position")
 
@@ -285,7 +285,7 @@ class TimeIndexCheck(IndexCheck):
         self._newest = NO_TIMESTAMP
         self._timestamps = self._field("timestamp")
         self._check(self._timestamps, step=1, largest=MAX_LONG)
-        self._check(self._field("relative_offset"), step=0, largest=self._max_offset)
+        self._check(self._field("relative_offset"), step=0, largest=self._max_relative_offset)
         return self._field("relative_offset")
 
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
@@ -322,7 +322,7 @@ class TransactionIndexCheck(IndexCheck):
         if bad.any():
             raise self._wrong_entry("has an unknown version, or ends before it begins", int(bad.argmax()))
         keys = self._field("last_offset") - self._base_offset
-        self._check(keys, step=1, largest=self._max_offset)
+        self._check(keys, step=1, largest=self._max_relative_offset)
         return keys
 
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:

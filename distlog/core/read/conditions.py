@@ -89,14 +89,14 @@ class Conditions:
         oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
         keys = None if self.keys is None or other.keys is None else self.keys | other.keys
         # exact, and with nothing between the operands, only if they are equal but for their keys
-        differs_by_keys = replace(self, keys=None) == replace(other, keys=None)
+        differs_only_by_keys = replace(self, keys=None) == replace(other, keys=None)
         return Conditions(
             self.partitions | other.partitions,
             min(self.start, other.start),
             max(self.end, other.end),
             TimeRange(oldest, newest),
             keys,
-            is_exact=differs_by_keys and self.is_exact,
+            is_exact=differs_only_by_keys and self.is_exact,
         )
 
     @property

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 LOCAL_PAUSES, REMOTE_PAUSES = (0.0005, 0.005, 17 / 16), (0.05, 1.0, 2.0)
 #: How often in a row a read may fail because vacuum has deleted files of its snapshot.
 _MAX_FAILURES = 3
-#: The default lease, in seconds.
 LEASE_S = 60.0
 #: About how much log of each partition is read before other partitions, and newer metadata, are read.
 WINDOW_BYTES = 64 << 20

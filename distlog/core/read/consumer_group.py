@@ -63,9 +63,13 @@ T = TypeVar("T")
 
 _TABLE = pa.schema(
     [
-        *(("group", pa.string()), ("partition", pa.int32())),
-        *((name, pa.int64()) for name in ("position", "log_end_offset", "lag")),
-        *(("member", pa.string()), ("name", pa.string())),
+        ("group", pa.string()),
+        ("partition", pa.int32()),
+        ("position", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("lag", pa.int64()),
+        ("member", pa.string()),
+        ("name", pa.string()),
     ]
 )
 
@@ -142,6 +146,7 @@ class GroupLog:
         old_versions = [old for old in versions if old <= newest - RETAINED_VERSIONS]
         if len(old_versions) >= RETAINED_VERSIONS:
             self._delete([self._file(old) for old in old_versions])
+        # stricter by one than the rule of deletion above, as docs/formats.md requires
         return newest < version + RETAINED_VERSIONS - 1
 
     def _delete(self, files: Sequence[str]) -> None:
@@ -438,9 +443,6 @@ def _map_names(storage: Storage, work: Callable[[str], T], names: Sequence[str])
 #: The part of a lease that other members wait after its end, since two clocks differ in speed.
 _EXTRA_WAIT = 1 / 10
 
-#: A member's `beat` in the group's state, and its file of heartbeats in a listing.
-_LastHeartbeats = tuple[int, Heartbeat | None]
-
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -459,8 +461,6 @@ RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 #: Returns the group's first offsets in the given partitions; the second argument is whether the group exists already,
 #: so that the partitions were added to its topic later.
 StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
-#: Returns a member's name for people, given the group's other members.
-NameOf = Callable[[Sequence[Member]], str]
 
 
 # A member lives as long as it sends heartbeats: in its own file, which other members only list, and by the versions
@@ -476,7 +476,8 @@ class Membership:
     """
 
     log: GroupLog
-    name: NameOf
+    #: Returns the member's name for people, given the group's other members.
+    name: Callable[[Sequence[Member]], str]
     #: The partitions that the member may own; None for all.
     partitions: tuple[int, ...] | None
     lease_s: float
@@ -498,8 +499,8 @@ class Membership:
     _refresh_due: float = field(default=-math.inf, init=False)
     _list_due: float = field(default=-math.inf, init=False)
     _heartbeats: int = field(default=0, init=False)
-    #: The last heartbeats of each other member, and when they last changed.
-    _last_heartbeats: dict[str, tuple[_LastHeartbeats, float]] = field(default_factory=dict, init=False)
+    #: By other member: its last `beat` and Heartbeat, and when the two last changed.
+    _last_heartbeats: dict[str, tuple[tuple[int, Heartbeat | None], float]] = field(default_factory=dict, init=False)
     #: The members whose leases have lapsed, with their heartbeats in the group's log.
     _lapsed: dict[str, int] = field(default_factory=dict, init=False)
     #: The ids in the last list of heartbeats that no member has.

@@ -18,7 +18,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
 from distlog.core.read.conditions import Conditions
-from distlog.core.read.scan import count_records, first, known_count, plan_slices
+from distlog.core.read.scan import check_columns, count_records, first, known_count, plan_slices
 from distlog.core.schemas.decoding import DECODING_COLUMNS, Decoder, OnError, decoded_batch, schema_with
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
@@ -207,9 +207,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
     def _columns_to_read(self, columns: Any, condition: pc.Expression | None) -> Sequence[str]:
         if columns is None or isinstance(columns, Mapping):
             return COLUMNS
-        for name in columns:
-            if name not in COLUMNS:
-                raise InvalidRecordError(f"there is no column {name}: choose from {', '.join(COLUMNS)}")
+        check_columns(tuple(columns))
         if condition is None:
             return list(dict.fromkeys(columns)) or ["partition"]
         return [name for name in COLUMNS if name in columns or _refers_to(condition, name, self.schema)]

@@ -282,9 +282,10 @@ def _with_transactions(
     reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
 ) -> Iterator[OffsetsRecord]:
     logs = [list(state.segments) for state in states.values()]
-    chunks_by_partition: Iterable[Iterable[Chunk]] = [whole_logs(reader, logs[0])] if len(logs) == 1 else ()
-    # several small logs are read at once, as one chunk each
-    for chunks in chunks_by_partition or ([chunk] for chunk in whole_groups(reader, logs)):
+    chunks_by_partition: Iterable[Iterable[Chunk]] = [whole_logs(reader, logs[0])]
+    if len(logs) > 1:  # several small logs are read at once, as one chunk each
+        chunks_by_partition = ([chunk] for chunk in whole_groups(reader, logs))
+    for chunks in chunks_by_partition:
         waiting = WaitingChanges[bytes, OffsetsRecord]()
         for chunk in chunks:
             for run in _runs(chunk):

@@ -72,9 +72,7 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
             elif len(batches.positions):
                 yield from _of_batches(part._replace(keys=keys), batches.positions)
     if unindexed:
-        text = (
-            "%d of %d segments lack a key index, so they are scanned: set key.index.enable, and rebuild the indexes"
-        )
+        text = "%d of %d segments lack a key index, so they are scanned: set key.index.enable and rebuild the indexes"
         _log.info(text, unindexed, len(slices))
 
 
@@ -160,14 +158,14 @@ def _blocks(
 ) -> dict[int, list[memoryview] | None]:
     """The bytes of `ranges` in the key indexes, by segment; without the segments whose index cannot be read."""
     indexes = {row: _index_of(reader, segments[row]) for row in ranges}
-    spans = [indexes[row].range(*span) for row, of_segment in ranges.items() for span in of_segment]
+    spans = [indexes[row].range(*span) for row, segment_ranges in ranges.items() for span in segment_ranges]
     try:
         blocks = iter(reader.storage.read_ranges(spans))
-        return {row: list(islice(blocks, len(of_segment))) for row, of_segment in ranges.items()}
+        return {row: list(islice(blocks, len(segment_ranges))) for row, segment_ranges in ranges.items()}
     except (FileNotFoundError, StorageError) as error:
         if len(ranges) > 1:
             # one by one, to find the index that cannot be read
-            singles = [_blocks(reader, segments, {row: of_segment}) for row, of_segment in ranges.items()]
+            singles = [_blocks(reader, segments, {row: segment_ranges}) for row, segment_ranges in ranges.items()]
             return dict(chain.from_iterable(single.items() for single in singles))
         for row in ranges:
             _warn_of_index(reader, segments[row], error)

@@ -85,11 +85,11 @@ class _PartitionSearch:
         """Search the next older slices, in the order of their offsets; `batches` by their indexes, if known."""
         hashes = np.unique(hashes_of(self.keys))
         batches = batches or find_keys(self._reader, [part.segment for part in slices], hashes)
-        for part, of_part in zip(reversed(slices), reversed(batches), strict=True):
-            if of_part is None:
+        for part, part_batches in zip(reversed(slices), reversed(batches), strict=True):
+            if part_batches is None:
                 self._read([part._replace(keys=self.keys)] if len(self.keys) else [])
             else:
-                self._read_last(part, of_part, hashes)
+                self._read_last(part, part_batches, hashes)
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
         """Read the last batch of each key; if it has no visible record of the key, the batch before it, and so on."""
@@ -106,9 +106,9 @@ class _PartitionSearch:
             # the position of each hash from which on its batches are read in this round
             read_starts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
             for run in near_rows(last_positions[rows_of_keys[order]]):
-                of_run, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
-                start, last = int(last_positions[of_run[0]]), int(last_positions[of_run[-1]])
-                read_starts[of_run] = start
+                run_rows, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
+                start, last = int(last_positions[run_rows[0]]), int(last_positions[run_rows[-1]])
+                read_starts[run_rows] = start
                 # only these keys: the batches may have others, whose later batches are not read yet
                 located = part.located(start, last)._replace(keys=keys)
                 if len(keys) > 1 or not self._read_point(located):

@@ -31,8 +31,8 @@ def joined(parts: Sequence[Texts], count: int) -> pa.Array:
 
 
 def joined_items(items: pa.Array, lengths: Longs, separator: str) -> pa.Array:
-    ends = integers(np.append(0, np.cumsum(lengths, dtype=np.int64)))
-    return pc.binary_join(pa.LargeListArray.from_arrays(ends, items), scalar(separator))
+    list_offsets = integers(np.append(0, np.cumsum(lengths, dtype=np.int64)))
+    return pc.binary_join(pa.LargeListArray.from_arrays(list_offsets, items), scalar(separator))
 
 
 @lru_cache
@@ -45,11 +45,11 @@ def or_else(texts: pa.Array, text: str) -> pa.Array:
 
 
 def bytes_of(texts: pa.Array) -> memoryview:
-    _, offsets, text_bytes = texts.buffers()
+    _, offset_bytes, text_bytes = texts.buffers()
     if not len(texts) or text_bytes is None:
         return memoryview(b"")
-    ends = np.frombuffer(offsets, np.int64)[texts.offset :]
-    return memoryview(text_bytes)[ends[0] : ends[len(texts)]]
+    offsets = np.frombuffer(offset_bytes, np.int64)[texts.offset :]
+    return memoryview(text_bytes)[offsets[0] : offsets[len(texts)]]
 
 
 def numbers(column: pa.Array) -> pa.Array:
@@ -143,17 +143,17 @@ def _integers(column: pa.Array) -> pa.Array:
     return numbers(column.cast(pa.int64()))
 
 
-_SHOWN = Style("null", shown_texts, iso_times, ("", "=", "", " "))
+_SHOWN = Style(null="null", of_bytes=shown_texts, of_times=iso_times, header=("", "=", "", " "))
 _OBJECT = Style(
-    "null",
-    json_texts,
-    _integers,
-    ('{"key": ', ', "value": ', "}", ", "),
-    lambda texts: joined(["[", texts, "]"], len(texts)),
+    null="null",
+    of_bytes=json_texts,
+    of_times=_integers,
+    header=('{"key": ', ', "value": ', "}", ", "),
+    of_lists=lambda texts: joined(["[", texts, "]"], len(texts)),
 )
-_CSV = Style("", _quoted, lambda column: _quoted(iso_times(column)), _SHOWN.header, _quoted)
+_CSV = Style("", _quoted, lambda column: _quoted(iso_times(column)), _SHOWN.header, of_lists=_quoted)
 #: For a format with conversions.
-PLAIN = Style("", raw, _integers, ("", "=", "", ","))
+PLAIN = Style(null="", of_bytes=raw, of_times=_integers, header=("", "=", "", ","))
 
 
 def tabbed(batch: pa.RecordBatch) -> memoryview:

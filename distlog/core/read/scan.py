@@ -516,7 +516,8 @@ def records_of(
 
 def to_records(batch: pa.RecordBatch) -> Iterator[Record]:
     """Yield the records of a batch with all columns of SCHEMA."""
-    batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
+    times_ms = batch.column("timestamp").cast("int64")
+    batch = batch.set_column(SCHEMA.get_field_index("timestamp"), "timestamp", times_ms)
     for row in batch.to_pylist():
         yield Record(**{**row, "headers": [(header["key"], header["value"]) for header in row["headers"]]})
 

@@ -141,7 +141,7 @@ class Appender:
 
     def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
         """Append the rows, and return their number. After an error only `abort` may be called."""
-        tasks_ahead = 2 * self._workers if self._workers > 1 else 0
+        tasks_ahead = 2 * self._workers if self._workers > 1 else 0  # so that no thread waits for the next slice
         with (
             closing(batches(data, self._unit)) as slices,
             Progress("appending", total_rows=row_count(data), shown=progress) as bar,
@@ -488,7 +488,7 @@ def commit_append(
     """Add `segments` at the log ends in one commit, or return the first result of a repeated (app_id, batch_id).
 
     `checked_config` is the config by which the records were checked. With `in_order` the app's batch ids only grow:
-    a lower id is a repeated one. CommitRace explains `read_version` and `write_id`.
+    a lower id is a repeated one. CommitRace explains `read_version`, and Commit `write_id`.
     """
     _check_batch_id(app_id, batch_id)
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
@@ -496,6 +496,7 @@ def commit_append(
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     # before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
+    # on a local disk a commit is fast; with a `write_id` it must be this writer's own, which no other writer can make
     if handle.storage.is_local or write_id is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
     else:

@@ -129,7 +129,8 @@ class PartitionBatches:
 
     def encode(self) -> EncodedBatches:
         """Encode the batches, which takes most of the time of an append."""
-        room = self.record_bytes + 8 * len(self.rows) + _OVERHEAD_BYTES  # an estimate, so that it seldom grows
+        # an estimate, so that the buffer seldom grows: a record has about 8 bytes of lengths, deltas and attributes
+        room = self.record_bytes + 8 * len(self.rows) + _OVERHEAD_BYTES
         encoder = RecordEncoder(self.form, gather_bytes=sys.maxsize, room=room)
         # without a limit of `gather_bytes`, one step encodes all rows
         next(encoder.append(self.source, self.rows), None)
@@ -533,6 +534,7 @@ def commit_batches(
     segments = [segment.info for segment in written]
     segments_at_ends: Sequence[SegmentInfo] = ()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
+    # on a local disk a commit is fast; with a fence no other writer can make it, since only this process checks it
     if handle.storage.is_local or fence is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
     else:

@@ -126,7 +126,7 @@ SCHEMA = pa.schema({**_FIELD_TYPES, "headers": HEADERS_TYPE})
 
 #: Attributes, and the varints of length, timestamp, offset, key and value length, and number of headers.
 ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
-_HEADER_OVERHEAD = 5 + 5
+_HEADER_OVERHEAD = 5 + 5  # the varints of the lengths of its key and value
 
 
 class Row(NamedTuple):
