@@ -165,10 +165,8 @@ def do_job(
     split_count = 2  # the number of parts into which a damaged job is split
     if job.log_bytes <= job_bytes:
         try:
-            # without a reference to `checked`, the logs that were read are freed before the batches are written
-            checked = _checked(job, read_logs(handle.storage, handle.name, job.inputs))
-            batches = _joined(checked, BatchJoin.of(config))
-            del checked
+            # the call alone refers to the logs that were read, so they are freed before the batches are written
+            batches = _joined(_checked(job, read_logs(handle.storage, handle.name, job.inputs)), BatchJoin.of(config))
         except StorageError:
             # a file is too short, or the storage does not respond: read each group alone, without halves in between
             split_count = count

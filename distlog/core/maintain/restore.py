@@ -294,6 +294,7 @@ def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionS
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
     for segment in candidates:
+        # only the last segment that begins before the end of this one can overlap it, since the others end earlier
         row = bisect_left(segments, segment.next_offset, key=lambda present: present.base_offset)
         if end < segment.next_offset <= first and not _overlaps(segment, segments[row - 1 : row]):
             segments.insert(row, segment)

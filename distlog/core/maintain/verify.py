@@ -40,8 +40,8 @@ from distlog.core.errors import (
 from distlog.core.format.indexes import TRANSACTION_ENTRY, AbortedTransaction, IndexBytes, encode_transactions
 from distlog.core.log.active_partition import ActivePartition, TruncatedTail
 from distlog.core.log.live_snapshot import damage_of_tail, has_known_end, with_tails, without_tails
-from distlog.core.maintain.executor import Executor, LocalExecutor, Result
-from distlog.core.maintain.group_rewrite import MAX_SEGMENTS
+from distlog.core.maintain.executor import Executor, LocalExecutor
+from distlog.core.maintain.group_rewrite import MAX_SEGMENTS, Result
 from distlog.core.maintain.vacuum import is_sound
 from distlog.core.maintain.verify_segment import (
     CHECKS,

@@ -109,8 +109,8 @@ def text_field(value: str | None) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers read
-# since 2.3, and read in 0 to 4, which brokers of 4.1 write.
+# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers since
+# 2.3 can read. The versions 0 to 4 of values can be read here; brokers of 4.1 write version 4.
 
 #: The topic's name, in Kafka too.
 OFFSETS_TOPIC = "__consumer_offsets"
