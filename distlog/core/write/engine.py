@@ -668,6 +668,7 @@ class ProducerCheck:
             state = table.get(producer, self.snapshot.passed_ms)
             if state is not None and not self._has_expired(state):
                 states.add_if_missing(producer, state)
+        # each batch has the offset 0: number their records as one append would
         spans = rows["last_offset_delta"].astype(np.int64) + 1
         rows["base_offset"] = np.cumsum(spans) - spans
         duplicate = states.check(batch_fields(rows), self._first_of(partition))
