@@ -110,7 +110,7 @@ class RemovedSegments:
                 elif isinstance(action, Remove):
                     stem = (action.partition, action.stem)
                     self.removed_at[stem] = commit.version
-                    # a restore removes segments too, but neither expires nor compacts them
+                    # a restore removes segments, too, but it does not expire or compact them
                     if action.partition in restored or stem not in self.added:
                         continue
                     if action.partition in starts_later:
