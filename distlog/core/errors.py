@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -30,11 +31,7 @@ class DistlogError(Exception):
         return f"{self.message} ({details})" if details else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.message, self.details)
-
-
-def _restore(kind: type[DistlogError], message: str, details: dict[str, Any]) -> DistlogError:
-    return kind(message, **details)
+        return partial(type(self), self.message, **self.details), ()
 
 
 class InvalidConfigError(DistlogError, ValueError):
@@ -73,7 +70,7 @@ class RecordValidationError(InvalidRecordError):
 
 
 class InvalidTimestampError(RecordValidationError):
-    """Records have times that are too old or too far ahead, or a producer set their append time."""
+    """Records have times that are too old or too far ahead, or a batch has LogAppendTime, which only the log sets."""
 
 
 class InvalidTopicError(DistlogError, ValueError):
@@ -101,7 +98,7 @@ class ReadOnlyTopicError(DistlogError):
 
 
 class OffsetOutOfRangeError(DistlogError, LookupError):
-    """The requested offset is not between the log start offset and the log end offset, or the version was deleted."""
+    """The requested offset is not in the log, or the commit log does not reach to the requested version or time."""
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
@@ -113,7 +110,7 @@ class CommitConflictError(DistlogError):
 
 
 class TransactionTooOldError(CommitConflictError):
-    """The files were started below the vacuum horizon, so vacuum may have deleted them: write them again."""
+    """The files were begun before the oldest version that vacuum preserves, so it may have deleted them: retry."""
 
 
 class FencedMemberError(CommitConflictError):

@@ -107,8 +107,7 @@ def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent
 def _check_location(storage: Storage) -> int | None:
     """Raise InvalidTopicError if the folder holds topics, or lies in a topic: their files would be mixed.
 
-    Returns the store's time before a listing, if that shows that the folder has no commits; None if it has some, or
-    the storage cannot list.
+    Returns the store's time before a listing that shows that the folder has no commits; None without such a listing.
     """
     listed_ms = storage.replied_ms()
     listings: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
@@ -486,7 +485,8 @@ def _partition_rows(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[s
         }
         for number, state in enumerate(adopted.states)
     }
-    for partition in adopted.partitions if dry_run else ():
+    new_partitions = adopted.partitions if dry_run else ()
+    for partition in new_partitions:
         row = rows.get(partition.name.partition, dict.fromkeys(("log_start_offset", "log_end_offset", *_SUMMED), 0))
         rows[partition.name.partition] = {
             "log_start_offset": row["log_start_offset"] if row["log_end_offset"] else partition.log_start_offset,
@@ -586,9 +586,11 @@ def _read(
     log_dirs = [read_log_dir(url, options) for url in directories]
     are_folders = {partition is not None for _, partition in log_dirs}
     if len(are_folders) != 1:
-        either = "pass either log directories or folders of partitions"
-        text = either if are_folders else "there is no directory: pass one"
-        raise InvalidTopicError(text)
+        if not are_folders:
+            raise InvalidTopicError("there is no directory: pass one")
+        folders = ", ".join(log_dir.storage.url for log_dir, partition in log_dirs if partition)
+        text = "some directories are folders of partitions, the others log directories: pass only one kind"
+        raise InvalidTopicError(text, partition_folders=folders)
     if not any(log_dir.partitions for log_dir, _ in log_dirs):
         text = "the directory has the cluster's metadata, and no topic: also pass the log directories of the brokers"
         raise InvalidTopicError(text, directory=log_dirs[0][0].storage.url)
@@ -620,7 +622,9 @@ def _settings(
 ) -> ImportedSettings:
     """Return a topic's settings, without another topic's of the same name: the ids in its folders differ."""
     topic_ids = set[uuid.UUID]()
-    for name, log_dirs in replicas.items() if clusters else ():
+
+    searched: Replicas = replicas if clusters else {}
+    for name, log_dirs in searched.items():
         for log_dir in log_dirs:
             # a damaged replica is skipped: `_adopt` raises its error if there is no other
             with suppress(CorruptionError):

@@ -111,7 +111,7 @@ def test_the_index_of_a_sealed_segment_has_its_markers(folder: Path) -> None:
 def test_transactional_batches_need_a_check_of_the_commit_log(folder: Path) -> None:
     process = Process(folder)
     run = marker(5, 0, NOW, is_committed=False)
-    with pytest.raises(InvalidRecordError, match="without transactions"):
+    with pytest.raises(InvalidRecordError, match="outside of transactions"):
         append_rows(process[0], run.data, run.rows)
     assert process[0].end() == (0, 0)
 

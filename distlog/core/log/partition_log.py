@@ -60,8 +60,7 @@ if TYPE_CHECKING:
 #
 # A failed sync is never repeated, since the next one would succeed without the lost records (Linux marks the pages
 # clean). The failure is first marked in the flush lock's page, as the next steps may fail, too. Then the segment is
-# cut to its durable end, and sealed there. A flush of records that were cut off raises an error: their segment is no
-# longer active, and ends before them.
+# cut to its durable end, and sealed there. A flush of records that were cut off raises, as their segment ends before.
 #
 # The kernel reports a disk error to one process, which may be killed before it publishes the error. So the flush
 # lock's page has a sync as started until its outcome is known. A process that finds a started sync writes the
@@ -98,6 +97,7 @@ class PartitionFlush:
         appended = self._appended_so_far(timeout_s)
         if appended is not None:
             with self._lock.held(timeout_s):
+                # 1: with the indexes, if any byte is after the recovery point
                 self._flush(appended, 1, timeout_s)
 
     def _flush(self, appended: Appended, recovery_bytes: int, timeout_s: float | None) -> None:
@@ -487,11 +487,11 @@ class PartitionLog(PartitionFlush):
 
 
 _RUN_FAULTS = {
-    BAD_SIZES: "the batches do not fill their bytes without gaps",
-    BAD_FORMAT: "direct appends take batches of format 2, without transactions",
+    BAD_SIZES: "there are bytes between the batches: pass batches back to back",
+    BAD_FORMAT: "a batch is of format 0 or 1, or of a transaction: encode it in format 2, outside of transactions",
 }
 
-_BAD_OFFSETS = "batches must have the offsets from 0 on, without a gap"
+_BAD_OFFSETS = "the offsets of the batches must count from 0 without a gap: encode the batches again"
 
 
 class BatchRun(NamedTuple):
@@ -558,8 +558,7 @@ SEALED = ""
 class Appended(NamedTuple):
     """Where records were appended: their offsets, the stem of their segment, and the topic's version at the append.
 
-    With `flush_due`, the topic's settings require a flush before the records are acknowledged. `append_time_ms` is
-    their LogAppendTime, or -1.
+    With `flush_due`, a flush must precede their acknowledgement. `append_time_ms` is their LogAppendTime, or -1.
     """
 
     first_offset: int
@@ -709,7 +708,7 @@ class OpenLogs(Generic[Key]):
             log.flush(timeout_s=SHORT_WAIT_S)
 
     def _close_excess(self, limit: int) -> None:
-        """Close the logs that were unused for the longest time, until `limit` are open."""
+
         excess = len(self._logs) - limit
         if excess > 0:
             for key in [key for key in self._logs if key not in self._users][:excess]:
