@@ -25,6 +25,9 @@ from distlog.core.integers import MAX_LONG
 
 #: The bytes of offset and length, which the length does not count; the header of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
+#: The positions of header fields (`read_row` has all): in all formats, but the last only in 2; and in 0 and 1.
+LENGTH_AT, MAGIC_AT, LAST_DELTA_AT = 8, 16, 23
+LEGACY_ATTRIBUTES_AT, LEGACY_TIMESTAMP_AT = 17, 18
 #: The positions of the checksum and of the bytes that it covers in format 2, and of the latter in formats 0 and 1.
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
 #: The bytes up to the magic in all formats; Kafka's smallest valid length; the smallest entries of formats 0 and 1.
@@ -66,14 +69,14 @@ def count_batches(data: np.ndarray, start: int, end: int, allows_any_format: boo
     position = start
     count = 0
     while end - position >= SMALLEST_PREFIX:
-        length = int_at(data, position + 8, 4)
-        magic = int_at(data, position + 16, 1)
+        length = int_at(data, position + LENGTH_AT, 4)
+        magic = int_at(data, position + MAGIC_AT, 1)
         if length < SMALLEST_LENGTH:
             return BAD_LENGTH, position, count
         if (magic < 0 or magic > 2) and not allows_any_format:
             return BAD_MAGIC, position, count
         if length > end - position - LOG_OVERHEAD:
-            break
+            break  # the last batch is incomplete
         smallest_size = HEADER_SIZE if magic >= 2 else LEGACY_ENTRY_SIZES[1 if magic == 1 else 0]
         if LOG_OVERHEAD + length < smallest_size:
             return BAD_SIZE, position, count
@@ -199,7 +202,8 @@ def _find_batches(
     Returns their start and end positions and the next offset; -1 for each if there are none, after a bad header, and
     for formats 0 and 1. The search starts with the batch at `position`, whose first offset is `expected_offset`, or
     if that is -1, unknown, but not above `first_offset`. The segment ends before the offset `segment_end` and the
-    position `log_end`; if it `is_dense`, its offsets have no gaps. `window` is memory of WINDOW_BYTES for reads.
+    position `log_end`; if it `is_dense`, its offsets have no gaps. `window` is memory of WINDOW_BYTES for reads. The
+    first lines name the items of `span`, `segment` and `target`.
     """
     position, log_end = span
     expected_offset, segment_end, is_dense = segment
@@ -214,9 +218,9 @@ def _find_batches(
             if window_end - position < HEADER_SIZE:
                 return _NO_BATCHES
         header = position - window_begin
-        base_offset, last_offset_delta = int_at(window, header, 8), int_at(window, header + 23, 4)
-        size, record_count = LOG_OVERHEAD + int_at(window, header + 8, 4), int_at(window, header + 57, 4)
-        if int_at(window, header + 16, 1) != 2 or not HEADER_SIZE <= size <= log_end - position:
+        base_offset, last_offset_delta = int_at(window, header, 8), int_at(window, header + LAST_DELTA_AT, 4)
+        size, record_count = LOG_OVERHEAD + int_at(window, header + LENGTH_AT, 4), int_at(window, header + 57, 4)
+        if int_at(window, header + MAGIC_AT, 1) != 2 or not HEADER_SIZE <= size <= log_end - position:
             return _NO_BATCHES
         if base_offset < max(expected_offset, 0) or last_offset_delta < 0 or record_count < 0:
             return _NO_BATCHES
@@ -393,7 +397,7 @@ crc32c_of = crc_by_instruction if HAS_CRC_INSTRUCTION else crc_by_tables
 
 @fill_kernel
 def first_mismatch(data: np.ndarray, batches: np.ndarray, size_limit: int, checked_from: int) -> int:
-    """Return the first of `batches` (format 2, under `size_limit`, within `data`) with a wrong checksum, or -1."""
+    """Return the first of `batches` (format 2, under `size_limit`) whose bytes from `checked_from` on fail, or -1."""
     for row in range(batches.size):
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < size_limit:
@@ -424,8 +428,8 @@ def write_crcs(data: np.ndarray, batches: np.ndarray) -> None:
 def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from: int, combined_from: int) -> int:
     """Return the checksum after `batch` (a BATCH row within `data`), from the checksum `initial` before it.
 
-    For a batch of format 2 and at least `combined_from` bytes, reads only the first `checked_from` bytes and combines
-    their checksum with the batch's own one, which must be right, as in zlib's `crc32_combine`.
+    The batch's own checksum, which must be right, covers its bytes from `checked_from` on. So of a batch of format 2
+    with `combined_from` bytes, only the bytes before are read, and the checksums combined as by `crc32_combine`.
     """
     start = batch["position"]
     if batch["magic"] != 2 or batch["size"] < combined_from:

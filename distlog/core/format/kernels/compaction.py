@@ -10,10 +10,9 @@ from distlog.core.format.kernels.siphash import siphash
 
 # Compaction compares keys by their SipHash-2-4 of 128 bits. The second word of a key's hash selects the bucket of the
 # key, and the first word its slot in the bucket's offset map. With one word for both, the keys of a bucket would have
-# neighbouring slots, and a search would be long.
+# neighbouring slots, and a search would be long. A product and a shift spread the high 32 bits of a word evenly.
 
-#: Words of 64 bits. A row of a bucket has a hash and an offset. A slot of an offset map has a hash, and an offset
-#: plus one, or 0 in an empty slot.
+#: Words of 64 bits. A row of a bucket has a hash and an offset; a slot of a map a hash and an offset + 1 (0: empty).
 HASH_WORDS, ROW_WORDS, SLOT_WORDS = 2, 3, 3
 ROW_BYTES = 8 * ROW_WORDS
 
@@ -260,8 +259,7 @@ def rewrite_records(
     """Write the retained records of `sections` to `target`, section after section, and the section ends to `ends`.
 
     Times and offsets become relative to the sections' `base_timestamps` and `base_offsets`; other fields are copied.
-    `is_kept` and `timestamps` are per record; `first_records` has the first record of each section. A scan has
-    checked the bounds of the records.
+    `is_kept` and `timestamps` are per record, `first_records` per section. A scan has checked the records' bounds.
     """
     position = 0
     for number in range(sections.size):
@@ -280,7 +278,7 @@ def rewrite_records(
             delta = timestamps[index] - base_timestamp
             new_size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields_at
             position = write_varlong(target, position, new_size)
-            put_at(target, position, item_at(data, body_at))
+            put_at(target, position, item_at(data, body_at))  # attributes
             position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
             copy_bytes(target, position, data, fields_at, source_position - fields_at)
             position += source_position - fields_at

@@ -177,11 +177,11 @@ def _after_plain(data: np.ndarray, position: int, end: int) -> int:
 
 
 @called
-def _field_of(data: np.ndarray, position: int, size: int, names: np.ndarray, name_ends: np.ndarray) -> int:
-    """Return the number of the name at `position`; -1 for a name that is not in `names`."""
-    for number in range(name_ends.size - 1):
-        begin = item_at(name_ends, number)
-        if item_at(name_ends, number + 1) - begin != size:
+def _field_of(data: np.ndarray, position: int, size: int, names: np.ndarray, name_offsets: np.ndarray) -> int:
+    """Return the number of the name at `position`, -1 if `names` does not have it (see `scan_objects`)."""
+    for number in range(name_offsets.size - 1):
+        begin = item_at(name_offsets, number)
+        if item_at(name_offsets, number + 1) - begin != size:
             continue
         index = 0
         while index < size and item_at(names, begin + index) == item_at(data, position + index):
@@ -193,7 +193,7 @@ def _field_of(data: np.ndarray, position: int, size: int, names: np.ndarray, nam
 
 @called
 def _after_name(
-    data: np.ndarray, position: int, end: int, names: np.ndarray, name_ends: np.ndarray, is_outer: bool
+    data: np.ndarray, position: int, end: int, names: np.ndarray, name_offsets: np.ndarray, is_outer: bool
 ) -> tuple[int, int]:
     """Return the position after a name and its colon, and the number of the name, -1 if it is not in `names`.
 
@@ -202,7 +202,7 @@ def _after_name(
     after, has_escapes = _after_string(data, position + 1, end)
     if after < 0 or (is_outer and has_escapes):
         return _FAILED, -1
-    field = _field_of(data, position + 1, after - position - 2, names, name_ends) if is_outer else -1
+    field = _field_of(data, position + 1, after - position - 2, names, name_offsets) if is_outer else -1
     colon = _after_space(data, after, end)
     if colon >= end or item_at(data, colon) != _COLON:
         return _FAILED, -1
@@ -235,7 +235,7 @@ def _scan_line(
     position: int,
     end: int,
     names: np.ndarray,
-    name_ends: np.ndarray,
+    name_offsets: np.ndarray,
     first: int,
     kinds: np.ndarray,
     starts: np.ndarray,
@@ -255,7 +255,7 @@ def _scan_line(
     while position < end:
         byte = item_at(data, position)
         if byte == _QUOTE and expected <= _FIRST_NAME:
-            position, field = _after_name(data, position, end, names, name_ends, depth == 1)
+            position, field = _after_name(data, position, end, names, name_offsets, depth == 1)
             if position < 0:
                 return UNSURE
             expected = _VALUE
@@ -298,7 +298,7 @@ def _scan_line(
 def scan_objects(
     data: np.ndarray,
     names: np.ndarray,
-    name_ends: np.ndarray,
+    name_offsets: np.ndarray,
     lines: np.ndarray,
     line_sizes: np.ndarray,
     states: np.ndarray,
@@ -308,12 +308,12 @@ def scan_objects(
 ) -> int:
     """Find fields in each line of `data`; returns how many lines there are.
 
-    Name i is names[name_ends[i]:name_ends[i + 1]]. Fills in the position of each line, its size without a return, and
-    its state; for each line and name the kind of the field, and the position and size of its bytes, without quotes.
-    If an object repeats a field, the last one applies. `kinds` must be zeros.
+    Name i is names[name_offsets[i]:name_offsets[i + 1]]. Fills in the position of each line, its size without a
+    return, and its state; for each line and name the kind of the field, and the position and size of its bytes
+    without quotes. If an object repeats a field, the last one applies. `kinds` must be zeros.
     """
     position = row = 0
-    fields = name_ends.size - 1
+    fields = name_offsets.size - 1
     while position <= data.size:
         end = position
         while end < data.size and item_at(data, end) != _NEWLINE:
@@ -334,7 +334,7 @@ def scan_objects(
         put_at(
             states,
             row,
-            _scan_line(data, position, position + size, names, name_ends, fields * row, kinds, starts, sizes),
+            _scan_line(data, position, position + size, names, name_offsets, fields * row, kinds, starts, sizes),
         )
         row += 1
         position = end + 1

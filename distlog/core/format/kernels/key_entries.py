@@ -39,8 +39,7 @@ def hash_keys(data: np.ndarray, offsets: np.ndarray, hashes: np.ndarray) -> None
 class CollectedPairs(NamedTuple):
     """Memory for pairs: of a key's hash, and the position of a batch with the key.
 
-    `recent` has recent pairs by the last bits of their hash, so that few pairs are written twice. `bucket_sizes`
-    counts the pairs of each bucket.
+    `recent` has recent pairs by the last bits of their hash: few are written twice. `bucket_sizes` counts the pairs.
     """
 
     hashes: np.ndarray
@@ -139,11 +138,12 @@ def _sort_bucket(
     hashes: np.ndarray,
     positions: np.ndarray,
 ) -> int:
-    """Write pairs [start, end), all of one bucket, sorted by hash; returns the moves of the insertion sort.
+    """Sort pairs [start, end), all of one bucket, by hash into `hashes` and `positions`; returns the number of moves.
 
     Pairs with one hash keep their order. The pairs are moved to as many sub-buckets as `next_rows` has numbers, by
     the next bits of their hashes, and then sorted by insertion, which gives up after `most_moves` moves.
     """
+    # a sub-bucket is the bits of a hash after those of its bucket
     mask, shift = next_rows.size - 1, BUCKET_SHIFT
     while mask >> (BUCKET_SHIFT - shift):
         shift -= 1
@@ -244,7 +244,8 @@ def _write_crcs(table: np.ndarray, last_end: int, log_crc: int) -> None:
 def _bad_block(blocks: np.ndarray, start: int, end: int, log_crc: int) -> int:
     for block in range(start, end, BLOCK_BYTES):
         crc_at = min(block + BLOCK_BYTES, end) - CRC_BYTES
-        if crc32c_of(EMPTY_CRC, blocks, block, crc_at) ^ log_crc != int_at(blocks, crc_at, 4) & 0xFFFFFFFF:
+        stored = int_at(blocks, crc_at, 4) & 0xFFFFFFFF
+        if crc32c_of(EMPTY_CRC, blocks, block, crc_at) ^ log_crc != stored:
             return block
     return -1
 
@@ -292,7 +293,7 @@ def find_in_each(
 ) -> None:
     """Write the result of a search for the hash in each of several indexes, or BAD_BLOCK.
 
-    Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries, of the log log_crcs[i].
+    Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries and the `log_crc` of i.
     Only the block that the hash belongs to is checked, and the next block if its first hash shows the hash's absence.
     """
     for row in range(starts.size):

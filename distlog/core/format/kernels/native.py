@@ -69,7 +69,7 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 _log = logging.getLogger("distlog")
 _warn_once = cache(_log.warning)
-#: A process logs that it compiles kernels once they took longer in all.
+#: A process logs that it compiles kernels once all compilations took longer than this.
 _LOGGED_FROM_S = 1.0
 
 
@@ -253,8 +253,7 @@ _KERNEL: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 #: Only kernels call subroutines, so their code needs no Python wrapper.
 _SUBROUTINE: Any = {**_KERNEL, "no_cpython_wrapper": True}
 
-# A fork waits until no thread loads or compiles a kernel. Otherwise numba's lock would stay locked in the child,
-# which lacks the thread that holds it.
+# A fork waits until no thread loads or compiles a kernel: the child lacks the thread that would hold numba's lock.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,

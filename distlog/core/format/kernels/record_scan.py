@@ -11,8 +11,13 @@ from distlog.core.format.kernels.batch_scan import (
     CRC_START,
     EMPTY_CRC,
     HEADER_SIZE,
+    LAST_DELTA_AT,
+    LEGACY_ATTRIBUTES_AT,
     LEGACY_ENTRY_SIZES,
+    LEGACY_TIMESTAMP_AT,
+    LENGTH_AT,
     LOG_OVERHEAD,
+    MAGIC_AT,
     SMALLEST_PREFIX,
     crc32c_of,
 )
@@ -43,8 +48,9 @@ class Slices(NamedTuple):
 
 
 class HeaderPositions(NamedTuple):
-    """The `records` that have headers, then the count of all records; and the `positions` of their header counts."""
+    """The numbers of the `records` that have headers, and the `positions` of their header counts."""
 
+    #: After the last number there is an end mark: the count of all records.
     records: np.ndarray
     positions: np.ndarray
 
@@ -102,12 +108,12 @@ class CheckedRecords(NamedTuple):
 
 
 # A record's numbers are variable-length integers of 7 bits a byte, with a zigzag sign, as in Protocol Buffers. Their
-# reader returns `(value, next position)` and never uses a byte at or after `end`. If a value is cut off, or longer
-# than 5 (VARINT) or 10 (VARLONG) bytes, the next position is `end + 1`, also after later reads: a kernel compares
-# once, after several fields.
+# reader returns `(value, next position)`. If `careful`, it uses no byte from `end` on. If a value is cut off, or
+# longer than 5 (VARINT) or 10 (VARLONG) bytes, the next position is after `end`, and stays there in later reads: a
+# kernel compares once, after several fields.
 #
-# A reader that is not careful reads only values of up to four bytes, and always loads eight bytes. Its kernel must
-# ensure SLACK bytes after `end`, and read again, carefully, when it fails.
+# A reader that is not careful decodes only values of up to four bytes, but loads eight, which may run past `end`. Its
+# kernel must ensure SLACK bytes after `end`, and read again, carefully, when it fails.
 
 #: Up to eight reads in a row, from `end` or before, read fewer bytes than this after `end`.
 SLACK = 64
@@ -215,14 +221,15 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
 # Records are first read quickly, with integers of up to four bytes and few bounds checks. From the first record of a
 # section that fails, they are read carefully, which finds the fault.
 
-#: The bytes of a record of empty fields; an `append_time` and a `crc` of a section that do not apply.
-SMALLEST_RECORD, NOT_APPEND_TIME, CHECKED = 7, -(2**63), -1
+#: The bytes of a record without a key, a value and headers.
+SMALLEST_RECORD = 7
 
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END, BAD_CRC = range(9)
 
-#: The records of one batch: bytes [start, end), fields of its header, and the offsets to emit. The scan writes the
-#: number of `emitted` records and of their headers. `append_time` is the timestamp of every record, or
-#: NOT_APPEND_TIME. `crc` is the checksum that the batch must have, its header included, or CHECKED.
+#: A section, the records of one batch: bytes [start, end), fields of its header, and the offsets to emit. The scan
+#: writes the number of `emitted` records and of their headers. `append_time` is the timestamp of every record, or
+#: NOT_APPEND_TIME if the records have their own. `crc` is the checksum that the batch must have, its header included,
+#: or CHECKED if the scan need not compare it.
 SECTION = np.dtype(
     [
         ("start", np.int64),
@@ -239,6 +246,8 @@ SECTION = np.dtype(
         ("header_count", np.int64),
     ]
 )
+NOT_APPEND_TIME = -(2**63)
+CHECKED = -1
 
 
 @called
@@ -263,6 +272,7 @@ def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tup
     if size < 1 or size > end - body_at:
         return BAD_LENGTH, no_fields
     record_end = body_at + size
+    # the first byte has the attributes of the record, which have no meaning yet
     timestamp_delta, field_at = read_number(data, body_at + 1, end, VARLONG, careful)
     offset_delta, field_at = read_number(data, field_at, end, VARINT, careful)
     key_size, key_at = read_number(data, field_at, end, VARINT, careful)
@@ -299,7 +309,8 @@ def _scan_section(
     number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers = progress
     status = OK
     end, count = section["end"], section["record_count"]
-    # in local variables: numba reads array items again after each write to any other array
+    # in local variables: numba reads array items again after each write to any other array. What each record needs is
+    # written by `put_at`, since numba tests the index of an assignment
     base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
@@ -367,6 +378,7 @@ def scan_records(
         if status != OK:
             status, progress = _scan_section(data, section, *arrays, progress, True)
         if header_positions.records.size:
+            # the end mark, which the next section overwrites
             header_positions.records[progress.header_positions] = progress.records
         if status != OK:
             return status, index, progress.number
@@ -417,8 +429,8 @@ def check_records(
 ) -> CheckedRecords:
     """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2, ...
 
-    Fills `verdicts` with FINE, NO_KEY or BAD_TIME. The smallest timestamp is a lower bound, and equals the base
-    timestamp only if the first record has that timestamp.
+    Fills `verdicts` with FINE, NO_KEY or BAD_TIME. The `min_timestamp` of the result is a lower bound, and equals the
+    base timestamp only if the first record has that timestamp.
     """
     position, refused, first_has_base_time = start, 0, True
     newest_record, newest, oldest = 0, -(2**63), 2**63 - 1
@@ -443,13 +455,13 @@ def check_records(
         refused += verdict != FINE
         position = record.end
     status = OK if position == end else BAD_END
-    # a lookup by time takes the first record for the oldest if their times are equal (`segments._add`)
+    # if these were equal, a lookup by time would return the first record (`_by_metadata`), not the one with this time
     if oldest == base_timestamp and oldest >= 0 and not first_has_base_time:
         oldest -= 1
     return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
 
 
-# These kernels read only format 2, and do not describe errors: a reader of the whole file does that.
+# The kernels of lookups, `find_*`, read only format 2, and describe no errors: a reader of the whole file does that.
 
 #: Returned instead of a position or a count: the bytes are damaged, or not of format 2.
 UNSURE = -1
@@ -477,9 +489,9 @@ HEADER_LOCATION = np.dtype(
 @inlined
 def _batch_size(data: np.ndarray, position: int, end: int) -> int:
     """Return the size of the batch at `position`, or 0 without a complete batch of format 2 before `end`."""
-    if end - position < HEADER_SIZE or int_at(data, position + 16, 1) != 2:
+    if end - position < HEADER_SIZE or int_at(data, position + MAGIC_AT, 1) != 2:
         return 0
-    size = LOG_OVERHEAD + int_at(data, position + 8, 4)
+    size = LOG_OVERHEAD + int_at(data, position + LENGTH_AT, 4)
     return size if HEADER_SIZE <= size <= end - position else 0
 
 
@@ -489,14 +501,15 @@ def find_batch(
 ) -> int:
     """Return the position of the first batch from `position` that does not end before `offset`, or `end`.
 
-    All offsets are stored offsets. The batches start at `expected_offset`, or if that is -1, at most at `offset`, and
-    the file ends at `end_offset`. Returns UNSURE if a batch or the next header is misplaced (`first_misplaced`).
+    All offsets are stored offsets. The first batch must start at `expected_offset` or after it, exactly there if the
+    segment is `dense` (has no gaps); if `expected_offset` is -1, at `offset` or before it. The file ends at
+    `end_offset`. Returns UNSURE if a batch or the next header is misplaced (`first_misplaced`).
     """
     while position < end:
         size = _batch_size(data, position, end)
         if size == 0:
             return UNSURE
-        base_offset, delta = int_at(data, position, 8), int_at(data, position + 23, 4)
+        base_offset, delta = int_at(data, position, 8), int_at(data, position + LAST_DELTA_AT, 4)
         if base_offset < 0 or delta < 0 or base_offset > MAX_LONG - delta:
             return UNSURE
         if expected_offset < 0:
@@ -578,18 +591,21 @@ def find_headers(data: np.ndarray, position: int, locations: np.ndarray) -> None
         position += max(size, 0)
 
 
+# Formats 0 and 1 have no batches: an entry is a record with its offset. A compressed one holds entries, and is opened
+# before these kernels scan them.
 @inlined
 def _entry_end(data: np.ndarray, position: int, end: int) -> int:
     """Return the end of the entry at `position`: 0 if it is malformed or compressed, -1 if `end` cuts it off."""
     if end - position < SMALLEST_PREFIX:
         return -1
-    size = LOG_OVERHEAD + int_at(data, position + 8, 4)
-    magic = int_at(data, position + 16, 1)
+    size = LOG_OVERHEAD + int_at(data, position + LENGTH_AT, 4)
+    magic = int_at(data, position + MAGIC_AT, 1)
     if magic < 0 or magic > 1 or size < LEGACY_ENTRY_SIZES[magic]:
         return 0
     if size > end - position:
         return -1
-    return 0 if int_at(data, position + 17, 1) & CODEC_MASK else position + size
+    is_compressed = int_at(data, position + LEGACY_ATTRIBUTES_AT, 1) & CODEC_MASK
+    return 0 if is_compressed else position + size
 
 
 @fill_kernel
@@ -630,8 +646,9 @@ def scan_entries(
             if offset <= previous:
                 return BAD_OFFSET, index, number
             previous = offset
-            magic = int_at(data, position + 16, 1)
-            timestamp = int_at(data, position + 18, 8) if magic == 1 else -1
+            magic = int_at(data, position + MAGIC_AT, 1)
+            timestamp = int_at(data, position + LEGACY_TIMESTAMP_AT, 8) if magic == 1 else -1
+            # the smallest entry ends with the sizes of its key and value, four bytes each; a key is between them
             key_at = position + LEGACY_ENTRY_SIZES[magic] - 4
             key_size = int_at(data, key_at - 4, 4)
             if key_size > end - key_at - 4:

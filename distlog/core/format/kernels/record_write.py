@@ -128,7 +128,7 @@ def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: i
         row = item_at(rows, index)
         prefetch(key.data, item_at(key.offsets, row))
         prefetch(value.data, item_at(value.offsets, row))
-        prefetch(value.data, item_at(value.offsets, row) + 64)
+        prefetch(value.data, item_at(value.offsets, row) + 64)  # the next cache line
 
 
 @inlined
@@ -313,8 +313,7 @@ def fill_partitions(
     """Write the partition of each record to `assigned`: by its key, or by runs of about `run_bytes` for null keys.
 
     `valid` has a bit for each key from `first_bit` on, or is empty if all are valid. Records without a key continue
-    in `partition`, where `used_bytes` of the run are used. Returns the next values of both, or (-1, row) for a key
-    that does not lie in `data`.
+    in `partition`, where `used_bytes` of the run are used. Returns the next values of both; (-1, row of a bad key).
     """
     for row in range(len(assigned)):
         bit = first_bit + row
@@ -335,8 +334,7 @@ def fill_partitions(
 def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, next_positions: np.ndarray) -> int:
     """Write row numbers to `order`, by partition, and count them in `counts`, which has an item per partition.
 
-    Returns the first row with a partition out of range, or -1. `next_positions` is scratch space: for each partition
-    the position of its next row in `order`.
+    Returns the first row with a partition out of range, or -1. `next_positions` is scratch space, by partition.
     """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):

@@ -450,17 +450,18 @@ def find_groups(
         if start >= 0 and partitions[row] != partitions[row - 1]:
             count = _add_groups(sizes, start, row, True, limits, untried, groups, count)
             start = -1
-        # below the log start, which no reader sees
+        # retention deletes a segment below the log start
         if next_offsets[row] <= log_starts[partitions[row]]:
             continue
-        fits = sizes[row] < limits[SEGMENT_BYTES]
+        may_merge = sizes[row] < limits[SEGMENT_BYTES]
         if start >= 0:
             grown_size = size + sizes[row]
             record_count += records[row]
             last_ms = max(last_ms, newest_ms[row])
+            # an entry comes after more than INTERVAL_BYTES, and after at least one record
             entries = min(grown_size // (limits[INTERVAL_BYTES] + 1), record_count)
             if (
-                fits
+                may_merge
                 and grown_size <= limits[SEGMENT_BYTES]
                 and next_offsets[row] - base_offset <= MAX_INT
                 and last_ms - first_ms <= limits[SEGMENT_MS]
@@ -470,7 +471,7 @@ def find_groups(
             else:
                 count = _add_groups(sizes, start, row, False, limits, untried, groups, count)
                 start = -1
-        if start < 0 and fits:
+        if start < 0 and may_merge:
             start = row
             base_offset = base_offsets[row]
             first_ms = oldest_ms[row]
