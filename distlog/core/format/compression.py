@@ -36,7 +36,7 @@ MAX_RECORDS_BYTES = 1 << 28
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
-#: The best case is less: 3 bytes that copy 64.
+#: A snappy block expands less: at best, 3 bytes copy 64.
 _SNAPPY_MAX_RATIO = 64
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -172,6 +172,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
         return
     position = 0
     while position < len(view):
+        # at the start, and where another stream was appended
         if view[position : position + 8] == _SNAPPY_MAGIC:
             position += len(_SNAPPY_HEADER)
             continue
@@ -199,9 +200,9 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
 def _compress_lz4(view: memoryview, level: int | None) -> bytes:
     if level is not None and not 1 <= level <= 17:
         raise ValueError(level)
-    # Kafka's levels go to 17, but lz4 has no more than 12
-    is_fast = level is None or level == _LZ4_FAST_LEVEL
-    codec = pa.Codec("lz4_raw", None if is_fast else min(level or 0, _LZ4_MAX_LEVEL))
+    # Kafka's levels go to 17, but lz4 has no more than 12; without a level, Arrow takes the fast compressor
+    raw_level = None if level is None or level == _LZ4_FAST_LEVEL else min(level, _LZ4_MAX_LEVEL)
+    codec = pa.Codec("lz4_raw", raw_level)
     parts: list[Any] = [_LZ4_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK):
         block = view[start : start + _LZ4_BLOCK]
@@ -222,6 +223,7 @@ def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
         raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")
     if magic > 0:
         return view
+    # the checksum is the second byte of the hash of the flags and the size
     frame = bytearray(view)
     frame[checksum_at] = (_xxhash32_short(view[4:checksum_at]) >> 8) & 0xFF
     return frame

@@ -47,8 +47,8 @@ class MappedIndex:
     """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
     Every slot is an entry (Kafka's `AbstractIndex`). After a crash a file may end in zero entries: lookups are
-    right, but slow, and `sanity_check` refuses it. A lookup raises CorruptIndexError for a negative number. With
-    other damage it may return an earlier entry than the last one up to the target: call `sanity_check` first.
+    right, but slow, and `sanity_check` refuses it. A lookup raises CorruptIndexError for a negative number. After
+    other damage it may return an entry before the right one, and a search starts early: call `sanity_check` first.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -269,13 +269,13 @@ class GrowingTimeIndex:
         _, entry_timestamp, relative_offset = floor_of_file(
             self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS
         )
-        return TimestampOffset(
-            entry_timestamp if entry_timestamp >= 0 else NO_TIMESTAMP, self._base_offset + relative_offset
-        )
+        # without an entry -1, which is NO_TIMESTAMP
+        return TimestampOffset(entry_timestamp, self._base_offset + relative_offset)
 
 
 # The transaction index, `<stem>.txnindex`: the aborted transactions that end in a segment, by the offsets of their
-# abort markers (Kafka's `TransactionIndex`). Offsets are absolute; `last_stable_offset` is the one after the marker.
+# abort markers (Kafka's `TransactionIndex`). Offsets are absolute. `last_stable_offset` is the log's after the marker
+# was appended: the first offset of the oldest open transaction, or the offset after the marker if none is open.
 TRANSACTION_ENTRY = np.dtype(
     [
         ("version", ">i2"),
@@ -307,6 +307,7 @@ def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
     """The transactions that reach into [fetch_offset, upper_bound), and True if later indexes have no more."""
+    # a transaction with a later marker was open then, or began after it: at this last stable offset or later
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -357,7 +358,7 @@ _LISTED_NS = 60 * 10**9
 _LISTED_FILE = ".listed"
 #: The number of copies that are fetched, and in memory, together.
 _AT_ONCE = 512
-#: A process never evicts this many of its copies, those that it used last.
+#: A process does not evict the copies that it used last, this many, since it may be about to open them.
 _PROTECTED_COPIES = 64
 #: A temporary file that is this much older than the newest copy belongs to a crashed process.
 _ABANDONED_NS = 3_600 * 10**9
@@ -377,9 +378,9 @@ class IndexCache:
     def local_file(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
         """A local file with the index `part`, and the position in it: the object itself, or a copy.
 
-        `tag`, the segment's checksum, distinguishes files of one name at different times (a stem adopted from Kafka,
-        after a drop). Open the path soon: another process may evict the copy. Raises CorruptIndexError when the
-        object has another size, StorageError when another user owns the folder or may open it.
+        `tag`, from the segment's checksums, distinguishes files with one name at different times: a rebuilt index
+        keeps its name, and after a drop an import may use Kafka's names again. Open the path soon: another process
+        may evict the copy. Raises CorruptIndexError for another size, StorageError if others may use the folder.
         """
         if storage.is_local:
             path = storage.local_path(part.name)
@@ -396,7 +397,7 @@ class IndexCache:
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Fetch the missing copies of `parts` of bundles, with their tags; close parts in one request."""
+        """Fetch missing copies of `parts` of bundles (files with segments of many partitions), with their tags."""
         self._claim_folder()
         paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
         missing = [(part, path) for part, path in paths if not _mark_used(path, part.size)]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import Bytes, Longs, byte_array
 from distlog.core.errors import CorruptIndexError
 from distlog.core.format.indexes import IndexBytes
 from distlog.core.format.kernels.key_entries import (
@@ -39,8 +39,6 @@ from distlog.core.format.kernels.key_entries import (
 )
 from distlog.core.format.record_decoder import RecordFields, opened_sections, scan_sections
 
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
 Ranges = list[tuple[int, int]]
 Ints = npt.NDArray[np.int32]
 
@@ -53,8 +51,7 @@ Ints = npt.NDArray[np.int32]
 #
 # The second table has, for each key that several batches hold, their ascending positions as postings (i32), of which
 # the last is a complement. All integers are big-endian. Both tables are cut into blocks of 4096 bytes, which end with
-# the CRC-32C of the bytes before it. Equal hashes of different keys only cost the read of a batch, since a reader
-# compares keys.
+# the CRC-32C of the bytes before it. Different keys with one hash only cost a read, since readers compare the keys.
 #
 # Hashes are uniform, so the entry of hash h of n entries is near n * h / 2^63, at a distance of about sqrt(n) / 2: a
 # read of a few blocks finds it in an index of any size.
@@ -63,7 +60,7 @@ Ints = npt.NDArray[np.int32]
 LEAST_LOG_BYTES = 256 << 10
 #: The deviation of an entry from its expected place, in standard deviations, that the first read allows for.
 _DEVIATIONS = 4
-#: Pairs that were collected last, by the last bits of their hashes.
+#: The number of slots for pairs that were collected last, chosen by the last bits of their hashes.
 _RECENT = 1 << 12
 #: The pairs that a builder has room for beyond those it has. Large arrays come from numpy, which asks for huge pages.
 _MOST_ROOM = 1 << 20
@@ -116,7 +113,8 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
     posting_table = _Table(entry_table.end, _items(size - entry_table.end, POSTING_BYTES), POSTING_BYTES)
     if entry_table.end > size or posting_table.end != size:
         raise CorruptIndexError("the index file has another size than its entries: rebuild the index")
-    # each is the value of an entry, a position or the complement of a posting's number; ABSENT; or above it, unknown
+    # of each hash: the value of its entry (a position, or the complement of its first posting's number), ABSENT if
+    # it has no entry, or a number above ABSENT before its entry is found
     values = np.full(len(hashes), IN_LATER_BLOCK if entries else ABSENT)
     reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)
     while len(rows := np.flatnonzero(values > ABSENT)):
@@ -131,7 +129,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
             if window.end == entries:
                 results[results == IN_LATER_BLOCK] = ABSENT
             values[rows[window.rows]] = results
-        reach *= _DEVIATIONS
+        reach *= _DEVIATIONS  # the next reads look further away
     if values.min(initial=ABSENT) == ABSENT:
         return NO_BATCHES
     single_rows = np.flatnonzero((values >= 0) & (values < ABSENT))
@@ -153,6 +151,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
                 remaining.append(rows)
             else:
                 raise CorruptIndexError("a list of postings does not end: rebuild the index")
+        # the remaining lists are long: read more at once
         lists, length = np.concatenate(remaining), 8 * length
     return KeyBatches.of(positions, rows_of_positions)
 
@@ -172,7 +171,7 @@ def search_each(
     ends_of_tables = entries * ENTRY_BYTES + block_counts * CRC_BYTES
     starts, stops = firsts * BLOCK_BYTES, np.minimum(ends * BLOCK_BYTES, ends_of_tables)
     if (ends_of_tables > sizes).any():
-        return {}
+        return {}  # a size is wrong: `search` finds which
     blocks = byte_array(read(starts, stops))
     stops_in_blocks = np.cumsum(stops - starts)
     counts = np.minimum(ends * BLOCK_ENTRIES, entries) - firsts * BLOCK_ENTRIES
@@ -187,7 +186,7 @@ def search_each(
 
 
 class _Window(NamedTuple):
-    """The items [start, end) of a table, in whole blocks, that are read for some rows of the targets."""
+    """The items [start, end) of a table, in whole blocks, that are read for the targets in `rows`."""
 
     bytes: tuple[int, int]
     start: int
@@ -204,12 +203,12 @@ class _Table(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position of the byte after the table."""
+
         return self.begin + self.items * self.item_bytes + -(-self.items // self.block_items) * CRC_BYTES
 
     @property
     def block_items(self) -> int:
-        """The number of items in a block."""
+
         return (BLOCK_BYTES - CRC_BYTES) // self.item_bytes
 
     def windows(self, starts: Longs, ends: Longs) -> list[_Window]:
@@ -225,7 +224,7 @@ class _Table(NamedTuple):
         ]
 
     def _window(self, first: int, end: int, rows: slice) -> _Window:
-        """The window of the blocks [first, end)."""
+
         span = self.begin + first * BLOCK_BYTES, min(self.begin + end * BLOCK_BYTES, self.end)
         per_block = self.block_items
         return _Window(span, first * per_block, min(end * per_block, self.items), rows)
@@ -235,7 +234,7 @@ def _items(table_bytes: int, item_bytes: int) -> int:
     return (table_bytes - -(-table_bytes // BLOCK_BYTES) * CRC_BYTES) // item_bytes
 
 
-def _checked(data: Any, log_crc: int) -> npt.NDArray[np.uint8]:
+def _checked(data: Any, log_crc: int) -> Bytes:
     blocks = byte_array(data)
     bad = first_bad_block(blocks, log_crc)
     if bad >= 0:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import Bytes, Longs, byte_array
 from distlog.core.errors import CorruptRecordError, UnsupportedVersionError
 from distlog.core.format import compression
 from distlog.core.format.kernels.batch_scan import APPEND_TIME as APPEND_TIME
@@ -284,9 +284,6 @@ def increment_sequence(sequence: int, count: Any) -> Any:
     return (sequence + count) & MAX_INT
 
 
-Longs = npt.NDArray[np.int64]
-
-
 def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
     """The first field of the headers of `batches` (BATCH rows) if they start at `base_offsets`.
 
@@ -302,26 +299,26 @@ def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
     return np.where(is_legacy, base_offsets + batches["last_offset_delta"], base_offsets)
 
 
-def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: Longs) -> None:
+def write_base_offsets(data: Bytes, positions: Longs, offsets: Longs) -> None:
     """Write `offsets`, the result of `header_offsets`, into the batches at `positions` of `data`."""
     _put(data, positions, offsets.astype(">i8"))
 
 
-def set_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:
+def set_append_times(batches: npt.NDArray[Any], times: Longs) -> None:
     """Set the append times of BATCH rows (Kafka's `setMaxTimestamp`), in ms; -1 changes nothing."""
     has_time = times >= 0
     batches["max_timestamp"][has_time] = times[has_time]
     batches["attributes"][has_time] |= APPEND_TIME
 
 
-def write_append_times(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> None:
+def write_append_times(data: Bytes, batches: npt.NDArray[Any]) -> None:
     """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both."""
     _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
     _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
     write_crcs(data, batches)
 
 
-def _put(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+def _put(data: Bytes, positions: Longs, values: npt.NDArray[Any]) -> None:
     size = values.dtype.itemsize
     data[positions[:, None] + np.arange(size)] = values.view(np.uint8).reshape(-1, size)
 

@@ -1,4 +1,7 @@
-"""Decodes record batches to Arrow, many batches at a time and without a Python object per record."""
+"""Decodes record batches to Arrow, many batches at a time and without a Python object per record.
+
+A section is the records of one batch, decompressed.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,9 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
-#: Columns of one value share memory if they have this many rows, for the last few values.
-_SHARED_ROWS, _SHARED_VALUES = range(1 << 14, 1 << 17), 8
+#: Columns that repeat one value share memory if their number of rows is in this range, and for this many values.
+_SHARED_ROWS = range(1 << 14, 1 << 17)
+_SHARED_VALUES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ class RecordFields:
 
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
-        """Room for `size` records; keys and values are copied if `copied_bytes`, the size of the sections, is set."""
+        """Room for `size` records. Keys and values are copied if `copied_bytes`, the size of the sections, is set."""
+        # one more for the end mark
         slots = size + 1 if "headers" in columns else 0
         return cls(
             new_array(size, np.int64),
@@ -203,10 +208,7 @@ def is_checked_by_scan(batches: np.ndarray) -> np.ndarray:
 
 
 def open_sections(selection: BatchSelection, max_bytes: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
-    """Decompress the first batches, all of one format, until about `max_bytes`; returns a buffer and SECTION rows.
-
-    A section has the records of one batch in the buffer.
-    """
+    """Decompress the first batches, all of one format, until about `max_bytes`; returns a buffer and SECTION rows."""
     sections = _stored_sections(selection)
     data = selection.data
     if (selection.batches["attributes"] & CODEC_MASK).any():
@@ -411,17 +413,17 @@ def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndar
     """Fill `fields` with the records of `sections`, the result of `open_sections`; returns their number."""
     slots = (fields.offsets, fields.timestamps, fields.key, fields.value)
     if selection.batches["magic"][0] == 2:
-        status, row, number = scan_records(data, sections, *slots, fields.header_positions)
+        status, row, record_or_count = scan_records(data, sections, *slots, fields.header_positions)
     else:
-        status, row, number = scan_entries(data, sections, *slots)
+        status, row, record_or_count = scan_entries(data, sections, *slots)
     if status == record_scan.BAD_CRC:
         raise wrong_crc(selection.source, row, selection.batches[row])
     if status != record_scan.OK:
-        error = selection.corrupt(_FAULTS[status], row, record=number)
+        error = selection.corrupt(_FAULTS[status], row, record=record_or_count)
         if status == record_scan.BAD_OFFSET:
             raise OffsetsOutOfOrderError(error.message, **error.details)
         raise error
-    return int(number)
+    return int(record_or_count)
 
 
 #: Compressed batches are opened until they have expanded to this many bytes.

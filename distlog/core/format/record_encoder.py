@@ -100,10 +100,9 @@ class RecordEncoder:
     def append_groups(
         self, source: RecordInput, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> EncodedBatches | None:
-        """Encode `rows` as one batch for each of `counts`, its number of records. The encoder must be unused.
+        """Encode `rows` as len(counts) batches: the next counts[i] rows are batch i. The encoder must be unused.
 
-        The offsets of the batches continue from batch to batch. Returns None if a group needs several batches, the
-        room is too small, or a record is refused.
+        Offsets go on from batch to batch. None: a group needs several batches or more room, or a record is refused.
         """
         drafts = np.zeros(len(counts) + 1, DRAFT)
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
@@ -144,7 +143,7 @@ class RecordEncoder:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # small steps at first, since there may be thousands of encoders; a whole block once that is near
+        # four times as much, up to half a block, since there may be thousands of encoders; then a block; then double
         block = min(self._gather_bytes, BLOCK_BYTES)
         new_size = 4 * size if 8 * size < block else max(2 * size, block)
         memory = new_pages(max(new_size, record_end), self.file_position)
@@ -229,7 +228,7 @@ class BatchFormat:
 
     @property
     def max_record_bytes(self) -> int:
-        """The most bytes of uncompressed records in a batch, if need be of one record."""
+        """The most bytes of uncompressed records in any batch; one above `usual_record_bytes` has a single record."""
         if self.codec == compression.NONE:
             return self.max_batch_bytes - HEADER_SIZE
         return compression.MAX_RECORDS_BYTES
@@ -289,6 +288,7 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
+    """`batch.bytes`, but at most the size of the fields of a record that fits into the largest batch for sure."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 
@@ -345,7 +345,7 @@ class RecordInput:
 
 
 def _valid_column(records: pa.RecordBatch, name: str) -> pa.Array:
-    """Return the column; InvalidRecordError if its buffers are too short."""
+
     column = records.column(name)
     try:
         column.validate()
@@ -392,8 +392,8 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
         ends = _frozen(np.where(_valid(array), ends, firsts))
     keys = _byte_column(pairs.field(0), "headers")
     if pairs.null_count:
-        # a null pair has a null key, which the kernel refuses
-        has_key = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
+        # a null pair gets a null key, which the kernel refuses; `keys.valid` is empty if no key is null
+        has_key = (_valid(pairs) & keys.valid) if keys.valid.size else _valid(pairs)
         keys = keys._replace(valid=_frozen(has_key))
     return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from distlog.core.arrays import Longs
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import CorruptIndexError, InvalidRecordError, StorageError
 from distlog.core.format.key_index import (
     LEAST_LOG_BYTES,
     KeyBatches,
     KeySearch,
-    Longs,
     Ranges,
     hashes_of,
     search,

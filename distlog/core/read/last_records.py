@@ -8,10 +8,10 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, byte_array, integers, numbers_of
+from distlog.core.arrays import Longs, booleans, byte_array, integers, numbers_of
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.format.kernels.record_write import fill_partitions
-from distlog.core.format.key_index import KeyBatches, Longs, hashes_of
+from distlog.core.format.key_index import KeyBatches, hashes_of
 from distlog.core.format.record_batch import COLUMNS
 from distlog.core.read.keys import find_keys, near_rows
 from distlog.core.read.lookup import Record, last_with_key
