@@ -150,7 +150,7 @@ def _binary_column(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer 
 
 
 def _offsets_of(lengths: Iterable[int], count: int) -> Any:
-    """Return the int32 offsets of a column of `count` values."""
+
     if count <= _FEW_VALUES:
         # a numpy array takes longer to make
         return packed("i", accumulate(lengths, initial=0))

@@ -21,11 +21,12 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-#: The default and the smallest `commit.retention.ms`. A process may rely on a snapshot to be the newest for up to
-#: half the retention (`Snapshot.is_fresh_at`), so the smallest is far above the time of a request to a store.
+#: The default and the smallest `commit.retention.ms`. For half the retention after a snapshot was read, a missing
+#: next commit was never written, since vacuum cannot have deleted it yet (`Snapshot.is_fresh_at`). So the smallest
+#: is far above the time of a request to a store.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
 #: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a reader may hold a snapshot for the
-#: delay, and relies on the snapshot's commit for half the retention.
+#: delay, and half the retention must be as long, so that it can still read the commits after the snapshot.
 COMMIT_RETENTION_DELAYS = 2
 #: The smallest `segment.bytes` of earlier versions (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
 _MIN_SEGMENT = 14
@@ -58,7 +59,7 @@ class TopicConfig(DisplayableSettings):
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
     batch_ids_bytes: int = _between(
-        512 << 20, 0, MAX_LONG, "bytes of remembered batch ids, except ids in order; above it, a new id is refused"
+        512 << 20, 0, MAX_LONG, "bytes of batch ids that apps do not number in order; above it, a new id is refused"
     )
     cleanup_policy: str = _one_of(
         "delete",
@@ -322,8 +323,7 @@ def _parse(name: str, value: object) -> object:
         ) from None
 
 
-#: Units of time, in ms, as users write them, or as names of settings end; and units of sizes, in bytes: as in `ls`,
-#: `k` and `kib` are 1024, `kb` is 1000.
+#: Units of time in ms, as users write them or names of settings end; and of sizes in bytes (as in `ls`, `k` is 1024).
 _TIMES = {
     **dict.fromkeys(("ms", "millis", "milliseconds"), 1),
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),

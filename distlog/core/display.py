@@ -28,6 +28,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 def size_text(size: float) -> str:
     """Write a number of bytes, in powers of 1000: `12.3 MB`."""
     power = 0
+    # from 999.95 on, one decimal would show 1000.0
     while size >= 999.95 and power < len(_UNITS) - 1:
         size, power = size / 1000, power + 1
     return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} B"
@@ -364,8 +365,6 @@ class Listing:
         more = f"; {hidden} more columns in to_pandas()" if hidden else ""
         return f"{self._nouns}: {self.num_rows:,}{more}"
 
-
-# --- plots
 
 INK, MUTED, GRID, BLUE, RED = "#24292f", "#6e7781", "#e3e6ea", "#3274b5", "#cf4a3c"
 MOST_BINS = 100

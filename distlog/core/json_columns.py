@@ -55,7 +55,7 @@ def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) 
 
 
 def _generalized(structure: Any) -> Any:
-    """Return the structure with types that hold every value of a kind; items of lists are texts or JSON."""
+    """Return the structure with BIGINT for all integers (`_checks` refuses larger ones); in lists text or JSON."""
     if isinstance(structure, dict):
         # DuckDB's column names cannot be empty, and ignore case: the first of equal names applies
         names = {name.lower(): name for name in reversed(structure) if name}

@@ -15,8 +15,10 @@ from distlog.core.errors import InvalidConfigError
 NO_TIMESTAMP = -1
 
 #: The units in which numbers may count time: the divisor and the factor that make them milliseconds, and the names.
-_UNITS = {"s": (1, 1000, "seconds"), "ms": (1, 1, "milliseconds"), "us": (1000, 1, "microseconds")}
-_UNITS["ns"] = (1_000_000, 1, "nanoseconds")
+_UNITS = {
+    "s": (1, 1000, "seconds"), "ms": (1, 1, "milliseconds"),
+    "us": (1000, 1, "microseconds"), "ns": (1_000_000, 1, "nanoseconds"),
+}  # fmt: skip
 TIME_UNITS = tuple(_UNITS)
 #: The year 5138: later times count a smaller unit.
 _TOO_LATE_MS = 10**14

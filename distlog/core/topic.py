@@ -106,16 +106,16 @@ _HISTORY_SCHEMA = pa.schema(
 #: The columns that a listing shows; its table has more.
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "writer", "records_added", "bytes_added", "segments_added")
 _SEGMENT_COLUMNS = (
-    *("partition", "base_offset", "next_offset", "record_count", "log_bytes"),
-    *("first_timestamp", "max_timestamp", "compression", "is_active"),
-)
+    "partition", "base_offset", "next_offset", "record_count", "log_bytes",
+    "first_timestamp", "max_timestamp", "compression", "is_active",
+)  # fmt: skip
 #: The columns with times of a segment, which a snapshot has as ms.
 _TIME_COLUMNS = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms", "created_ms")
 #: The attributes that writers, transactions and Spark use. Completion does not offer them.
 _INTERNAL = {
-    *("advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "engine", "handle"),
-    *("live", "live_snapshot", "log", "reader", "snapshot", "storage"),
-}
+    "advance", "appender", "check_partition", "checked_snapshot", "clock", "current", "engine", "handle",
+    "live", "live_snapshot", "log", "reader", "snapshot", "storage",
+}  # fmt: skip
 
 
 class Topic:

@@ -304,7 +304,7 @@ class ActivePartition:
         # a commit checks the required features, but a direct append makes none
         self.snapshots.snapshot.requires.check_writable()
         if self._active is None:
-            self.end_seal()
+            self.end_seal()  # only the page lacks the end of a seal
         elif record is None or state is None:
             segment = self._recovered(self._active, page_value)
             self.lock.recovery_point = segment.packed_state()  # the whole segment was synced
@@ -432,7 +432,7 @@ class ActivePartition:
         return transactions_at_start(self.handle, self.snapshots.refresh().partitions[self.partition])
 
     def _seal_flushed(self, state: SegmentState) -> None:
-        """Cut the files to the flushed end in `state`, and seal them."""
+
         self.lock.publish(PageStatus.FAILED, state)
         self._release()
         segment = self._segment = self._segment_of(state)

@@ -349,6 +349,7 @@ _USUAL_EXPANSION = 4
 _MAX_EXPANSION, _MIN_EXPANSION_LIMIT = 32, 32 << 20
 #: The most records that an error lists: a batch of 32 MiB has millions, and a request thousands of batches.
 _MAX_ERRORS = 100
+#: The bytes of the leader epoch in a header.
 _LEADER_EPOCH = slice(12, 16)
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
 _FAULTS = {
@@ -385,7 +386,7 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
     codec = records.codec if keeps_codec else CODEC_NAMES.index(codec_of(config, None))
     rows["leader_epoch"] = -1
     if batch.max_timestamp == checked.max_timestamp and codec == records.codec:
-        # the checksum stays: it does not cover the leader epoch
+        # the checksum stays: it does not cover the leader epoch, which becomes -1
         encoded = new_array(batch.size, np.uint8)
         encoded[:] = byte_array(data)
         encoded[_LEADER_EPOCH] = 0xFF

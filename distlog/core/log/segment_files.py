@@ -437,8 +437,8 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
         return True
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
-    # a sound batch may begin with zeros (of its offset), and end with one (of a record without headers): a sector
-    # that has only those bytes of the batch does not count
+    # A sound batch may begin with zeros (of its offset), and end with one (of a record without headers). A sector
+    # that has only these bytes of the batch does not count.
     to_sector = -position % _SECTOR
     first = position + to_sector if to_sector <= _OFFSET_BYTES else position
     stop = batch_end - 1

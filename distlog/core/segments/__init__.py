@@ -1,1 +1,1 @@
-"""Segments: the state of a log, folded batch by batch, and the writer of relocatable ones."""
+"""Segments: their readers, their state after each batch, and their writers, for commits to move to their offsets."""

@@ -263,8 +263,7 @@ def _entry(producer: int, state: ProducerState) -> tuple[int, ...]:
 #     entry 34 | i32  | epoch of the coordinator that ended its last transaction, -1: none
 #     entry 38 | i64  | first offset of its open transaction, -1: none
 #
-# Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches per producer, this file
-# only the last.
+# Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches, this file only the last.
 
 ENTRY = np.dtype(
     [
@@ -346,8 +345,7 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """The first offset of the earliest open transaction, or the log end offset; reads logs if metadata lacks it."""
     first = state.first_unstable_offset
-    # below the first dirty offset the metadata may name a transaction that has ended: compaction drops first its
-    # data, and then its end marker
+    # below the first dirty offset the metadata may name an ended transaction: compaction drops its data, then its end
     if first == UNDETERMINED_OFFSET or 0 <= first < state.first_dirty_offset:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)

@@ -50,8 +50,7 @@ REMEMBERED = 4096
 OPEN_INDEXES = 64
 #: The number of logs that stay mapped. The disk space of a deleted log is free only after `forget_deleted`.
 OPEN_LOGS = 16
-#: The largest GET, in bytes, of a remote file that is read from end to end; and the number of GETs that run ahead of
-#: the reader, which bounds the memory.
+#: The largest GET, in bytes, of a remote file that is read from end to end; how many GETs run ahead of the reader.
 WINDOW_BYTES, DEPTH = 8 << 20, 3
 #: The sizes of reads of an active log, each tried if smaller ones are too short: they fit small batches, two batches
 #: of a writer, and the largest usual batch.
@@ -154,7 +153,7 @@ class IdentifiedLogs:
         """Check the first HEAD_BYTES of the segment's `log`. Raises CorruptRecordError if they are another log's."""
         crc_position = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
         if int.from_bytes(head[crc_position : crc_position + 4], "big") != segment.first_batch_crc:
-            self._keys_seen.discard(_key(segment))
+            self.forget(segment)
             raise another_log_error(segment, log.name, log.begin)
         self.add(segment)
 

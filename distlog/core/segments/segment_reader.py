@@ -20,6 +20,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import VERSION, paths
+from distlog.core.arrays import Longs
 from distlog.core.commits.commit_log import CommitLog, trusted_ms
 from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.commits.group_commit import PendingAppendQueue
@@ -35,7 +36,7 @@ from distlog.core.format.indexes import (
     TimestampOffset,
 )
 from distlog.core.format.kernels.batch_scan import SMALLEST_PREFIX, WINDOW_BYTES, find_batches
-from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder, Longs
+from distlog.core.format.key_index import KeyBatches, KeyIndexBuilder
 from distlog.core.format.record_batch import LOG_OVERHEAD, BatchWalk, Headers, headers_before_damage, size_of_first
 from distlog.core.segments.chunks import (
     Chunk,
@@ -372,7 +373,8 @@ class TailKeys:
             key = segment.partition, segment.stem
             keys, position = self._tails.get(key, (KeyIndexBuilder(), 0))
             unread = _full_slice(segment)._replace(start_position=position, is_located=position > 0)
-            for chunk in reader.chunks(unread) if position < segment.log_bytes else ():
+            chunks = reader.chunks(unread) if position < segment.log_bytes else iter(())
+            for chunk in chunks:
                 chunk.check()
                 keys.add(chunk.data, chunk.batches, position)
                 position += len(chunk.data)
@@ -483,7 +485,9 @@ def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice], step: i
             yield partial(_chunk_of, reader, group)
         else:
             chunks = reader.chunks(group[0], step)
-            for chunk in chunks if number else _growing(chunks):
+            if number == 0:
+                chunks = _growing(chunks)
+            for chunk in chunks:
                 yield partial(_same, chunk)
 
 

@@ -212,7 +212,7 @@ NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]
 _INFO_FIELDS = tuple(spec.name for spec in dataclasses.fields(SegmentInfo) if spec.name in NAMES)
 _BOUNDS = {spec.name: spec.metadata["bounds"] for spec in dataclasses.fields(SegmentState)[1:]}
 _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
-#: The size of a state as bytes.
+
 STATE_BYTES = _PACKED.size
 _POSITION = struct.Struct("=q")
 _POSITION_AT, _FLUSHED_AT = (

@@ -56,7 +56,7 @@ _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 #: The bytes that are gathered before they are written, and the least bytes that `write_behind` writes without a copy.
 _GATHER_BYTES, _MIN_UNCOPIED_BYTES = BLOCK_BYTES // 2, 1 << 18
-#: A buffer up to this size is allocated without a check of the files' sizes.
+#: A buffer up to this size is allocated without a check of the files' sizes, as a wrong size then costs little.
 _UNCHECKED_BYTES = 8 << 20
 #: The largest number of DURABLE_FOLDERS. A folder that was dropped costs a sync or two of its parents.
 _MAX_DURABLE_FOLDERS = 16_384
@@ -72,10 +72,10 @@ _HINTS = {
 LINK_ERROR = "refusing to follow a link, which may lead to other users' files: remove it"
 
 MOUNT_TABLE = "/proc/self/mountinfo"
-LOCAL_FILE_SYSTEMS = frozenset(
-    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "overlay", "ramfs", "reiserfs", "tmpfs"}
-    | {"ubifs", "xfs", "zfs"}
-)
+LOCAL_FILE_SYSTEMS = {
+    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "overlay", "ramfs", "reiserfs", "tmpfs",
+    "ubifs", "xfs", "zfs",
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -785,8 +785,9 @@ class SparseMap:
 
     def announce(self, positions: Iterable[int], size: int) -> None:
         """Start to prefetch `size` bytes at each of `positions`, without waiting."""
-        for position in positions if hasattr(os, "posix_fadvise") else ():
-            os.posix_fadvise(self._file, position, size, os.POSIX_FADV_WILLNEED)
+        if hasattr(os, "posix_fadvise"):
+            for position in positions:
+                os.posix_fadvise(self._file, position, size, os.POSIX_FADV_WILLNEED)
 
     def read_nothing_ahead(self) -> None:
         if len(self.data):

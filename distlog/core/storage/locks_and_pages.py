@@ -25,8 +25,7 @@ from distlog.core.storage.local_files import OpenedFile, failing_as, make_folder
 # A page has two slots. A write fills the older slot, so the newer value survives a process that is killed during a
 # write. The valid slot with the larger number applies, so readers need no lock; writers need a `FileLock`.
 #
-# The page survives processes in the page cache, and has arbitrary content after a power loss: store the boot's id
-# (`boot_id`) with a value.
+# The page survives processes in the page cache, but not a power loss: store the boot's id (`boot_id`) with a value.
 #
 # Users that may only read the topic may not open the file, since they could lock it. They read a copy of the page,
 # in a second file (`copy_path`) that is written right after the page.
@@ -387,8 +386,7 @@ class FileLock:
             return self._page
 
     def _mapped(self) -> SharedPage:
-        # a separate open file: a map keeps its file open, and a forked child inherits the map, so with a map of the
-        # locked file the child would hold the lock
+        # not the locked file: a map keeps its file open, and a forked child, which inherits it, would hold the lock
         with (
             OpenedFile(open_lock(self.path)) as mapped,
             OpenedFile(os.open(copy_path(self.path), _OPEN_FLAGS | os.O_CREAT, 0o666)) as copy,

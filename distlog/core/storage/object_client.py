@@ -169,12 +169,10 @@ _S3_NAMES = {
     **dict.fromkeys(("region", "region_name", "aws_region"), 'client_kwargs={"region_name": ...}'),
 }
 #: Options of s3fs that are not its arguments: of its cache of listings, and of botocore's session.
-_S3_OTHER_OPTIONS = frozenset(
-    {
-        *("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"),
-        *("profile", "session_vars", "event_hooks", "include_builtin_handlers"),
-    }
-)
+_S3_OTHER_OPTIONS = {
+    "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths",
+    "profile", "session_vars", "event_hooks", "include_builtin_handlers",
+}  # fmt: skip
 
 
 @dataclass(slots=True)

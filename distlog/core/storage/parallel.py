@@ -279,8 +279,7 @@ def in_order(
     Without `workers`, each task in the buffer gets a thread: for tasks that wait for storage. With `workers`, up to
     `workers` threads, including the caller, run the tasks: for tasks that compute. The caller runs the first task.
 
-    One thread at a time uses the iterator of tasks, which is closed at the end, after an error and after `close`; if
-    `joined`, the threads have ended too.
+    One thread at a time uses the iterator of tasks. At the end it is closed; if `joined`, the threads have ended too.
     """
     computes = workers is not None
     threads = buffered if workers is None else workers - 1

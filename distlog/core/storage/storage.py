@@ -177,8 +177,7 @@ class Storage:
 
         `data` must be unique (by a uuid), so that the stored bytes show who was first. At most
         MAX_CONDITIONAL_BYTES + 1 of another writer's bytes are returned. After a lost response the file is read back.
-        Raises StorageError if nothing was written, CommitStateUnknownError if `data` may have been written.
-        `put_time` receives the time of the put.
+        Raises StorageError if nothing was written, CommitStateUnknownError if unknown. `put_time` gets the time.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
             raise StorageError("a conditional put must have 1 byte to 64 MiB", file=name, size=len(data))
