@@ -110,7 +110,7 @@ class CommitConflictError(DistlogError):
 
 
 class TransactionTooOldError(CommitConflictError):
-    """The files were begun before the oldest version that vacuum preserves, so it may have deleted them: retry."""
+    """The files were started before the oldest version that vacuum preserves, so it may have deleted them: retry."""
 
 
 class FencedMemberError(CommitConflictError):

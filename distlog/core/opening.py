@@ -107,7 +107,7 @@ def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent
 def _check_location(storage: Storage) -> int | None:
     """Raise InvalidTopicError if the folder holds topics, or lies in a topic: their files would be mixed.
 
-    Returns the store's time before a listing that shows that the folder has no commits; None without such a listing.
+    Returns the store's time before a listing that shows that the folder has no commits; None if no listing does.
     """
     listed_ms = storage.replied_ms()
     listings: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)

@@ -343,8 +343,7 @@ class Topic:
             out_of_range: As in `scan`, also for a position that is not in the log any more.
             max_workers: As in `scan`.
             poll_interval: Seconds between polls, each of one request; default 0.005 on a local disk, else 1.
-            lease: Seconds without a heartbeat after which a member is replaced; a batch must be processed within the
-                lease.
+            lease: Seconds without a heartbeat after which a member is replaced; also the most time for a batch.
 
         Returns:
             The consumer.
@@ -821,8 +820,7 @@ class Topic:
     def create_partitions(self, count: int) -> None:
         """Raise the number of partitions; existing records stay where they are.
 
-        As in Kafka, keys then go to other partitions: the records of a key are in order before the change, and after
-        it.
+        As in Kafka, keys then go to other partitions: the records of a key are in order before it, and after it.
 
         Args:
             count: The new number of partitions.
@@ -1060,8 +1058,7 @@ class Topic:
     def repair(self, *, dry_run: bool = False) -> RepairReport:
         """Cut active segments that refuse appends because of damage.
 
-        The report names the lost bytes and offsets; these offsets are assigned again. Bring the file back instead, if
-        you can.
+        The report names the lost bytes and offsets; these offsets are assigned again. If you can, restore the file.
 
         Args:
             dry_run: Only report.

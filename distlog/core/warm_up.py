@@ -50,8 +50,7 @@ def warm_up() -> WarmUp:
     """Compile the kernels of reads, appends and maintenance, so that no process pays for it later.
 
     Run it once after an installation, or when a container image is built, as a user that may write next to the
-    installed library, or with NUMBA_CACHE_DIR set. It takes about 15 seconds of CPU time, and a second where the code
-    is already compiled.
+    installed library, or with NUMBA_CACHE_DIR set. It takes about 15 seconds of CPU time; repeated, one second.
     """
     started = time.monotonic()
     to_microseconds(np.zeros(1, np.int64), np.zeros(1, np.int64))  # only Spark calls this kernel

@@ -284,7 +284,7 @@ class KeyIndexBuilder:
 
     @property
     def pairs(self) -> int:
-        """The number of collected pairs."""
+
         return sum(map(len, self._hashes))
 
     def find(self, hashes: Longs) -> KeyBatches:

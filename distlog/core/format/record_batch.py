@@ -249,7 +249,7 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 
 
 def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
-    """The error for a wrong checksum of `batch`, the BATCH row `row` of `source`."""
+
     return source.corrupt("a record batch fails its checksum", row, batch)
 
 

@@ -327,7 +327,6 @@ def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
     # at least one run, to yield an empty batch of the right schema if there are no records
     rows = _selected_rows(selection)
     if selection.unchecked:
-        # the checksums that the scan of `rows` does not compare
         is_unscanned = np.ones(selection.batches.size, np.bool_)
         is_unscanned[rows] = ~is_checked_by_scan(selection.batches[rows])
         unscanned = np.flatnonzero(is_unscanned)

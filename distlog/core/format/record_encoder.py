@@ -102,7 +102,7 @@ class RecordEncoder:
     ) -> EncodedBatches | None:
         """Encode `rows` as len(counts) batches: the next counts[i] rows are batch i. The encoder must be unused.
 
-        Offsets go on from batch to batch. None: a group needs several batches or more room, or a record is refused.
+        Offsets continue over the batches. None: a group needs several batches or more room, or a record is refused.
         """
         drafts = np.zeros(len(counts) + 1, DRAFT)
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):

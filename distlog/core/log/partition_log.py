@@ -63,8 +63,7 @@ if TYPE_CHECKING:
 # cut to its durable end, and sealed there. A flush of records that were cut off raises, as their segment ends before.
 #
 # The kernel reports a disk error to one process, which may be killed before it publishes the error. So the flush
-# lock's page has a sync as started until its outcome is known. A process that finds a started sync writes the
-# unflushed bytes again.
+# lock's page has a sync as started until its outcome is known: who finds that writes the unflushed bytes again.
 #
 # Some syncs include the indexes, and make a new recovery point, from which a restart walks the log.
 
@@ -372,7 +371,6 @@ class PartitionLog(PartitionFlush):
             raise WouldWaitError
         is_by_log = segment.config.message_timestamp_type == "LogAppendTime"
         if batches and (earlier := self._producers.find_duplicate(batches, segment)):
-            # the log has these batches already
             known_end, version = earlier.last_offset + 1, snapshots.snapshot.version
             is_active = earlier.last_offset >= segment.base_offset
             is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
@@ -624,7 +622,7 @@ class OpenLogs(Generic[Key]):
             _caches.add(self)
 
     def open_limit(self) -> int:
-        """The number of logs that may be open in this cache now."""
+
         # half of the files that the process may open are for all caches
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         all_logs = MAX_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // LOG_FILES, MAX_OPEN_LOGS)

@@ -52,8 +52,7 @@ OPEN_INDEXES = 64
 OPEN_LOGS = 16
 #: The largest GET, in bytes, of a remote file that is read from end to end; how many GETs run ahead of the reader.
 WINDOW_BYTES, DEPTH = 8 << 20, 3
-#: The sizes of reads of an active log, each tried if smaller ones are too short: they fit small batches, two batches
-#: of a writer, and the largest usual batch.
+#: The sizes of reads of an active log, tried in turn: for small batches, two of a writer, and the largest usual one.
 _READ_BYTES = (32 << 10, 512 << 10, 2 << 20)
 
 T = TypeVar("T")

@@ -502,10 +502,7 @@ def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def _remote_chunks(reader: SegmentReader, groups: Iterator[Group]) -> Iterator[ChunkLoader]:
-    first = next(groups, None)
-    if first is None:
-        return
-    for chunks in in_order((partial(_fetched, reader, group) for group in chain([first], groups)), DEPTH):
+    for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
         for chunk in chunks:
             yield partial(_same, chunk)
 

@@ -104,7 +104,7 @@ def replied_ms(client: Any) -> int:
 
 
 def _record_replies(protocol: str, client: Any) -> None:
-    """Make a new client record the times of its replies, if it supports that."""
+
     with suppress(AttributeError):
         if protocol == "s3":
             client._call_s3 = _recording_call(client, client._call_s3)

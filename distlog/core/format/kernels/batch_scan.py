@@ -202,8 +202,7 @@ def _find_batches(
     Returns their start and end positions and the next offset; -1 for each if there are none, after a bad header, and
     for formats 0 and 1. The search starts with the batch at `position`, whose first offset is `expected_offset`, or
     if that is -1, unknown, but not above `first_offset`. The segment ends before the offset `segment_end` and the
-    position `log_end`; if it `is_dense`, its offsets have no gaps. `window` is memory of WINDOW_BYTES for reads. The
-    first lines name the items of `span`, `segment` and `target`.
+    position `log_end`; if it `is_dense`, its offsets have no gaps. `window` has WINDOW_BYTES for reads.
     """
     position, log_end = span
     expected_offset, segment_end, is_dense = segment

@@ -143,7 +143,7 @@ def _sort_bucket(
     Pairs with one hash keep their order. The pairs are moved to as many sub-buckets as `next_rows` has numbers, by
     the next bits of their hashes, and then sorted by insertion, which gives up after `most_moves` moves.
     """
-    # a sub-bucket is the bits of a hash after those of its bucket
+    # the sub-bucket of a hash is given by the bits after the bucket's bits
     mask, shift = next_rows.size - 1, BUCKET_SHIFT
     while mask >> (BUCKET_SHIFT - shift):
         shift -= 1

@@ -309,8 +309,8 @@ def _scan_section(
     number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers = progress
     status = OK
     end, count = section["end"], section["record_count"]
-    # in local variables: numba reads array items again after each write to any other array. What each record needs is
-    # written by `put_at`, since numba tests the index of an assignment
+    # in local variables: numba reads array items again after each write to any other array; and it tests the index of
+    # an assignment, so `put_at` writes the fields of each record
     base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
