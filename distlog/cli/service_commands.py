@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import warnings
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -144,7 +143,8 @@ def run(
     It runs retention, compaction, vacuum, flushes and checkpoints on Kafka's schedule. A failed task is reported and
     retried. With --json, each line is an object. With --once, the exit status is 1 if a task failed.
     """
-    service = Service(root, dict(ChainMap(*reversed(config))), dict(storage), as_json=as_json)
+    settings = {name: value for part in config for name, value in part.items()}
+    service = Service(root, settings, dict(storage), as_json=as_json)
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     raise typer.Exit(service.run_once() if is_single else service.run(metrics))
 
@@ -194,7 +194,7 @@ def serve(
     _check_ports(processes, listen, advertised, metrics)
     names = listener.mechanisms(sasl_mechanisms)
     listener_args = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
-    settings = dict(ChainMap(*reversed(config)))
+    settings = {name: value for part in config for name, value in part.items()}
     # before the fork: a wrong setting is reported once, not by each process
     gateway_config = GatewayConfig(
         processes=processes,

@@ -204,9 +204,8 @@ class GatewayConfig:
 
 
 #: By topic setting: the broker setting in the same unit. The first broker setting of a time in TIMES is in ms.
-_BROKER_NAMES = {topic: broker for broker, topic in SAME_MEANING.items()} | {
-    topic: ms_setting for topic, ((ms_setting, _), *_) in TIMES.items()
-}
+_BROKER_NAMES = {topic: broker for broker, topic in SAME_MEANING.items()}
+_BROKER_NAMES |= {topic: brokers[0][0] for topic, brokers in TIMES.items()}
 
 
 class ShownSetting(NamedTuple):

@@ -385,6 +385,7 @@ class LakeTable(ABC):
         """Replace or delete the row of each key in `rows`, unless the table's row is as new."""
         view = f"distlog_{uuid.uuid4().hex}"
         names = [quoted(name) for name in rows.columns if name != _TOMBSTONE_COLUMN]
+        # offsets of two partitions cannot be compared: then the row of this run replaces the table's
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
         assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
         rows.createOrReplaceTempView(view)

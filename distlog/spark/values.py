@@ -149,6 +149,7 @@ def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_err
         raise InvalidConfigError("a schema of JSON must be like 'user string, at timestamp', or a StructType")
     other_columns = [name for name in df.columns if name != "value"]
     check_distinct(other_columns, struct.names if flatten else [])
+    # a framed value has five bytes before the JSON, a zero and the schema's id; SQL counts from 1
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
     options = {"columnNameOfCorruptRecord": _BAD_JSON_FIELD}
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")

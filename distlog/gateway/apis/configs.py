@@ -105,6 +105,9 @@ def _group_setting_fields(broker: Broker, group: str, **options: bool) -> Iterat
 
 #: ConfigResource.Type of Kafka's admin client.
 TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+_LISTED_TYPES = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
+#: ListConfigResources of this version lists only client metrics resources, which the gateway does not have.
+_CLIENT_METRICS_VERSION = 0
 #: The reasons why these resources cannot be altered, or have no settings.
 _REFUSAL_REASONS = {
     BROKER: "The settings of a gateway are read-only: change its server.properties or --config, and start it again",
@@ -160,11 +163,6 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
     if name != own_id:
         raise RefusedError(f"Unexpected broker id, expected {own_id} or empty string, but received {name}")
     return _broker_setting_fields(broker, request, **details)
-
-
-#: Requests of this version ask only for client metrics resources, which the gateway does not have.
-_CLIENT_METRICS_VERSION = 0
-_LISTED_TYPES = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 
 
 def list_config_resources(request: Request, broker: Broker) -> Fields:

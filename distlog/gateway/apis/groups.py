@@ -27,6 +27,12 @@ from distlog.gateway.topics.metadata_cache import HostedTopic
 
 #: The first version of FindCoordinator with a list of keys.
 _FIRST_WITH_KEY_LIST = 4
+#: The first versions of JoinGroup in which a client must know its id (KIP-394), and may skip assignments (KIP-814).
+_FIRST_WITH_ID_REQUIRED, _FIRST_WITH_SKIPPED_ASSIGNMENT = 4, 9
+#: The first version of JoinGroup in whose response the protocol may be null.
+_FIRST_WITH_NULL = 7
+#: The codes of a group, not of a member: admin clients retry LeaveGroup if its whole response has one.
+_GROUP_CODES = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 #: The key type of transactional ids in FindCoordinator.
 _TRANSACTION = 1
 #: The type of members of the newer protocol in ConsumerGroupDescribe.
@@ -61,12 +67,6 @@ def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
 
 def _read_denial(request: Request) -> ErrorCode:
     return request.rights.check_code(Operation.READ, ResourceType.GROUP, request.body.group_id)
-
-
-#: The first versions of JoinGroup in which a client must know its id (KIP-394), and may skip assignments (KIP-814).
-_FIRST_WITH_ID_REQUIRED, _FIRST_WITH_SKIPPED_ASSIGNMENT = 4, 9
-#: The first version of JoinGroup in whose response the protocol may be null.
-_FIRST_WITH_NULL = 7
 
 
 def join_group(request: Request, broker: Broker) -> None:
@@ -145,10 +145,6 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
         # as in Kafka: members stay in a group that is being loaded
         code = ErrorCode.none
     return {"error_code": code}
-
-
-#: The codes of a group, not of a member: admin clients retry if the whole response has one.
-_GROUP_CODES = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 
 
 def leave_group(request: Request, broker: Broker) -> Fields:

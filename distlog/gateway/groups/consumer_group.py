@@ -157,6 +157,7 @@ class ConsumerGroup:
         if topics.has_read(self.subscriptions.names, self.subscriptions.patterns):
             names = self.subscriptions.topic_names(topics)
             subscribed = {name: summary for name in names if (summary := topics.summary(name)) is not None}
+            # a topic was created or dropped, or has more partitions
             if self.epoch == self.target_epoch and not self._is_assigned(subscribed):
                 self._begin_epoch()
             self._topics = subscribed

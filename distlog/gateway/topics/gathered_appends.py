@@ -321,6 +321,7 @@ class Sender:
             self.has_backlog = now_s - self.answered_s <= soon_s
         self.in_flight += 1
         self.sent_s = now_s
+        # more than this sender sent before its last responses: its maximum is unknown again
         if self.max_in_flight is not None and self.in_flight > self.max_in_flight:
             self.max_in_flight = None
 

@@ -95,6 +95,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 if state.status is TransactionStatus.ONGOING:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finish_if_decided(transaction)
+                # by its last epoch, a caller that repeats this call gets the same producer: see above
                 last_epoch = expected.epoch if expected is not None else NONE
                 new_state = state.restarted(self._next_producer(state.producer), timeout_ms, now_ms, last_epoch)
             self._log.write(new_state)
