@@ -210,24 +210,24 @@ class _Output:
         return self.sealed[-1].next_offset if self.sealed else self.group.base_offset
 
     def write(self, filtered: FilteredBatches) -> None:
-        batches, first = filtered.batches, 0
-        while first < len(batches):
+        batches, row = filtered.batches, 0
+        while row < len(batches):
             file = self._file = self._file or self._open()
-            base_offsets = filtered.base_offsets[first:] - self._base_offset
-            end = first + file.room(batches[first:], base_offsets)
-            if end == first and file.next_offset > 0:  # the file has batches, and no room for this one
-                self._seal(int(filtered.base_offsets[first]))
+            base_offsets = filtered.base_offsets[row:] - self._base_offset
+            end_row = row + file.room(batches[row:], base_offsets)
+            if end_row == row and file.next_offset > 0:  # the file has batches, and no room for this one
+                self._seal(int(filtered.base_offsets[row]))
                 continue
             # a batch that even an empty segment has no room for was alone in its old segment, and gets a new one
-            end = max(end, first + 1)
-            rows = batches[first:end].copy()
-            start = int(rows["position"][0])
-            rows["position"] -= start
-            offsets_of_max = filtered.offsets_of_max_timestamp[first:end]
+            end_row = max(end_row, row + 1)
+            rows = batches[row:end_row].copy()
+            position = int(rows["position"][0])
+            rows["position"] -= position
+            offsets_of_max = filtered.offsets_of_max_timestamp[row:end_row]
             offsets_of_max = np.where(offsets_of_max < 0, -1, offsets_of_max - self._base_offset)
-            part = filtered.data[start : start + int(rows["size"].sum())]
-            file.write(part, rows, base_offsets[: end - first], offsets_of_max, filtered.min_timestamps[first:end])
-            first = end
+            part = filtered.data[position : position + int(rows["size"].sum())]
+            file.write(part, rows, base_offsets[: len(rows)], offsets_of_max, filtered.min_timestamps[row:end_row])
+            row = end_row
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; returns the segments, none if the filter dropped all batches."""

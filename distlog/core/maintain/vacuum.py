@@ -184,13 +184,13 @@ def obsolete_producers(
     if head.dropped and referenced.stems:
         return []
     obsolete = [file for file in files if _is_obsolete(file.name, head, referenced)]
-    of_producers = {file.name for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)}
-    if head.dropped or not of_producers:
+    producer_snapshots = {file.name for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)}
+    if head.dropped or not producer_snapshots:
         return obsolete
     earliest = [load(version) for version in (floor, *referenced.restored)]
     ids = (head.topic_id, *head.former_ids)
     versions = [snapshot for snapshot in earliest if snapshot.topic_id in ids]
-    needed = {name for name in of_producers if not all(_is_before_log(name, version) for version in versions)}
+    needed = {name for name in producer_snapshots if not all(_is_before_log(name, version) for version in versions)}
     return [file for file in obsolete if file.name not in needed]
 
 
@@ -278,12 +278,12 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         garbage += referenced.unreferenced(chunk, floor)
         files += [file for file in chunk if not stem_of(file.name, head.name)]
     before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
-    of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
+    live_files, dropped_files = group_files(storage, groups, None if head.dropped else head.topic_id)
     garbage += [
-        *of_others,
+        *dropped_files,
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
         # if the writer of a temporary file is only slow, its put fails
-        *(file for file in (*files, *of_topic) if paths.is_left_over(file.name) and file.modified_ms < before_ms),
+        *(file for file in (*files, *live_files) if paths.is_left_over(file.name) and file.modified_ms < before_ms),
         *dead_appends(files, floor),
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, log_floor, highest)
@@ -545,8 +545,8 @@ class StemSet:
         if not len(partitions):
             return
         numbers = _stem_numbers(stems)
-        of_kafka = np.array([not paths.is_own_stem(stem) for stem in stems])[rows]
-        self.kafka_partitions.update(np.unique(partitions[of_kafka]).tolist())
+        is_of_kafka = np.array([not paths.is_own_stem(stem) for stem in stems])[rows]
+        self.kafka_partitions.update(np.unique(partitions[is_of_kafka]).tolist())
         self._new += [_hashes(partitions, numbers[rows]), _hashes(np.full(len(stems), _BUNDLE), numbers)]
         self._count += len(rows) + len(stems)
         if self._count >= _RUN:

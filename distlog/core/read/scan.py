@@ -420,18 +420,18 @@ def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs
     rows_before = 0
     for part, size, end in zip(slices, sizes.tolist(), np.cumsum(sizes).tolist(), strict=True):
         start = end - size
-        in_slice = numbers[np.searchsorted(numbers, start) : np.searchsorted(numbers, end)] - start
-        if not len(in_slice):
+        numbers_in_slice = numbers[np.searchsorted(numbers, start) : np.searchsorted(numbers, end)] - start
+        if not len(numbers_in_slice):
             continue
-        is_worth_points = part.segment.log_bytes > max(len(in_slice) * POINT_BYTES, INDEX_WORTH_BYTES)
+        is_worth_points = part.segment.log_bytes > max(len(numbers_in_slice) * POINT_BYTES, INDEX_WORTH_BYTES)
         if is_worth_points and is_every_offset_a_record(part):
-            offsets = (part.span[0] + in_slice).tolist()
+            offsets = (part.span[0] + numbers_in_slice).tolist()
             parts += [part._replace(start_offset=offset, end_offset=offset + 1) for offset in offsets]
-            rows.append(rows_before + np.arange(len(in_slice)))
-            rows_before += len(in_slice)
+            rows.append(rows_before + np.arange(len(numbers_in_slice)))
+            rows_before += len(numbers_in_slice)
         else:
             parts.append(part)
-            rows.append(rows_before + in_slice)
+            rows.append(rows_before + numbers_in_slice)
             rows_before += size
     return parts, np.concatenate(rows)
 
