@@ -88,11 +88,8 @@ NO_FEATURES = Requires()
 
 def _check_supported(features: Sequence[str], verb: str, file: str | None) -> None:
     if features:
-        raise UnsupportedVersionError(
-            f"to {verb} the topic, distlog needs features of a newer version: upgrade",
-            file=file,
-            features=",".join(features),
-        )
+        text = f"to {verb} the topic, distlog needs features of a newer version: upgrade"
+        raise UnsupportedVersionError(text, file=file, features=",".join(features))
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,11 +520,8 @@ def check_format(stored_format: Any, file: str) -> None:
     if fields.LONG(stored_format) > FORMAT:
         raise UnsupportedVersionError("a newer distlog wrote this topic: upgrade", file=file, format=stored_format)
     if stored_format < FORMAT:
-        raise UnsupportedVersionError(
-            "a pre-release distlog wrote this topic: read it with that version, and append it to a new topic",
-            file=file,
-            format=stored_format,
-        )
+        text = "a pre-release distlog wrote this topic: read it with that version, and append it to a new topic"
+        raise UnsupportedVersionError(text, file=file, format=stored_format)
 
 
 #: The columns of a table that are stored as differences to the row before.

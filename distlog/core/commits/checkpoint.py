@@ -111,7 +111,9 @@ def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> st
     data = encode(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
     decode(data, name)  # raises if no reader could use the file
-    _put_file(storage, name, data, is_newest=is_newest)
+    storage.put(name, data)
+    if is_newest:
+        storage.put(paths.LAST_CHECKPOINT, name.encode())
     return name
 
 
@@ -140,14 +142,9 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits_p
     if len(data) > max_bytes:
         return None
     name = paths.checkpoint_file(snapshot.version, _digest(data), base)
-    _put_file(storage, name, data, is_newest=True)
-    return name
-
-
-def _put_file(storage: Storage, name: str, data: bytes, *, is_newest: bool) -> None:
     storage.put(name, data)
-    if is_newest:
-        storage.put(paths.LAST_CHECKPOINT, name.encode())
+    storage.put(paths.LAST_CHECKPOINT, name.encode())
+    return name
 
 
 def read(storage: Storage, name: str) -> Snapshot:
@@ -482,6 +479,7 @@ def _sort_keys(rows: pa.RecordBatch, names: tuple[str, str | None]) -> npt.NDArr
     """A key for each row, which sorts like its values in two columns; without a second, equal rows are numbered."""
     first = numbers_of(rows[names[0]]).astype(np.int64)
     if names[1] is None:
+        # the number of each row among the rows of the same value
         begins = np.flatnonzero(np.append(True, first[1:] != first[:-1])) if len(first) else np.empty(0, np.int64)
         second = np.arange(len(first)) - np.repeat(begins, np.diff(np.append(begins, len(first))))
     else:

@@ -519,10 +519,8 @@ class CommitRace:
     def _check_head(self, head: Snapshot) -> None:
         if not head.continues(self._start):
             self._log.sync()
-            raise CommitConflictError(
-                "nothing was committed: the topic was dropped, or its id changed; open it again if it exists",
-                url=self._log.storage.url,
-            )
+            text = "nothing was committed: the topic was dropped, or its id changed; open it again if it exists"
+            raise CommitConflictError(text, url=self._log.storage.url)
         head.requires.check_writable()
         check_read_version(head, self._read_version)
 

@@ -53,7 +53,6 @@ BATCH_SCHEMA = pa.schema(
 )
 Batch = tuple[str, int | str]
 """The id of an application, and the number or name of its batch."""
-
 #: How long a producer without new batches is remembered, in ms: Kafka's default of `producer.id.expiration.ms`.
 EXPIRATION_MS = DAY_MS
 #: A pause between two commits counts as at most this for the age of producers, in ms.
@@ -98,7 +97,6 @@ PRODUCER_SCHEMA = pa.schema(
 #: A table is rebuilt when more producers than this have changed, plus one for each _ROWS_PER_CHANGE of its rows.
 _MIN_CHANGES_TO_REBUILD = 16
 _ROWS_PER_CHANGE = 64
-
 Rows = npt.NDArray[np.void]
 
 
@@ -129,7 +127,10 @@ class TransactionTable:
         self._recent_batches, self._ordered = columns, ordered
         self._tail = dict(tail or {})
         self._silent_batches = columns.slice(0, 0) if silent is None else silent
-        self._pauses_ms = _pauses_up_to_each(numbers_of(columns["timestamp_ms"])) if pauses_ms is None else pauses_ms
+        if pauses_ms is None:
+            times = numbers_of(columns["timestamp_ms"])
+            pauses_ms = np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), MAX_PAUSE_MS))
+        self._pauses_ms = pauses_ms
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
         info = self._ordered.get(app_id, batch_id) or self._tail.get((app_id, batch_id))
@@ -236,6 +237,7 @@ class TransactionTable:
             return self
         newest = self._recent_batches["timestamp_ms"][-1].as_py()
         pauses_since = _pauses_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
+        # the leading rows since which more than KEPT_MS of pauses have passed
         old_count = int(np.searchsorted(self._pauses_ms, self._pauses_ms[-1] + pauses_since - KEPT_MS))
         if not old_count:
             return self
@@ -356,10 +358,6 @@ class OrderedBatches:
 
 
 _NO_ORDERED_BATCHES = OrderedBatches({})
-
-
-def _pauses_up_to_each(times: Longs) -> Longs:
-    return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), MAX_PAUSE_MS))
 
 
 def _pauses_within(times: Sequence[int]) -> int:

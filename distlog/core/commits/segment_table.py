@@ -60,7 +60,7 @@ class SegmentInfo:
     first_timestamp: int = stored(TIMESTAMP)
     max_timestamp: int = stored(TIMESTAMP)
     # The first record that has max_timestamp, as an absolute offset; -1 means that no record has one.
-    offset_of_max_timestamp: int = stored(TIMESTAMP)
+    offset_of_max_timestamp: int = stored(Integer(NO_OFFSET, MAX_LONG))
     compression: str = stored(Text("[a-z0-9,]{1,64}"))
     leader_epoch: int = stored(Integer(-1, MAX_INT), default=-1)
     compacted: bool = stored(boolean, default=False)

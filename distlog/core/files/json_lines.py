@@ -284,6 +284,7 @@ def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
         lines.cast(pa.string())  # Arrow's JSON reader does not check that texts are UTF-8
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
+            # in one block, since Arrow refuses a line that is longer than a block
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
         )

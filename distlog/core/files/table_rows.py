@@ -212,6 +212,7 @@ def _read_rows(text: bytes, names: Sequence[str], refuse: Callable[[Any], str] |
     kinds = {name: pa.binary() for name in names}
     return pyarrow.csv.read_csv(
         io.BytesIO(text),
+        # in one block, since Arrow refuses a row that is longer than a block
         pyarrow.csv.ReadOptions(column_names=list(names), use_threads=False, block_size=len(text) + 1),
         pyarrow.csv.ParseOptions(invalid_row_handler=refuse, newlines_in_values=True),
         pyarrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=False, quoted_strings_can_be_null=False),
@@ -420,7 +421,10 @@ def _scalars_as_json(column: pa.Array) -> pa.Array:
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.large_binary())
     if pa.types.is_timestamp(kind):
-        return _times(column)
+        unit, zone = column.type.unit, column.type.tz
+        plain = column.cast(pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit)) if zone else column
+        texts = pc.strftime(plain, "%Y-%m-%dT%H:%M:%S")
+        return pc.binary_join_element_wise('"', texts, 'Z"' if zone else '"', "").cast(pa.large_binary())
     if pa.types.is_floating(kind):
         doubles = column.cast(pa.float64())
         texts = (doubles if kind == pa.float16() else column).cast(pa.string())
@@ -434,10 +438,3 @@ def _scalars_as_json(column: pa.Array) -> pa.Array:
     if pa.types.is_temporal(kind):
         texts = pc.binary_join_element_wise('"', texts, '"', "")
     return texts.cast(pa.large_binary())
-
-
-def _times(column: pa.Array) -> pa.Array:
-    unit, zone = column.type.unit, column.type.tz
-    plain = column.cast(pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit)) if zone else column
-    texts = pc.strftime(plain, "%Y-%m-%dT%H:%M:%S")
-    return pc.binary_join_element_wise('"', texts, 'Z"' if zone else '"', "").cast(pa.large_binary())

@@ -29,7 +29,6 @@ else:
     import sre_constants as op
     import sre_parse as _parser
 
-
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
 #: How many bytes of a bad line an error shows.
 _SHOWN_BYTES = 200

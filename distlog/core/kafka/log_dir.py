@@ -337,8 +337,7 @@ class _Image:
         self._count += 1
         self._bytes += size
         if self._count > _MAX_VALUES or self._bytes > _MAX_VALUE_BYTES:
-            text = f"{CLUSTER_METADATA} has too many topics and settings"
-            raise CorruptRecordError(text, most=_MAX_VALUES)
+            raise CorruptRecordError(f"{CLUSTER_METADATA} has too many topics and settings", most=_MAX_VALUES)
 
     def add_batches(self, batches: Batches, file: str) -> None:
         rows = batches.rows

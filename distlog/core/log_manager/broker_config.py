@@ -56,11 +56,20 @@ TIMES = {
 #: Kafka's settings that begin with `log.` and change nothing here. Settings with other prefixes are not checked.
 _IGNORED = frozenset(
     {
-        *("log.dir", "log.dirs", "log.dir.failure.timeout.ms", "log.deletion.max.segments.per.run"),
-        *("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size"),
-        *("log.cleaner.io.max.bytes.per.second", "log.cleaner.threads"),
-        *("log.local.retention.bytes", "log.local.retention.ms", "log.message.downconversion.enable"),
-        *("log.message.format.version", "log.message.timestamp.difference.max.ms"),
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.threads",
+        "log.deletion.max.segments.per.run",
+        "log.dir",
+        "log.dir.failure.timeout.ms",
+        "log.dirs",
+        "log.local.retention.bytes",
+        "log.local.retention.ms",
+        "log.message.downconversion.enable",
+        "log.message.format.version",
+        "log.message.timestamp.difference.max.ms",
     }
 )
 _SETTING = "broker_setting"

@@ -198,7 +198,7 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Return the distinct indexes (None for bad ones), the number of each payload's among them, and the messages."""
+    """Return the distinct indexes (None if bad), the number in them of each payload's indexes, and the messages."""
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _slices(payloads)
     codes, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)

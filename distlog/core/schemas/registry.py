@@ -188,8 +188,9 @@ class _SchemaDict:
 
     def by_id(self, schema_id: int) -> _Registered:
         if schema_id not in self._schemas:
-            text = f"schema {schema_id} is not in the dict of {len(self._schemas)} schemas: add it"
-            raise SchemaNotFoundError(text)
+            raise SchemaNotFoundError(
+                f"schema {schema_id} is not in the dict of {len(self._schemas)} schemas: add it"
+            )
         return self._schemas[schema_id]
 
     def by_version(self, subject: str, version: int | None) -> _Registered:

@@ -427,16 +427,14 @@ class TieredFiles:
         match = _FILE.fullmatch(path.removeprefix(self._prefix))
         if match is None:
             raise FileNotFoundError(errno.ENOENT, "the tiered topic does not have this file", path)
-        segment = self.segments.get(match["stem"]) or self._read_segment(int(match["partition"]), match["stem"])
+        stem, partition = match["stem"], int(match["partition"])
+        segment = self.segments.get(stem)
+        if segment is None:
+            manifest = self._topic.bucket.read(self._topic.file(partition, stem, MANIFEST), 0, MAX_MANIFEST_BYTES)
+            segment = self.segments[stem] = self._topic.parse(partition, stem, manifest)
         if match["suffix"] != LOG and match["suffix"] not in segment.indexes:
             raise FileNotFoundError(errno.ENOENT, "the tiered topic does not have this index", path)
         return segment, match["suffix"]
-
-    def _read_segment(self, partition: int, stem: str) -> RemoteSegment:
-        manifest = self._topic.bucket.read(self._topic.file(partition, stem, MANIFEST), 0, MAX_MANIFEST_BYTES)
-        segment = self._topic.parse(partition, stem, manifest)
-        self.segments[stem] = segment
-        return segment
 
     def replied_ms(self) -> int:
         return 0  # unknown: only commits need the store's time
