@@ -327,8 +327,8 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     """Return a frame of the numbers 0 to `count` - 1, each in a task, which Spark estimates at `size` bytes."""
     rows = max(size // _LONG_ROW_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
-        # all rows count in the estimate: the cost-based planner does not know how few pass a filter
-        # the lower 33 bits of this id number the rows of a task
+        # all rows count in the estimate, since the cost-based planner does not know how few pass a filter. The lower
+        # 33 bits of this id number the rows of a task.
         is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
         all_rows = spark.range(0, max(rows, count) if count else 0, numPartitions=max(count, 1))
         return all_rows.where(is_first_row).select(F.spark_partition_id().cast(types.LongType()).alias("id"))

@@ -113,6 +113,7 @@ class ProduceRequest(DelayedAppend):
             self.request.allow_pipelining()
         self._flush()
         if commits:
+            # the last callback waits or responds
             for batch, result in commits:
                 result.add_done_callback(partial(self._on_committed, batch))
         else:

@@ -119,7 +119,7 @@ class ConsumerGroup:
         return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale_code: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless the member has this epoch. In an empty group, a client needs no member."""
+        """Raise CoordinatorError unless the member has this epoch. In an empty group, any client may commit."""
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
