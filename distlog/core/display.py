@@ -560,7 +560,7 @@ def _draw_bytes_by_partition(axes: Any, columns: SegmentColumns) -> None:
     axes.bar(numbers, sizes, width, color=BLUE)
     if len(sizes) > 1:
         axes.axhline(mean, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-    margin = 0.7 if len(sizes) > 1 else 2.0
+    margin = 0.7 if len(sizes) > 1 else 2.0  # a single bar would fill the panel
     axes.set_xlim(numbers[0] - margin, numbers[-1] + margin)
     if len(sizes) <= _MAX_NUMBERS:
         axes.set_xticks(numbers)
@@ -581,7 +581,7 @@ def _draw_segment_ages(axes: Any, columns: SegmentColumns, now_ms: int, retentio
     oldest = max(int(ages.max()), 1)
     shows_limit = 0 <= retention_ms <= _MAX_LIMIT_FACTOR * oldest
     unit, unit_ms = next(((name, size) for name, size in _AGE_UNITS if oldest >= 2 * size), _AGE_UNITS[-1])
-    end = 1.05 * max(oldest, retention_ms if shows_limit else 0)
+    end = 1.05 * max(oldest, retention_ms if shows_limit else 0)  # with a margin
     edges = np.linspace(0, end, _AGE_BINS + 1)
     expired = (ages > retention_ms) & (retention_ms >= 0)
     axes.hist(

@@ -98,7 +98,8 @@ def _checks(structure: Any, path: str, column: str) -> Iterator[tuple[str, str]]
     kind = "OBJECT" if isinstance(structure, dict) else ("ARRAY" if isinstance(structure, list) else structure)
     accepted = f"{{0}} IN {_KINDS[kind.upper()]}" if kind.upper() in _KINDS else "true"
     yield path or "$", f"({{0}} IS NULL OR {{0}} = 'NULL' OR ({accepted} AND {column} IS NOT NULL))"
-    for name, inner in structure.items() if isinstance(structure, dict) else ():
+    fields = structure if isinstance(structure, dict) else {}
+    for name, inner in fields.items():
         escaped = name.replace("~", "~0").replace("/", "~1")
         identifier = '"' + name.replace('"', '""').replace("{", "{{").replace("}", "}}") + '"'
         yield from _checks(inner, f"{path}/{escaped}", f"{column}.{identifier}")

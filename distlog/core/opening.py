@@ -381,7 +381,8 @@ def _topics_in(root: Storage, names: Iterable[str]) -> list[str]:
 _SUMMED = "records", "segments", "bytes"
 _TOPIC_SCHEMA = pa.schema(
     [
-        *(("topic", pa.string()), ("result", pa.string())),
+        ("topic", pa.string()),
+        ("result", pa.string()),
         *((name, pa.int64()) for name in ("partitions", *_SUMMED)),
         ("settings", pa.string()),
     ]

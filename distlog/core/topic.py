@@ -1137,8 +1137,7 @@ def _segment_table(snapshot: Snapshot) -> pa.Table:
     is_active = np.zeros(len(table), np.bool_)
     for end, state in zip(np.cumsum([len(state.segments) for state in states]), states, strict=True):
         if len(state.segments):
-            # only the last segment of a partition can be active
-            is_active[end - 1] = state.segments[-1].is_active
+            is_active[end - 1] = state.segments[-1].is_active  # only the last one of a partition can be active
     return table.append_column("is_active", booleans(is_active))
 
 

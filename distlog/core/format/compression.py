@@ -172,8 +172,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
         return
     position = 0
     while position < len(view):
-        # at the start, and where another stream was appended
-        if view[position : position + 8] == _SNAPPY_MAGIC:
+        if view[position : position + 8] == _SNAPPY_MAGIC:  # at the start, or of an appended stream
             position += len(_SNAPPY_HEADER)
             continue
         start = position + 4
@@ -223,9 +222,8 @@ def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
         raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")
     if magic > 0:
         return view
-    # the checksum is the second byte of the hash of the flags and the size
     frame = bytearray(view)
-    frame[checksum_at] = (_xxhash32_short(view[4:checksum_at]) >> 8) & 0xFF
+    frame[checksum_at] = (_xxhash32_short(view[4:checksum_at]) >> 8) & 0xFF  # the second byte of the hash
     return frame
 
 

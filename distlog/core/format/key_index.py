@@ -134,8 +134,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
         return NO_BATCHES
     single_rows = np.flatnonzero((values >= 0) & (values < ABSENT))
     positions, rows_of_positions = [values[single_rows]], [single_rows]
-    # the number of a list ascends with its hash
-    lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
+    lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS  # the number of a list ascends with its hash
     while len(lists):
         remaining, starts = [_NONE], ~values[lists]
         windows = posting_table.windows(starts, starts + length)
@@ -151,8 +150,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
                 remaining.append(rows)
             else:
                 raise CorruptIndexError("a list of postings does not end: rebuild the index")
-        # the remaining lists are long: read more at once
-        lists, length = np.concatenate(remaining), 8 * length
+        lists, length = np.concatenate(remaining), 8 * length  # the remaining lists are long: read more at once
     return KeyBatches.of(positions, rows_of_positions)
 
 

@@ -66,8 +66,7 @@ class RecordFields:
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
         """Room for `size` records. Keys and values are copied if `copied_bytes`, the size of the sections, is set."""
-        # one more for the end mark
-        slots = size + 1 if "headers" in columns else 0
+        slots = size + 1 if "headers" in columns else 0  # one more for the end mark
         return cls(
             new_array(size, np.int64),
             new_array(size, np.int64),
@@ -247,7 +246,7 @@ def _stored_sections(selection: BatchSelection) -> np.ndarray:
 def _expand_sections(selection: BatchSelection, sections: np.ndarray, max_bytes: int) -> tuple[np.ndarray, int]:
     """The bytes of the first sections, up to about `max_bytes`, and the number of sections."""
     assumed_bytes = _ASSUMED_RATIO * int((sections["end"] - sections["start"]).sum())
-    expander = Expander(min(assumed_bytes, max_bytes + max_bytes // 4))
+    expander = Expander(min(assumed_bytes, max_bytes + max_bytes // 4))  # the last batch may exceed `max_bytes`
     for row, section in enumerate(sections):
         if expander.size >= max_bytes:
             return byte_array(expander.array), row

@@ -631,7 +631,8 @@ def wait_for_appends(
     handle: TopicHandle, snapshot: Snapshot, partitions: Iterable[int] | None = None, timeout_s: float = TIMEOUT_S
 ) -> None:
     """Wait until the current direct appends to these partitions have ended: later ones read the newest commit."""
-    for partition in range(len(snapshot.partitions)) if partitions is None else partitions:
+    numbers = range(len(snapshot.partitions)) if partitions is None else partitions
+    for partition in numbers:
         folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         path = os.path.join(folder, paths.LOCK_FILE)
         # an append creates the lock file: without one, none is running

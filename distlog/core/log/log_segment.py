@@ -374,8 +374,7 @@ class LogSegment(ReadableSegment):
         if not 0 <= max_offset - self.base_offset <= MAX_INT:
             return True
         if self.size == 0:
-            # a new segment is never rolled
-            return False
+            return False  # a new segment is never rolled
         # one slot of the time index is for the entry that the seal adds
         offsets_bytes, times_bytes = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
         has_full_offsets = offsets_bytes + OFFSET_ENTRY.itemsize > max_index_bytes

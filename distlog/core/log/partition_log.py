@@ -96,8 +96,7 @@ class PartitionFlush:
         appended = self._appended_so_far(timeout_s)
         if appended is not None:
             with self._lock.held(timeout_s):
-                # 1: with the indexes, if any byte is after the recovery point
-                self._flush(appended, 1, timeout_s)
+                self._flush(appended, 1, timeout_s)  # 1: with the indexes, if a byte is after the recovery point
 
     def _flush(self, appended: Appended, recovery_bytes: int, timeout_s: float | None) -> None:
         """Sync the records; and the indexes, if the log has `recovery_bytes` after the recovery point."""
@@ -180,7 +179,7 @@ class PartitionFlush:
     def _sync(self, state: SegmentState, appended: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
         files = self._files_of(state.stem)
         # a failed open is not a failed sync
-        files.open() if with_indexes else files.log.open()
+        (files if with_indexes else files.log).open()
         if files.log.size() < state.position:
             text = "the active log was cut or deleted, so appended records cannot be flushed: run `distlog repair`"
             raise DamagedLogError(text, file=files.log.path, position=files.log.size(), end_offset=state.next_offset)

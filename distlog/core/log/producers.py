@@ -325,8 +325,7 @@ class PartitionProducers:
             self._has_recalled = False
             if stored is not None:
                 return
-        # at offset 0 there is nothing to store
-        if segment.base_offset:
+        if segment.base_offset:  # at offset 0 there is nothing to store
             self._stored.store(segment.stem, self._states)
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
@@ -349,8 +348,7 @@ _USUAL_EXPANSION = 4
 _MAX_EXPANSION, _MIN_EXPANSION_LIMIT = 32, 32 << 20
 #: The most records that an error lists: a batch of 32 MiB has millions, and a request thousands of batches.
 _MAX_ERRORS = 100
-#: The bytes of the leader epoch in a header.
-_LEADER_EPOCH = slice(12, 16)
+_LEADER_EPOCH = slice(12, 16)  # its bytes in a header
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
 _FAULTS = {
     NO_KEY: "a record of a compacted topic needs a key",

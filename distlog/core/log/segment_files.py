@@ -15,8 +15,8 @@ from crc32c import crc32c
 from distlog.core.arrays import Bytes, new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, DistlogError, StorageError
-from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, Column, floor_of_file
-from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
+from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, Column, floor_of_file
+from distlog.core.format.kernels.batch_scan import MAGIC_AT
 from distlog.core.format.kernels.segments import POSITION
 from distlog.core.format.record_batch import (
     CRC_AT,
@@ -56,7 +56,7 @@ class SegmentFiles(NamedTuple):
             ActiveFile(f"{path}.log", calls, writable=writable),
             ActiveIndex(f"{path}.index", OFFSET_ENTRY, size, calls, writable=writable),
             ActiveIndex(f"{path}.timeindex", TIME_ENTRY, size, calls, writable=writable),
-            ActiveIndex(f"{path}.txnindex", TXN_ENTRY, 0, calls, writable=writable),
+            ActiveIndex(f"{path}.txnindex", TRANSACTION_ENTRY, 0, calls, writable=writable),
             config.segment_size if config.preallocate else 0,
         )
 
@@ -218,7 +218,7 @@ class ActiveFile:
             start = min(os.lseek(file, position, os.SEEK_DATA), end)
             return start, min(os.lseek(file, start, os.SEEK_HOLE), end)
         except OSError as error:
-            if error.errno == errno.ENXIO:
+            if error.errno == errno.ENXIO:  # only a hole follows
                 return end, end
             raise self._failure("seek in", error) from error
 
@@ -325,7 +325,9 @@ class ActiveIndex:
 WALK_BYTES = 4 << 20
 #: A device loses unsynced bytes in units of this size.
 _SECTOR = 512
-_MAGIC_POSITION, _MAGIC, _OFFSET_BYTES = 16, 2, 8
+#: The magic of format 2.
+_MAGIC = 2
+_OFFSET_BYTES = 8
 #: In a tail, the checksums of possible batches are compared over this many bytes, plus twice the tail's size: hostile
 #: records may look like any number of headers of any size.
 _MIN_CHECKED_BYTES = 64 << 20
@@ -413,7 +415,7 @@ def _possible_batches(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (position, base offset, size) of each possible batch in `data`, from `start` to `stop`."""
     count = min(stop - start, data.size - HEADER_SIZE + 1)
-    rows = np.flatnonzero(data[_MAGIC_POSITION : _MAGIC_POSITION + max(count, 0)] == _MAGIC)
+    rows = np.flatnonzero(data[MAGIC_AT : MAGIC_AT + max(count, 0)] == _MAGIC)
     heads = data[rows[:, None] + np.arange(LOG_OVERHEAD)]
     offsets = np.ascontiguousarray(heads[:, :8]).view(">i8")[:, 0].astype(np.int64)
     sizes = np.ascontiguousarray(heads[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD

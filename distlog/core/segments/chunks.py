@@ -195,8 +195,7 @@ def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False
         start, end = part.span
         while start < end:
             if part.is_located:
-                # assumed to have one record
-                cut, size, start = part, 1, end
+                cut, size, start = part, 1, end  # assumed to have one record
             else:
                 size = min(room, end - start)
                 first = end - size if from_end else start

@@ -34,7 +34,7 @@ from distlog.core.format.indexes import (
     TimeIndex,
     decode_transactions,
 )
-from distlog.core.format.record_batch import CRC_AT, CRC_START
+from distlog.core.format.kernels.batch_scan import CRC_AT, CRC_START, MAGIC_AT
 from distlog.core.storage.backend import Part, too_short_error
 from distlog.core.storage.local_files import known_local_disk
 from distlog.core.storage.parallel import in_order, process_lock
@@ -43,7 +43,9 @@ from distlog.core.storage.storage import Storage
 _log = logging.getLogger("distlog")
 
 #: The first bytes of a log, which have the checksum of its first batch at a position that depends on the format.
-HEAD_BYTES, _MAGIC_AT, _LEGACY_CRC_AT = CRC_START, 16, 12
+HEAD_BYTES = CRC_START
+#: The position of the checksum in formats 0 and 1.
+_LEGACY_CRC_AT = 12
 #: The number of identified logs that are remembered, in some 100 bytes each.
 REMEMBERED = 4096
 #: The number of indexes that stay open; each costs a mapping of its file.
@@ -150,7 +152,7 @@ class IdentifiedLogs:
 
     def check_head(self, segment: SegmentInfo, log: Part, head: memoryview) -> None:
         """Check the first HEAD_BYTES of the segment's `log`. Raises CorruptRecordError if they are another log's."""
-        crc_position = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
+        crc_position = CRC_AT if head[MAGIC_AT] >= 2 else _LEGACY_CRC_AT
         if int.from_bytes(head[crc_position : crc_position + 4], "big") != segment.first_batch_crc:
             self.forget(segment)
             raise another_log_error(segment, log.name, log.begin)

@@ -257,8 +257,7 @@ class SegmentReader:
                 log_range = LogRange(part, log, walked.position, 0, len(walked.data), next_offset)
                 chunk = chunk_of_batches(log_range, walked)
                 if next_offset < 0:
-                    # an index led here
-                    _check_start(chunk)
+                    _check_start(chunk)  # an index led here
                 if owned := _owned(chunk):
                     yield owned
                     size += len(owned.data)

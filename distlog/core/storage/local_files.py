@@ -54,8 +54,10 @@ _FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC
 #: Opens a folder that need not be readable, for a path or a delete, where the system has the flag.
 _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
-#: The bytes that are gathered before they are written, and the least bytes that `write_behind` writes without a copy.
-_GATHER_BYTES, _MIN_UNCOPIED_BYTES = BLOCK_BYTES // 2, 1 << 18
+#: The bytes that are gathered before they are written.
+_GATHER_BYTES = BLOCK_BYTES // 2
+#: The least bytes that `write_behind` writes without a copy.
+_MIN_UNCOPIED_BYTES = 1 << 18
 #: A buffer up to this size is allocated without a check of the files' sizes, as a wrong size then costs little.
 _UNCHECKED_BYTES = 8 << 20
 #: The largest number of DURABLE_FOLDERS. A folder that was dropped costs a sync or two of its parents.

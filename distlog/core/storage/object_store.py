@@ -229,8 +229,7 @@ class ObjectStore:
         """See `Storage.probe_put_if_absent`; one of several threads sends the requests."""
         self._check_writable()
         start_s = time.monotonic()
-        # the memory store has no buckets
-        bucket = "" if self.protocol == "memory" else folder.split("/")[2]
+        bucket = "" if self.protocol == "memory" else folder.split("/")[2]  # the memory store has no buckets
         proof = self._client.get().proofs.setdefault(bucket, PutProof())
         with proof.lock:
             if proof.is_proven:

@@ -73,8 +73,7 @@ class WorkerThreads:
         if self._process != os.getpid():
             return
         while not self._work_queue.empty():
-            # a thread may get it first
-            with suppress(Empty):
+            with suppress(Empty):  # a thread may get it first
                 self._work_queue.get_nowait()
         self._work_queue.put(None)
         if joined:
@@ -88,8 +87,7 @@ def _serve(work_queue: SimpleQueue[Callable[[], object] | None], tokens: deque[b
             work()
         del work
         tokens.append(False)
-    # the next thread must end too
-    work_queue.put(None)
+    work_queue.put(None)  # the next thread must end too
 
 
 @atexit.register

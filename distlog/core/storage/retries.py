@@ -73,7 +73,7 @@ class Deadline:
         if left_s <= 0 and self._pauses_left <= 0:
             return False
         self._pauses_left -= 1
-        self._sleep(min(max(left_s, FIRST_PAUSE_S), self._random() * self._max_pause_s))
+        self._sleep(min(max(left_s, FIRST_PAUSE_S), self._random() * self._max_pause_s))  # `left_s` may be below 0
         self._max_pause_s = min(self._max_pause_s * 2, MAX_PAUSE_S)
         return True
 

@@ -54,8 +54,7 @@ class Storage:
     """A folder (a topic, or a root of topics) on a local disk or at a fsspec URL, and the files in it.
 
     Names are relative to the folder, with `/` between their parts; check names that were read from storage. A missing
-    file raises FileNotFoundError, any other failure StorageError. Temporary faults are retried for a minute. A put
-    returns when its file is durable.
+    file raises FileNotFoundError, other failures StorageError (temporary ones after a minute). Puts are durable.
 
     Pickles with its options. Safe between threads and after a fork.
     """

@@ -30,8 +30,12 @@ LENGTH_AT, MAGIC_AT, LAST_DELTA_AT = 8, 16, 23
 LEGACY_ATTRIBUTES_AT, LEGACY_TIMESTAMP_AT = 17, 18
 #: The positions of the checksum and of the bytes that it covers in format 2, and of the latter in formats 0 and 1.
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
-#: The bytes up to the magic in all formats; Kafka's smallest valid length; the smallest entries of formats 0 and 1.
-SMALLEST_PREFIX, SMALLEST_LENGTH, LEGACY_ENTRY_SIZES = 17, 14, (26, 34)
+#: The bytes up to the magic, in all formats.
+SMALLEST_PREFIX = 17
+#: Kafka's smallest valid length, which does not count LOG_OVERHEAD.
+SMALLEST_LENGTH = 14
+#: The smallest entries of formats 0 and 1, without a key and a value.
+LEGACY_ENTRY_SIZES = 26, 34
 CODEC_MASK, LEGACY_ATTRIBUTES = 0x07, 0x0F
 #: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
 APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
@@ -161,8 +165,7 @@ def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndar
         expected_before = run["first_offset"] - 1 if begins_run else last_offset
         last_offset = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
         last_of_segment = run["end_offset"] - 1
-        # an unknown first offset gives -2
-        has_no_gap = run["dense"] and expected_before >= -1
+        has_no_gap = run["dense"] and expected_before >= -1  # an unknown first offset gives -2
         if offset_before < expected_before or (has_no_gap and offset_before != expected_before):
             return row
         if last_offset > last_of_segment or (not ends_file and last_offset == last_of_segment):
@@ -232,8 +235,7 @@ def _find_batches(
         expected_offset = base_offset + last_offset_delta + 1
         if base_offset >= end_offset or (begin >= 0 and position + size - begin > room):
             break
-        # before that, the batch ends before `first_offset`
-        if expected_offset > first_offset:
+        if expected_offset > first_offset:  # else the batch ends before `first_offset`
             begin = position if begin < 0 else begin
             end, next_offset = position + size, expected_offset
         position += size

@@ -272,8 +272,7 @@ def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tup
     if size < 1 or size > end - body_at:
         return BAD_LENGTH, no_fields
     record_end = body_at + size
-    # the first byte has the attributes of the record, which have no meaning yet
-    timestamp_delta, field_at = read_number(data, body_at + 1, end, VARLONG, careful)
+    timestamp_delta, field_at = read_number(data, body_at + 1, end, VARLONG, careful)  # after a byte of attributes
     offset_delta, field_at = read_number(data, field_at, end, VARINT, careful)
     key_size, key_at = read_number(data, field_at, end, VARINT, careful)
     if key_size > record_end - key_at:
@@ -378,8 +377,7 @@ def scan_records(
         if status != OK:
             status, progress = _scan_section(data, section, *arrays, progress, True)
         if header_positions.records.size:
-            # the end mark, which the next section overwrites
-            header_positions.records[progress.header_positions] = progress.records
+            header_positions.records[progress.header_positions] = progress.records  # the end mark
         if status != OK:
             return status, index, progress.number
         section["emitted"], section["header_count"] = progress.records - first_record, progress.section_headers
