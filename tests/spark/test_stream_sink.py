@@ -229,7 +229,7 @@ def test_a_concurrently_compacted_topic_refuses_null_keys(topic: distlog.Topic) 
     query = Query(topic.url)
     messages = query.write(0, ["a"])
     topic.alter_config({"cleanup.policy": "compact"})
-    with pytest.raises(CommitConflictError, match="each record needs a key; write again"):
+    with pytest.raises(CommitConflictError, match="append again, with a key in each record"):
         query.commit(0, messages)
     with pytest.raises(InvalidRecordError, match="needs a key"):
         query.write(0, ["a"])

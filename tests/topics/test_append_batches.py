@@ -116,7 +116,7 @@ def test_keyless_records_do_not_get_into_a_concurrently_compacted_topic(storage:
     transaction = topic.transaction()
     transaction.append(values([1]))
     other.alter_config({"cleanup.policy": "compact"})
-    with pytest.raises(CommitConflictError, match="each record needs a key; write again"):
+    with pytest.raises(CommitConflictError, match="append again, with a key in each record"):
         transaction.commit()
     assert other.refresh().end_offsets() == {0: 0}
     with pytest.raises(InvalidRecordError, match="needs a key"):
