@@ -110,7 +110,7 @@ class CommitConflictError(DistlogError):
 
 
 class TransactionTooOldError(CommitConflictError):
-    """The files were started before the oldest version that vacuum preserves, so it may have deleted them: retry."""
+    """The commit's data files are older than what vacuum preserves, and may have been deleted: write them again."""
 
 
 class FencedMemberError(CommitConflictError):

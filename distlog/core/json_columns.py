@@ -55,9 +55,10 @@ def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) 
 
 
 def _generalized(structure: Any) -> Any:
-    """Return the structure with BIGINT for all integers (`_checks` refuses larger ones); in lists text or JSON."""
+    """Return the structure: integers as BIGINT (`_checks` refuses larger ones), items of lists as VARCHAR or JSON."""
     if isinstance(structure, dict):
-        # DuckDB's column names cannot be empty, and ignore case: the first of equal names applies
+        # DuckDB's column names cannot be empty, and ignore case: the first of equal names applies. The names are
+        # reversed, so that the first overwrites the later ones, and then reversed again
         names = {name.lower(): name for name in reversed(structure) if name}
         return {name: _generalized(structure[name]) for name in reversed(names.values())} or "JSON"
     if isinstance(structure, list):
@@ -68,7 +69,7 @@ def _generalized(structure: Any) -> Any:
 def with_fields(records: DuckDBPyRelation, topic: str, structure: Any, on_error: OnError) -> DuckDBPyRelation:
     """Return the records with the fields of `value`, a blob of JSON, in place of its bytes."""
     paths, checks = zip(*_checks(structure, "", "fields"), strict=True)
-    kinds = ", ".join(map(_quoted, paths))
+    quoted_paths = ", ".join(map(_quoted, paths))
     conditions = " AND ".join(check.format(f"kinds[{number}]") for number, check in enumerate(checks, 1))
     problem = _quoted(
         f"the value of a record of {topic} is not JSON, or a field does not have the type of its column: set the"
@@ -78,7 +79,7 @@ def with_fields(records: DuckDBPyRelation, topic: str, structure: Any, on_error:
     otherwise = "NULL" if on_error == "null" else f"""error({problem} || partition || ' offset=' || "offset")"""
     return (
         _with_texts(records)
-        .project(f"*, json_transform(text, {types}) AS fields, json_type(text, [{kinds}]) AS kinds")
+        .project(f"*, json_transform(text, {types}) AS fields, json_type(text, [{quoted_paths}]) AS kinds")
         .project(
             "* EXCLUDE (text, fields, kinds) REPLACE (CASE WHEN value IS NULL THEN NULL"
             f" WHEN text IS NOT NULL AND {conditions} THEN fields ELSE {otherwise} END AS value)"

@@ -6,9 +6,9 @@ An application that commits every ten seconds, and not in order, leaves 260,000 
 order of their commits: forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
 
 A producer is forgotten when no commit had its batches for EXPIRATION_MS, unless its transaction is open. Batches
-and producers expire by the times of commits, so that all readers agree. An age is a sum of pauses: of a batch those
-between the later batches, of a producer those between the later commits. Only a limited part of each pause counts, so
-that one commit with a time far in the future makes nothing expire.
+and producers expire by the times of commits, so that all readers agree. The age of a batch is the sum of the pauses
+between it and the later batches. The age of a producer is the sum of the pauses between the commits from its last
+batch on. Each pause counts up to a limit, so that one commit with a time far in the future makes nothing expire.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ BOUNDS = {
     "kind": (DATA, COMMIT_MARKER),
     "coordinator_epoch": (-(2**31), MAX_INT),
 }
-#: The columns of a batch and of a producer, in the rows of a ProducerTable.
+#: The columns of a batch and of a producer, in the rows of a ProducerTable. `heard_ms` is the time of the producer's
+#: last batch (ProducerState).
 _BATCH = ("last_sequence", "last_offset", "offset_delta", "timestamp")
 _FIELDS = ("epoch", "coordinator_epoch", "transaction_first_offset", "last_timestamp", "heard_ms")
 _ROW = np.dtype(
@@ -149,7 +150,7 @@ class TransactionTable:
             yield from (batch_id for _, batch_id in _ids_of(part, app_id))
 
     def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
-        """True if the table has the batch, or has forgotten it; with `in_order`, for each number up to `newest`."""
+        """True if the batch is in the table, or was dropped (`forgets`); with `in_order`, if it is up to `newest`."""
         if in_order and isinstance(batch_id, int):
             newest = self.newest(app_id)
             return newest is not None and batch_id <= newest
@@ -178,6 +179,7 @@ class TransactionTable:
         """This table with one more batch; ValueError if it has the batch. `former_ms` is the former commit's time."""
         app_id, batch_id = batch
         earlier = self.get(app_id, batch_id)
+        # after KEPT_MS a batch may be committed again, also if it is still here as its application's newest
         if earlier and earlier.timestamp_ms >= info.timestamp_ms - KEPT_MS:
             raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {earlier.version} already")
         table = self
@@ -185,8 +187,9 @@ class TransactionTable:
             last_forgotten = batch_id - KEPT_ORDERED_BATCHES
             numbers = (number for number in self._unordered_ids(app_id) if isinstance(number, int))
             if any(number <= last_forgotten for number in numbers):
-                # without the rows with these numbers, several pauses become one, of which only MAX_PAUSE_MS counts:
-                # first forget the batches that have expired, since they would become younger
+                # `OrderedBatches.forgets` answers for these numbers now, so their rows are removed. This joins
+                # pauses, and a pause counts as MAX_PAUSE_MS at most, so earlier batches become younger: first forget
+                # those that have expired
                 table = self.updated({}, former_ms)._without_numbers(app_id, last_forgotten)
         return table.updated({batch: info}, info.timestamp_ms)
 

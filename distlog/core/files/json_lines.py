@@ -337,7 +337,7 @@ def _headers(value: Any) -> list[dict[str, Any]]:
         raise ValueError("headers must be a list")
     for item in value or ():
         if not isinstance(item, dict) or item.keys() != {"key", "value"} or not isinstance(item["key"], str):
-            raise ValueError('a header must be {"key": text, "value": bytes}')
+            raise ValueError('a header must be {"key": "...", "value": V}, with text, null or {"base64": "..."} as V')
     return [{"key": item["key"], "value": _bytes(item["value"])} for item in value or ()]
 
 

@@ -116,9 +116,9 @@ class Expander:
             elif codec in (GZIP, ZSTD):
                 self._read(CODEC_NAMES[codec], view, limit)
             else:
-                raise CorruptRecordError(
-                    "a batch has an unknown codec, of a newer Kafka or a damaged header", codec=codec
-                )
+                text = "a batch has an unknown codec: if a newer Kafka wrote it, upgrade distlog; otherwise its"
+                text += " header is damaged: verify the topic, then restore it from a copy"
+                raise CorruptRecordError(text, codec=codec)
         except (OSError, pa.ArrowException) as error:
             raise CorruptRecordError(f"the {CODEC_NAMES[codec]} data of a batch is malformed: {error}") from None
         return self.size

@@ -60,11 +60,13 @@ Ints = npt.NDArray[np.int32]
 LEAST_LOG_BYTES = 256 << 10
 #: The deviation of an entry from its expected place, in standard deviations, that the first read allows for.
 _DEVIATIONS = 4
-#: The number of slots for pairs that were collected last, chosen by the last bits of their hashes.
+#: The number of slots for the last collected pairs (a key's hash and a batch's position), by the hashes' last bits.
 _RECENT = 1 << 12
-#: The pairs that a builder has room for beyond those it has. Large arrays come from numpy, which asks for huge pages.
+#: A builder allocates room for as many pairs as it has, but not for more than this, unless the next records need it.
+#: By `np.empty`, since numpy asks for huge pages.
 _MOST_ROOM = 1 << 20
-#: The moves of a pair in an insertion sort, on average, from which on the hashes are not uniform.
+#: If `write_items` moves a pair more often than this, on average, someone chose keys with similar hashes: then it
+#: stops, and `index_file` sorts the pairs first.
 _MOST_MOVES = 16
 #: Ranges with fewer blocks between them are read as one.
 _GAP_BLOCKS = 4
@@ -134,7 +136,8 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
         return NO_BATCHES
     single_rows = np.flatnonzero((values >= 0) & (values < ABSENT))
     positions, rows_of_positions = [values[single_rows]], [single_rows]
-    lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS  # the number of a list ascends with its hash
+    # the starts of lists ascend, as `windows` needs: postings are written in the order of hashes
+    lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
     while len(lists):
         remaining, starts = [_NONE], ~values[lists]
         windows = posting_table.windows(starts, starts + length)
@@ -201,12 +204,10 @@ class _Table(NamedTuple):
 
     @property
     def end(self) -> int:
-
         return self.begin + self.items * self.item_bytes + -(-self.items // self.block_items) * CRC_BYTES
 
     @property
     def block_items(self) -> int:
-
         return (BLOCK_BYTES - CRC_BYTES) // self.item_bytes
 
     def windows(self, starts: Longs, ends: Longs) -> list[_Window]:
@@ -215,6 +216,7 @@ class _Table(NamedTuple):
         firsts = np.minimum(np.maximum(starts // per_block, 0), block_count - 1)
         stops = np.minimum(np.maximum(-(-ends // per_block), firsts + 1), block_count)
         is_next = firsts[1:] > stops[:-1] + _GAP_BLOCKS
+        # a search for one hash has no next window: without numpy
         begins = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(is_next) else [0]
         return [
             self._window(int(firsts[begin]), int(stops[end - 1]), slice(begin, end))
@@ -222,7 +224,6 @@ class _Table(NamedTuple):
         ]
 
     def _window(self, first: int, end: int, rows: slice) -> _Window:
-
         span = self.begin + first * BLOCK_BYTES, min(self.begin + end * BLOCK_BYTES, self.end)
         per_block = self.block_items
         return _Window(span, first * per_block, min(end * per_block, self.items), rows)
@@ -282,14 +283,13 @@ class KeyIndexBuilder:
 
     @property
     def pairs(self) -> int:
-
         return sum(map(len, self._hashes))
 
     def find(self, hashes: Longs) -> KeyBatches:
         """The collected batches that may hold a key with one of the sorted, distinct hashes."""
         if not self.pairs:
             return NO_BATCHES
-        # many small reads of a growing segment become one part
+        # `add` was called for each small read of a growing segment: join the parts once, for later calls too
         self._hashes, self._positions = [np.concatenate(self._hashes)], [np.concatenate(self._positions)]
         rows = np.searchsorted(hashes, self._hashes[0]).clip(max=len(hashes) - 1)
         is_found = hashes[rows] == self._hashes[0]
@@ -313,18 +313,19 @@ def index_file(
     # the pairs are moved to the end of the file's memory, and replaced by the entries from its beginning on
     file, postings = np.empty(room, np.uint8), np.empty(_Table(0, count, POSTING_BYTES).end, np.uint8)
     pairs = file[room - count * ENTRY_BYTES :]
-    # uniform hashes leave about one pair for each value of the bits
-    next_rows = np.empty(1 << max((count // BUCKETS).bit_length() - 1, 0), np.int64)
+    # for the sub-buckets of a bucket, by the next bits of the hashes: one or two pairs each if the hashes are uniform
+    sub_bucket_rows = np.empty(1 << max((count // BUCKETS).bit_length() - 1, 0), np.int64)
     scratch = np.empty(bucket_sizes.max(), np.int64), np.empty(bucket_sizes.max(), np.int32)
 
     def write(hashes: Sequence[Longs], positions: Sequence[Ints]) -> tuple[int, int]:
-        ends = np.cumsum(bucket_sizes) - bucket_sizes
+        next_rows = np.cumsum(bucket_sizes) - bucket_sizes  # the starts of buckets; move_to_buckets leaves the ends
         for part, positions_of_part in zip(hashes, positions, strict=True):
-            move_to_buckets(part, positions_of_part, ends, pairs)
-        return write_items(pairs, ends, _MOST_MOVES * count, next_rows, *scratch, log_crc, file, postings)
+            move_to_buckets(part, positions_of_part, next_rows, pairs)
+        return write_items(pairs, next_rows, _MOST_MOVES * count, sub_bucket_rows, *scratch, log_crc, file, postings)
 
     entries, posting_count = write(hashes, positions)
     if entries < 0:
+        # the hashes are not uniform (_MOST_MOVES); sorted pairs need no moves
         all_hashes, all_positions = np.concatenate(hashes), np.concatenate(positions)
         order = np.argsort(all_hashes, kind="stable")
         entries, posting_count = write([all_hashes[order]], [all_positions[order]])

@@ -66,7 +66,7 @@ class RecordFields:
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
         """Room for `size` records. Keys and values are copied if `copied_bytes`, the size of the sections, is set."""
-        slots = size + 1 if "headers" in columns else 0  # one more for the end mark
+        slots = size + 1 if "headers" in columns else 0  # one more for the end mark of HeaderPositions
         return cls(
             new_array(size, np.int64),
             new_array(size, np.int64),
@@ -76,7 +76,7 @@ class RecordFields:
         )
 
     def to_arrow(self, name: str, count: int) -> pa.Array:
-        """Column `name` (offset, timestamp, key or value) of the first `count` records, whose strings are copied."""
+        """Column `name` of the first `count` records; keys and values need `allocate` with `copied_bytes`."""
         if name in ("key", "value"):
             return _strings(self.key if name == "key" else self.value, pa.binary(), count)
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
@@ -199,7 +199,8 @@ class BatchSelection:
 
 
 def is_checked_by_scan(batches: np.ndarray) -> np.ndarray:
-    """Flag the batches whose checksums the scan compares: short ones of format 2; none if any batch is compressed."""
+    """Flag the batches whose checksums the scan compares: short ones (SHORT_BATCH) of format 2."""
+    # expanded sections do not follow their headers, which the checksums cover; uncompressed ones are moved with them
     if (batches["attributes"] & CODEC_MASK).any():
         return np.zeros(batches.size, np.bool_)
     is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
@@ -323,9 +324,9 @@ def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: 
 
 
 def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
-    # at least one run, to yield an empty batch of the right schema if there are no records
     rows = _selected_rows(selection)
     if selection.unchecked:
+        # compare the checksums that no scan will: of batches that are not selected, or not `is_checked_by_scan`
         is_unscanned = np.ones(selection.batches.size, np.bool_)
         is_unscanned[rows] = ~is_checked_by_scan(selection.batches[rows])
         unscanned = np.flatnonzero(is_unscanned)
@@ -336,6 +337,7 @@ def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
     changes = np.flatnonzero(is_current[1:] != is_current[:-1]) + 1
     if changes.size:
         return [selection.of_rows(part) for part in np.split(rows, changes)]
+    # one run also without rows: it yields an empty batch of the right schema
     return [selection if rows.size == selection.batches.size else selection.of_rows(rows)]
 
 

@@ -143,7 +143,7 @@ class RecordEncoder:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # four times as much, up to half a block, since there may be thousands of encoders; then a block; then double
+        # small at first, since encoders may be thousands: fourfold up to half a block, then a block, then double
         block = min(self._gather_bytes, BLOCK_BYTES)
         new_size = 4 * size if 8 * size < block else max(2 * size, block)
         memory = new_pages(max(new_size, record_end), self.file_position)
@@ -238,7 +238,7 @@ class BatchFormat:
         """The most bytes of uncompressed records in a batch of several records."""
         room = self.max_batch_bytes - HEADER_SIZE
         if self.codec != compression.NONE:
-            # incompressible data grows, by at most 10 bytes per 32 KiB (snappy)
+            # incompressible data grows, by at most 10 bytes per 32 KiB (snappy): leave 32 per 32 KiB, and 64 more
             room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
         return min(self.batch_bytes, room)
 
@@ -288,7 +288,7 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
-    """`batch.bytes`, but at most the size of the fields of a record that fits into the largest batch for sure."""
+    """`batch.bytes`, but at most the fields' bytes with which a single record still fits into the largest batch."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 

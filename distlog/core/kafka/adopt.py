@@ -141,6 +141,7 @@ def adopt_topic(
         extended = _Extension(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
         if extended is not None:
             return extended
+        # another import has changed the topic since it was loaded: read it again
         return adopt_topic(replicas, topic, config, stored_transactions, by_links=by_links, dry_run=dry_run)
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
     if dry_run:
@@ -244,14 +245,16 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
 
 
 def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> list[str]:
+    """Return all files in the folders of the partitions, whoever wrote them."""
     folders = [paths.partition_dir(name, partition.name.partition) for partition in partitions]
     return [file.name for folder in folders for file in topic.list(folder)]
 
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
     """Return the partition with a stem by content for each segment: 20 digits, a number above all offsets."""
-    # on object storage a put may take effect late, after another import of a log that has grown: with these names it
-    # writes the same bytes, or a file that no commit names; an import deletes nothing there
+    # on object storage a put of an import that died may take effect late: with the usual name it would overwrite the
+    # file of a later import, after the log has grown. With a name by content it writes the same bytes, or a file that
+    # no commit names; this file stays, since an import deletes nothing there
     segments = []
     for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
@@ -279,8 +282,9 @@ def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, l
         imported_epochs: Epochs = []
         with suppress(FileNotFoundError):
             imported_epochs = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
-        start = min(offset for _, offset in (*imported_epochs, *partition.epochs))
-        topic.put(file, write_epochs(joined_epochs([imported_epochs, partition.epochs], start)))
+        # as the log start offset, so that no epoch is dropped as one before it
+        first = min(offset for _, offset in (*imported_epochs, *partition.epochs))
+        topic.put(file, write_epochs(joined_epochs([imported_epochs, partition.epochs], first)))
     if linked:
         topic.sync(folder)
 
@@ -292,6 +296,7 @@ def _write_segment(
         target = paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
         if not isinstance(source, str):
             topic.put(target, source)
+        # a log file with more bytes than the segment (several segments, or a damaged end) is copied in part
         elif linked and (suffix != ".log" or folder.size(source) == segment.info.log_bytes):
             _link(folder, source, topic.local_path(target))
         else:
@@ -354,7 +359,7 @@ def remove_mark(topic: Storage) -> None:
 
 
 def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
-    """Read each partition's replicas, split at the topic's `ends`; skips a damaged replica if there is another."""
+    """Read each partition's undamaged replicas; a segment that spans the topic's end (of `ends`) becomes two."""
 
     def read(name: PartitionName) -> list[AdoptedPartition]:
         partitions, errors = list[AdoptedPartition](), list[CorruptionError]()
@@ -410,7 +415,8 @@ def _producer_batches(
         return []
     # a partition without producers gets the producers in its whole log
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (existing or {}).items()}
-    # of a producer, a commit gets up to three batches
+    # `batches_of` yields up to three batches of a producer: a marker (for the coordinator's epoch), the first batch
+    # of the open transaction, and the last batch
     max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(partitions)))
     by_number = {partition.name.partition: partition for partition in partitions}
     batches = {n: by_number[n].producer_batches(ends.get(n, 0), max_producers) for n in sorted(by_number)}
@@ -504,10 +510,10 @@ class _Extension:
         new_segments = partition.segments[len(earlier_segments) :]
         is_next = bool(new_segments) and new_segments[0].info.base_offset == topic_end and state.active is None
         is_same_log = not earlier_segments or _is_same_end(state, earlier_segments[-1].info)
-        # if vacuum deleted the commits of imports, it is enough that both logs have the same batch before `topic_end`
+        # if vacuum deleted the commits of imports, it is enough that both logs have the same batch before
+        # `topic_end`; without a segment before `topic_end`, nothing shows that the logs agree
         adopted_end = self._adopted_ends.get(number, topic_end if earlier_segments else 0)
-        # otherwise records were appended to the topic after the last import
-        is_unchanged = adopted_end == topic_end
+        is_unchanged = adopted_end == topic_end  # False if records were appended to the topic after the last import
         if not (is_next and is_same_log and is_unchanged):
             text = (
                 f"partition {number} has other records than the log directory, which ends at "

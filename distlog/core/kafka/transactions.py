@@ -35,8 +35,8 @@ NONE = -1
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: A topic's name and the number of a partition.
 TopicPartition = tuple[str, int]
-#: A producer with this epoch gets a new id: one epoch more, Kafka's last, is for the end marker that aborts its
-#: transaction and fences it (`decided`).
+#: The last epoch of a producer, which then gets a new id. Kafka's last epoch, one above, is kept for
+#: `decided(fences=True)`: for the end marker that aborts the producer's transaction and fences the producer.
 LAST_EPOCH = (1 << 15) - 2
 # Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
 # of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
@@ -111,7 +111,8 @@ class TransactionState:
 
     def without_future_start(self, now_ms: int) -> TransactionState:
         """Return the state; an open transaction that starts in the future, which delays its timeout, starts now."""
-        # a decided transaction keeps its start: the coordinator recognizes its decision by it (`_check_current`)
+        # a decided transaction keeps its start: the coordinator recognizes its decision by the start
+        # (`_check_current` of the gateway's transaction_coordinator)
         has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if has_future_start else self
 
@@ -350,7 +351,7 @@ def _append_end(handle: TopicHandle, current: CurrentSnapshot, transaction: Open
     try:
         # no fence: the transaction has no live coordinator
         appended = log.end_transaction(run, lambda _: None, transaction.start_offset)
-        # without a new marker (None), all records: they have the end that another process wrote
+        # None if no marker was appended: then flush all records, among them the end marker that another process wrote
         log.flush(appended)
         is_flushed = True
     finally:

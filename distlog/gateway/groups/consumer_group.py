@@ -119,7 +119,8 @@ class ConsumerGroup:
         return None if instance_id is None else next(members, None)
 
     def check(self, member_id: str, epoch: int, stale_code: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless the member has this epoch. In an empty group, any client may commit."""
+        """Raise CoordinatorError unless a request for the group's offsets has its member's epoch."""
+        # clients without a membership (epoch -1) may commit offsets while the group has no members
         if not self.members and epoch < 0:
             return
         member = self.members.get(member_id)
