@@ -14,6 +14,7 @@ from topics import NOW, values
 import distlog
 from distlog.core.commits.checkpoint import write as write_checkpoint
 from distlog.core.errors import CommitConflictError, TopicIdWarning, TopicNotFoundError
+from distlog.core.read.consumer_group import carry_over_groups
 from distlog.core.storage.storage import Storage
 
 COPY = r"backup has the topic id of clicks, since one is a copy.*distlog alter URL --new-id"
@@ -84,6 +85,19 @@ def test_a_new_id_separates_the_topics(root: Address) -> None:
     assert [(row["group"], row["partition"], row["position"]) for row in positions] == [("g", 0, 2), ("g", 1, 1)]
     assert copy.verify().ok
     assert copy.history().to_table()["operation"].to_pylist()[1] == "new-id"
+
+
+def test_a_group_deleted_under_a_new_id_does_not_return(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"))
+    topic.reset_group("billing", distlog.EARLIEST)
+    old_id = topic.snapshot.topic_id
+    topic.assign_new_id()
+    topic = distlog.open(topic.url)
+    topic.delete_group("billing")
+    # the process that gave the new id continues late, with its second copy of the offsets
+    carry_over_groups(topic.storage, old_id, topic.snapshot.topic_id)
+    with pytest.raises(distlog.GroupNotFoundError):
+        topic.delete_group("billing")
 
 
 def test_open_topics_must_be_opened_again_after_a_new_id(root: Address) -> None:

@@ -413,7 +413,8 @@ def carry_over_groups(storage: Storage, topic_id: str, new_id: str) -> None:
     """Copy the offsets of a topic's groups to groups of the topic that replaced it."""
     for state in group_states(storage, topic_id):
         log = GroupLog(storage, new_id, state.group)
-        if not log.load().exists:
+        # not a group that was deleted in the new topic
+        if log.load().version < 0:
             reset_positions(log, state.positions, state.positions, is_empty=False)
 
 
