@@ -60,9 +60,9 @@ def test_batches_that_do_not_fill_their_bytes_are_refused(folder: Path, row: int
     data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(2)), np.uint8).copy()
     rows, original = read_headers(data.data).copy(), data.tobytes()
     rows[field][row] = value
-    with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
+    with pytest.raises(InvalidRecordError, match="there are bytes between the batches"):
         append_rows(process[0], data, rows)
-    with pytest.raises(InvalidRecordError, match="do not fill their bytes"):
+    with pytest.raises(InvalidRecordError, match="there are bytes between the batches"):
         append_rows(process[0], data, rows[:1])
     assert data.tobytes() == original
     assert process[0].end() == (0, 0)
