@@ -257,7 +257,7 @@ class KeyIndexBuilder:
     def add(self, data: Any, batches: npt.NDArray[Any], position: int) -> None:
         """Add `batches` (BATCH rows, positions in `data`), whose checksums are right; `data` begins at `position`.
 
-        Raises CorruptRecordError.
+        Raises CorruptRecordError; after it the builder may lack keys.
         """
         if self._log_crc < 0:
             self._log_crc = int(batches["crc"][0])

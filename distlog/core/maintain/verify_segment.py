@@ -348,9 +348,10 @@ class KeyIndexCheck:
     def add(self, data: memoryview, batches: npt.NDArray[Any], position: int) -> None:
         """Add the next batches of the log, which are all of `data`, from byte `position` of the log file on."""
         if self._keys is not None:
-            # a damaged record has an anomaly of its own, and then the index is not compared
-            with suppress(CorruptRecordError):
+            try:
                 self._keys.add(data, batches, position)
+            except CorruptRecordError:
+                self._keys = None  # a damaged record has an anomaly of its own, and then the index is not compared
 
     def mismatch(self) -> CorruptIndexError | None:
         """The error if the index does not have the keys of its log; call it after the last batch."""

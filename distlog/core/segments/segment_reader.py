@@ -370,16 +370,17 @@ class TailKeys:
         """The batches of an active segment that may hold a key with one of the hashes."""
         with self._lock:
             key = segment.partition, segment.stem
-            keys, position = self._tails.get(key, (KeyIndexBuilder(), 0))
+            # removed while it grows: after an error a builder may lack keys
+            keys, position = self._tails.pop(key, (KeyIndexBuilder(), 0))
             unread = _full_slice(segment)._replace(start_position=position, is_located=position > 0)
             chunks = reader.chunks(unread) if position < segment.log_bytes else iter(())
             for chunk in chunks:
                 chunk.check()
                 keys.add(chunk.data, chunk.batches, position)
                 position += len(chunk.data)
-                self._tails[key] = keys, position
-                while len(self._tails) > 1 and sum(keys.pairs for keys, _ in self._tails.values()) > _MOST_PAIRS:
-                    self._tails.popitem(last=False)
+            self._tails[key] = keys, position
+            while len(self._tails) > 1 and sum(keys.pairs for keys, _ in self._tails.values()) > _MOST_PAIRS:
+                self._tails.popitem(last=False)
             return keys.find(hashes)
 
 
