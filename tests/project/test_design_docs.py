@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from docs_pages import ROOT, table
-from test_import_direction import CORE_LAYERS
+from test_import_direction import LAYERS
 
 DOCS = ROOT / "docs"
 KAFKA_PAGE = "docs/design/kafka-classes.md"
@@ -132,7 +132,7 @@ def test_the_table_of_the_layout_has_every_package_from_the_bottom_up() -> None:
     rows = [SPAN.findall(row[0])[0] for row in table(PAGES["CONTRIBUTING.md"], "## Code layout")]
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "distlog").rglob("__init__.py")}
     assert sorted(rows) == sorted(packages - {"distlog"})
-    height = {name: number for number, names in enumerate(CORE_LAYERS) for name in names.split()}
+    height = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
     heights = [height[row.split("/")[2]] for row in rows if row.startswith("distlog/core/")]
     assert heights == sorted(heights)
 
