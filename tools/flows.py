@@ -2,7 +2,8 @@
 
 A flow is run once to warm up, and then traced in all threads (Produce: in the threads of network and handlers): the
 files of distlog that it crosses, the files that call no other, its functions, its calls into another file,
-the deepest stack, and the calls into a higher layer. `--write` puts the table into CONTRIBUTING.md.
+the deepest stack, and the calls into a higher layer. A task of a thread pool counts as called by the code that gave it
+to the pool. `--write` puts the table into CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ from distlog.gateway.protocol.messages import ChunkWriter, message_writer, reque
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = f"{ROOT / 'distlog'}/"
+#: Runs what it is given, as the executors of the standard library, whose calls are not traced either.
+POOL = f"{LIBRARY}core/storage/parallel.py"
 PAGE = ROOT / "CONTRIBUTING.md"
 #: The API and the version of the request that is traced.
 _PRODUCE, _PRODUCE_VERSION = 0, 9
 _REST_S = 0.2
 START, END = "<!-- flows -->\n", "<!-- end of flows -->\n"
 ROWS = pa.table({"key": [b"a", b"b"] * 50, "value": [b"x" * 100] * 100})
+
+
+def is_caller(file: str) -> bool:
+    """Whether a reader goes from a call in `file` to the called function: not from the pool that runs given work."""
+    return file.startswith(LIBRARY) and file != POOL
 
 
 class Trace:
@@ -62,7 +70,7 @@ class Trace:
         self.files.add(file)
         self.functions.add((file, frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name))
         depth, caller = 1, frame.f_back
-        while caller is not None and not caller.f_code.co_filename.startswith(LIBRARY):
+        while caller is not None and not is_caller(caller.f_code.co_filename):
             caller = caller.f_back
         if caller is not None and caller.f_code.co_filename != file:
             self.crossings += 1

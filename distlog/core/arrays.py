@@ -176,6 +176,14 @@ _has_threads = False
 os.register_at_fork(before=_import_pandas, after_in_child=_change_pool)
 
 
+def byte_view(data: Any) -> memoryview:
+    """Return the bytes of `data`, of any item type, as a flat view without a copy."""
+    view = memoryview(data)
+    if view.format == "B" and view.ndim == 1:
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
 def byte_array(data: Any) -> np.ndarray:
     """`data`, any contiguous buffer, as a uint8 array; read-only, so that kernels are compiled for one kind only."""
     return np.frombuffer(memoryview(data).toreadonly(), _BYTE)

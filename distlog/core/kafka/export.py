@@ -18,7 +18,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import new_pages, table_of_numbers
+from distlog.core.arrays import byte_view, new_pages, table_of_numbers
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, stored
 from distlog.core.commits.segment_table import SegmentInfo
@@ -63,7 +63,6 @@ from distlog.core.segments.producer_states import ProducerStates, last_stable_of
 from distlog.core.segments.segment_parts import checksum_error
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription
-from distlog.core.storage.backend import byte_view
 from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.storage import FileInfo, Storage

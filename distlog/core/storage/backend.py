@@ -103,14 +103,6 @@ def check_process(process: int, path: str) -> None:
         raise StorageError("cannot write after a fork: only the parent process can continue this file", file=path)
 
 
-def byte_view(data: Buffer) -> memoryview:
-    """Return the bytes of `data`, of any item type, as a flat view without a copy."""
-    view = memoryview(data)
-    if view.format == "B" and view.ndim == 1:
-        return view
-    return view.cast("B") if view.nbytes else memoryview(b"")
-
-
 class Part(NamedTuple):
     """Bytes [begin, begin + size) of the object `name`; the whole object if `is_file`. Positions start at 0."""
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from distlog.core import paths
-from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, lies_in_pages, new_array, new_pages
+from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_view, lies_in_pages, new_array, new_pages
 from distlog.core.errors import (
     CommitStateUnknownError,
     DistlogError,
@@ -37,7 +37,6 @@ from distlog.core.storage.backend import (
     PutTime,
     StorageCounters,
     UnfinishedUpload,
-    byte_view,
     check_one_wins,
     check_process,
 )

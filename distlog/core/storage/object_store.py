@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core import paths, times
+from distlog.core.arrays import byte_view
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.integers import MAX_LONG
 from distlog.core.storage import retries
@@ -24,7 +25,6 @@ from distlog.core.storage.backend import (
     PutTime,
     StorageCounters,
     UnfinishedUpload,
-    byte_view,
     check_one_wins,
     check_process,
     merge_ranges,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from distlog.core.format.kernels.hashes import siphash
 from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at
 from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
-from distlog.core.format.kernels.siphash import siphash
 
 # Compaction compares keys by their SipHash-2-4 of 128 bits. The second word of a key's hash selects the bucket of the
 # key, and the first word its slot in the bucket's offset map. With one word for both, the keys of a bucket would have
