@@ -2,8 +2,8 @@
 
 A flow is run once to warm up, and then traced in all threads (Produce: in the threads of network and handlers): the
 files of distlog that it crosses, the files that call no other, its functions, its calls into another file,
-the deepest stack, and the calls into a higher layer. A task of a thread pool counts as called by the code that gave it
-to the pool. `--write` puts the table into CONTRIBUTING.md.
+the deepest stack, and the calls into a higher layer. A task of a thread pool counts as called by the code that gave
+it to the pool. `--write` puts the table into CONTRIBUTING.md.
 """
 
 from __future__ import annotations

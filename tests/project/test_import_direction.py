@@ -29,7 +29,7 @@ LAYERS = (
     "gateway spark",
     "cli jobs __main__",
 )
-#: What uses the library: scripts and the modules that Spark and the shell look for.
+#: The users of the library: scripts, and the modules that Spark and the shell look for.
 PROGRAMS = ("jobs", "demo", "benchmarks", "distlog_command", "pyspark_distlog")
 
 #: An alarm, not a goal: a deep module has 150 to 600 lines. Sections of docstrings (`Args:`) are not counted.
