@@ -27,7 +27,7 @@ from distlog.jobs.job import add_settings, argument, job_parser, run_job
 from distlog.spark.appends import FilesResult, append_files
 from distlog.spark.sink import WriteOptions, parse_batch_id
 
-#: Further arguments of `add_argument` for options that do not take any text.
+#: Further arguments of `add_argument`, for options that do not accept every text.
 _OPTION_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "--format": {"choices": FORMATS},
     "--timestamp-unit": {"choices": TIME_UNITS, "default": "ms"},

@@ -131,7 +131,7 @@ def run_program(
     buffer_lines()
     escape_unencodable_text()
     show_warnings(parser.prog)
-    # py4j logs a traceback at an interrupt and at a lost JVM, and raises both anyway
+    # py4j logs a traceback of an interrupt and of a lost JVM, although it also raises them
     logging.getLogger().addFilter(_should_log)
     try:
         with redirect_stderr(_JvmStderr(sys.stderr) if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr):
@@ -186,7 +186,7 @@ def job_session(name: str) -> SparkSession:
     for logger in _FAILURE_LOGGERS if has_default_level else ():
         jvm: Any = SparkContext._jvm
         log4j = jvm.org.apache.logging.log4j
-        # after the session, which loads a configuration
+        # set after the session starts, since the session loads a configuration
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
     return spark
 

@@ -26,7 +26,7 @@ from distlog.core.topic import Topic
 from distlog.jobs.job import JobParser, add_shared_arguments, argument, job_session, reason, run_program
 from distlog.spark.executor import MERGE_MEMORY_BYTES, SparkExecutor
 
-#: The minimum of both memory options, as of Kafka's dedupe buffer: with far less, Spark could not plan all tasks.
+#: The minimum of --dedupe-buffer-size and --memory, as in Kafka: with far less, Spark could not plan all tasks.
 _MIN_MEMORY_BYTES = 1 << 20
 
 #: A function that maintains the topic at a URL as the arguments say.
@@ -50,7 +50,7 @@ class MaintenanceJob:
                 text = f"{counted(len(results), 'topic')} in {seconds:.1f} s, {failed:,} failed"
                 print_report(Summary(text, fields), as_json=options.json)
             if options.topic:
-                # the only result: without --root, `_run_on` returns no None
+                # the only result; `_run_on` returns None only with --root
                 return results[0][1]
             return FAILED if failed else SUCCESS
 
@@ -133,13 +133,13 @@ def _compact(url: str, options: argparse.Namespace) -> Report:
 
 
 def _vacuum(url: str, options: argparse.Namespace) -> VacuumReport:
-    # without a Topic: a dropped topic is vacuumed too
+    # without a Topic, since a dropped topic is vacuumed too
     storage = Storage(url, dict(options.storage))
     return vacuum(storage, topic_log(storage), dry_run=options.dry_run)
 
 
 def _maintain(url: str, options: argparse.Namespace) -> Summary:
-    """Run retention first, so that compaction does not rewrite records to delete; only vacuum a dropped topic."""
+    """Run retention before compaction, which then rewrites no record to delete. Only vacuum a dropped topic."""
     try:
         reports: dict[str, Report] = {"retention": _retain(url, options), "compact": _compact(url, options)}
     except TopicNotFoundError:

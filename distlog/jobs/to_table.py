@@ -21,9 +21,7 @@ from distlog.core.topic import Topic
 from distlog.jobs.job import argument, job_parser, run_job
 from distlog.spark.tables import LakeFormat, to_table
 
-#: The formats of values.
 FORMATS = ("binary", *get_args(ValueFormat))
-#: The formats of tables.
 OUTPUTS = ("parquet", *get_args(LakeFormat))
 
 

@@ -63,7 +63,7 @@ _WRITABLE: Mapping[str, tuple[type[types.DataType], ...]] = {
 #: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
 _CORE_NAMES = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
 SPARK_NAMES = {core_name: name for name, core_name in _CORE_NAMES.items()}
-#: The usual sizes of splits: the start of a task takes 20 to 60 ms; large splits leave cores idle at the job's end.
+#: The usual sizes of splits. To start a task takes 20 to 60 ms; large splits leave cores idle at the job's end.
 MIN_BYTES = 64 << 20
 MAX_BYTES = 128 << 20
 SPLITS_PER_CORE = 4
@@ -74,7 +74,7 @@ _VARIABLE_SIZE_TYPES = (types.BinaryType, types.ArrayType)
 #: The assumed ratio of a record's size to its compressed size. It is high: an estimate that is too large makes a join
 #: slow, but one that is too small makes Spark broadcast too many rows, and fail.
 _ASSUMED_COMPRESSION_RATIO = 4
-#: The most rows that `DataFrame.limit` accepts: 34 GB, so a larger estimate would not change a plan.
+#: The most rows that `DataFrame.limit` accepts. Spark estimates 34 GB for these; more would not change a plan.
 _MAX_ROWS = 2**31 - 1
 #: The topics that KnownTopics keeps: a snapshot of 100,000 segments takes about 30 MB.
 MAX_TOPICS = 8
@@ -188,7 +188,8 @@ class SplitSize:
         if count > self.cores:
             # a multiple of the cores; rounded down if rounding up makes splits smaller than MIN_BYTES
             count = ceil(count / self.cores) * self.cores
-            count = count - self.cores if total_bytes < count * MIN_BYTES else count
+            if total_bytes < count * MIN_BYTES:
+                count -= self.cores
         return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
 
 
@@ -221,7 +222,7 @@ def grouped(items: Iterable[T], size_of: Callable[[T], int], max_size: int) -> I
 
 
 def _cut_by_offsets(segment_slice: SegmentSlice, split_bytes: int, max_records: int | None) -> Iterator[SegmentSlice]:
-    """Cut a slice into equal ranges of offsets, for a limit of records, or if it does not cover its segment."""
+    """Cut a slice into equal ranges of offsets if the records are limited, or if it does not cover its segment."""
     start = max(segment_slice.start_offset, segment_slice.segment.base_offset)
     end = min(segment_slice.end_offset, segment_slice.segment.next_offset)
     count = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / split_bytes))
@@ -341,7 +342,7 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
 
 
 class FilteringReader(DistlogReader):
-    """Bounds a read by filters. Not the default: Spark 4.3.0 uses a frame's first plan for all its scans."""
+    """Bounds a read by filters. It is not the default, since Spark 4.3.0 uses a frame's first plan for all scans."""
 
     _filters: tuple[Any, ...] = ()
 
@@ -392,7 +393,7 @@ class KnownTopics:
         self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """Load the newest snapshot; it may lack commits after a known commit of the last `recent_ms`."""
+        """Load the newest snapshot. If its known commit is at most `recent_ms` old, it may lack later commits."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
         try:

@@ -75,7 +75,7 @@ class DistlogDataSource(DataSource):
         options, snapshot = self._options_and_snapshot or (None, None)
         # Spark sends this object to the tasks later, and the snapshot is large
         self._options_and_snapshot = None
-        # before the schema: a table of the catalog has any types, and no path
+        # parse before the check of the schema: a table of the catalog has no path, and may have any types
         options = options or ReadOptions.parse(self._all_options)
         check_schema(schema)
         snapshot = snapshot or load_snapshot(options)

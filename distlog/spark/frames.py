@@ -63,14 +63,14 @@ def append(
 ) -> AppendResult:
     """Append the rows of a DataFrame to a topic in one commit.
 
-    Without the four columns, each is the frame's column of that name, if it has one; so is `partition`. Records have
-    the order of Spark's partitions and their rows, which for a DataFrame of several files is not the order of the
-    files. After the checks it raises Spark's own exceptions, with the text of distlog's. Times before 1990 cause a
-    TimestampWarning.
+    By default, the four columns are the frame's columns with these names, where it has them; its column `partition`
+    is always used. Records keep the order of Spark's partitions and their rows. For a DataFrame of several files,
+    this is not the order of the files. Errors in tasks are exceptions of Spark, with the text of distlog's. Times
+    before 1990 cause a TimestampWarning.
 
     Args:
         df: The rows.
-        url: The topic; a Topic moves to the version of the commit, and has its storage options.
+        url: The topic; a Topic moves to the version of the commit, and is used with its own storage options.
         key: The column of keys: its name or a Column.
         value: The column of values.
         timestamp: The column of times.
@@ -182,7 +182,7 @@ def read(
         out_of_range: As in `Topic.scan`.
         include_headers: Also read the column headers.
         min_partitions: The least number of Spark's partitions, about.
-        limit: Read the first records, and end tasks there, unlike `DataFrame.limit`.
+        limit: The most records to read. Tasks stop there, unlike with `DataFrame.limit`.
         storage_options: Options of the storage.
 
     Returns:
@@ -239,7 +239,7 @@ def stream(
         columns: As in `read`.
         start: The start of the first query of a checkpoint: an offset, or one by partition, or LATEST or EARLIEST;
             partitions that it leaves out begin at their log start.
-        start_time: Instead of `start`: begin at the first record that is not older, or at the end.
+        start_time: Instead of `start`: begin at the first record at or after this time, or at the end if none is.
         partitions: As in `read`.
         isolation: As in `read`.
         fail_on_data_loss: Fail where records were deleted before they were read; else continue after them.
@@ -379,13 +379,13 @@ def lag(
 ) -> Listing:
     """List the lag of a streaming query, a row for each partition that it reads with the format distlog or kafka.
 
-    `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`, and
-    `lag_bytes` about how many bytes of log these are. There are no rows before the first batch is done.
+    `position` is the end of the last finished batch, `lag` is the number of offsets from `position` to `end_offset`,
+    and `lag_bytes` is the estimated size of their log. There are no rows before the first batch is finished.
 
     Args:
         query: The query, or a progress of a StreamingQueryListener.
-        topic: The topic to list, up to its current end, with one request; a Topic moves to the newest version.
-            Default all, with the ends of the plan of that batch, without a request; for kafka `lag_bytes` is None.
+        topic: The topic to list, up to its current end; this takes one request, and moves a Topic to its newest
+            version. Default all, up to the ends when that batch was planned; for kafka `lag_bytes` is None.
         storage_options: Options of the storage.
 
     Returns:
@@ -404,7 +404,7 @@ def lag(
         [0, 0]
     """
     progress = query if isinstance(query, StreamingQueryProgress) else query.lastProgress
-    # from its JSON: before Spark 4.2 a source's `endOffset` is the text of a dict, which is not JSON
+    # read the JSON of the progress: before Spark 4.2, a source's `endOffset` is the text of a dict, which is not JSON
     sources = [] if progress is None else json.loads(progress.json)["sources"]
     ends = {n: source["endOffset"] for n, source in enumerate(sources) if _source_offsets(source.get("endOffset"))}
     if topic is None:

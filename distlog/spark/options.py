@@ -29,7 +29,7 @@ _work_units = count(1)
 STORAGE_PREFIX = "storage."
 #: An unknown name with at least this similarity (0 to 1) to a valid name is refused as a typo.
 _LEAST_SIMILARITY = 0.75
-#: The same for options of Kafka clients: many are similar, such as kafka.compression.zstd.level.
+#: The same for options of Kafka clients. It is higher, since many valid ones are similar.
 _KAFKA_PREFIX, _KAFKA_SIMILARITY = "kafka.", 0.9
 #: Spark itself hides the values of options that match (`spark.redaction.regex`), by name or by value.
 _HIDDEN_BY_SPARK = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
@@ -87,8 +87,8 @@ class Options:
 def exclude_from_gc() -> None:
     """Exclude all current objects from garbage collection, at calls 1, 2, 4, 8 and so on of a Spark process.
 
-    Spark's daemons collect garbage after each unit of work. That takes 1 ms, but 50 ms with numba's objects, and 10
-    ms more with an S3 client's. An excluded object is never freed from a reference cycle: so not at each call.
+    Spark's daemons collect garbage after each unit of work. This takes 1 ms, but 50 ms with numba's objects, and 10
+    ms more with an S3 client's. Most calls exclude nothing, since an excluded object in a cycle is never freed.
     """
     # a power of two has one bit
     if _is_started_by_spark and (number := next(_work_units)).bit_count() == 1:
@@ -210,7 +210,7 @@ class ByPartition:
         if self.topic != topic:
             raise InvalidConfigError(f"option {option} is about another topic", topic=self.topic, expected=topic)
         if set(self.numbers) != set(partitions):
-            text = f"option {option} must give a number for every partition; of offsets, -1 is latest, -2 earliest"
+            text = f"option {option} must give a number for every partition; as offsets, -1 is latest, -2 is earliest"
             raise InvalidConfigError(text, given=sorted(self.numbers), partitions=sorted(partitions))
 
 
@@ -295,7 +295,7 @@ def _keys(text: str | None) -> frozenset[bytes] | None:
 
 
 def _bound(options: Options, side: str, default: int) -> Bound:
-    """Return a bound; as in Spark's Kafka source, one time precedes times by partition, and these precede offsets."""
+    """Return a bound. As in Spark's Kafka source, one time overrides times by partition, which override offsets."""
     name = f"{side}Timestamp"
     if (text := options.text(name)) is not None:
         return Bound("time", _time(name, text), name)

@@ -118,7 +118,7 @@ class WriteOptions:
         if not is_stream and (app_id is None) != (version is None):
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = parse_batch_id(version)
-        # a stream gets its batch ids with its commits: check any id
+        # the batch ids of a stream come with its commits: check the app id with any batch id
         checked_batch_id(app_id, 0 if is_stream and app_id is not None else batch_id)
         codec = options.text("compression") or options.text("kafka.compression.type")
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
@@ -188,7 +188,7 @@ class TaskWriter:
             topic.config,
             topic.partitions,
             read_version=topic.version,
-            # not 0: many writes of one task each would all begin at partition 0
+            # not 0, since many writes of one task each would all begin at partition 0
             first_partition=topic.version + (self._context.partitionId() if self._context else 0),
             clock=now_ms,
             random=Random(),
@@ -379,7 +379,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             _log_skipped(handle, app_id, batchId, records, result)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Vacuum deletes the files: the outcome of the commit may be unknown."""
+        """Delete nothing, since the outcome of the commit may be unknown. Vacuum deletes unused files."""
 
 
 def _log_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:

@@ -34,9 +34,9 @@ DEFAULTS: Mapping[str, str] = {
 
 #: The environment variable of Arrow's allocator. Only it changes the pool that Arrow's C++ uses by itself.
 ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
-#: Sessions that have the format: Spark starts a Python process for each registration.
+#: Sessions in which the format is registered. Each registration starts a Python process.
 _registered_sessions: WeakSet[SparkSession] = WeakSet()
-#: By session and storage options as JSON, the name of the format with these storage options.
+#: The name of the format with storage options, by session and by these options as JSON.
 _format_names: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
@@ -64,7 +64,7 @@ def session(app_name: str = "distlog", **conf: str) -> SparkSession:
 
 
 def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Register the format `distlog` in a session; needed for `format("distlog")` if it came by `--py-files`.
+    """Register the format `distlog` in a session; needed for `format("distlog")` if distlog came by `--py-files`.
 
     Args:
         spark: The session.

@@ -54,7 +54,7 @@ OffsetJson = Mapping[str, Any]
 FORMAT = 1
 #: The start of a stream. A constant, since Spark requests the start several times, also after a restart.
 INITIAL_OFFSET: OffsetJson = {"version": FORMAT, "initial": True}
-#: The fields of a StreamOffset that only some offsets have.
+#: The JSON fields for `starts` and `stream_starts` of a StreamOffset, which only some offsets have.
 _START_FIELDS = ("starts", "first")
 #: Names of the unread amounts by partition in Spark's progress, as in Spark's Kafka source.
 OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
@@ -76,7 +76,7 @@ class DistlogStreamReader(DataSourceStreamReader, versions.SupportsTriggerAvaila
         return {**self.__dict__, "_plan": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        # a constant, since Spark asks again after a restart; `latestOffset` resolves and stores the start
+        # `latestOffset` resolves the start and stores it
         return dict(INITIAL_OFFSET)
 
     def getDefaultReadLimit(self) -> versions.ReadLimit:  # noqa: N802 - Spark's name
@@ -134,7 +134,7 @@ class UnlimitedStreamReader(DistlogStreamReader):
     """A stream for Spark before 4.2, which has no limits of batches, and passes no start to `latestOffset`."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return a constant, or raise if the start is impossible: `latestOffset` doesn't know whether it is used."""
+        """Return a constant. Raises for an impossible start, since `latestOffset` does not get the batch's start."""
         self._planner.check_start()
         return super().initialOffset()
 
@@ -283,7 +283,7 @@ class StreamPlan:
         numbers = [n for n in selected_partitions(snapshot, self._options) if n not in batch_start.offsets]
         if is_same_topic:
             return {number: self._loss.start_in_log(states[number], number, 0) for number in numbers}
-        # the loss of the former topic, which is reported, includes all its partitions
+        # the report that the former topic was dropped covers all its partitions
         return {number: states[number].log_start_offset for number in numbers}
 
     def _available(self, snapshot: Snapshot, next_offsets: Mapping[int, int]) -> Ranges:
@@ -348,10 +348,10 @@ class StreamOffset:
 
         {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"1": 0}}}
 
-    `starts` has the starts of partitions that the previous offset lacks: a replayed batch reads the same records,
-    even if its options now mean other offsets. Spark before 4.2 passes no previous offset: then `stream_starts`, in
-    JSON `first`, has the start of the stream instead, in case this offset ends the first batch. An offset of Spark's
-    Kafka source has only {"clicks": {"0": 23}}: its topic_id is "", and distlog assumes the current topic.
+    `starts` has the starts of partitions that the previous offset lacks, so that a replayed batch reads the same
+    records, even if its options mean other offsets now. Spark before 4.2 passes no previous offset. For this Spark,
+    `stream_starts`, in JSON `first`, has the start of the stream, in case this offset ends the first batch. An offset
+    of Spark's Kafka source is only {"clicks": {"0": 23}}: its `topic_id` is "", which stands for the current topic.
     """
 
     topic: str
@@ -552,7 +552,7 @@ def _shares(sizes: Mapping[int, int], amount: int) -> dict[int, int]:
 
 
 def log_bytes(segments: SegmentTable, start: int, end: int) -> int:
-    """Estimate the bytes of log between two offsets, as if a segment's records had equal sizes; at least 1 if any."""
+    """Estimate the bytes of log from `start` to `end`, as if a segment's records had equal sizes."""
     if start >= end:
         return 0
     rows = slice(segments.find(start), int(np.searchsorted(segments.base_offsets, end)))
@@ -590,7 +590,7 @@ def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
 
 
 def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, start: int) -> int:
-    """Return the end of the indexed batch at or before `position`; of a later batch if that is not past `start`."""
+    """Return the end of the indexed batch at or before `position`; of a later batch if this is not above `start`."""
     index = reader.offset_index(segment)
     if index is None:
         # the whole segment, or no record if the planned batch begins in an earlier segment
@@ -707,7 +707,7 @@ class WatchedTopic:
             if self._live and self._exists(self._live.snapshot, now):
                 return self._live.refresh()
         except (errors.TopicNotFoundError, errors.CorruptMetadataError, errors.SnapshotTooOldError):
-            # the topic was dropped, and perhaps created again: its log is loaded again, dropped or new
+            # the topic was dropped, and perhaps created again: load its log again, even if it is dropped
             pass
         self._live = None
         self._next_check_s = now + EXISTENCE_CHECK_S
@@ -717,7 +717,7 @@ class WatchedTopic:
         return self._live.snapshot
 
     def _exists(self, snapshot: Snapshot, now: float) -> bool:
-        """Return whether the commit of `snapshot` is still in the folder; reads it each EXISTENCE_CHECK_S s."""
+        """Return whether the commit of `snapshot` is still in the folder; checks it every EXISTENCE_CHECK_S."""
         if now < self._next_check_s:
             return True
         self._next_check_s = now + EXISTENCE_CHECK_S

@@ -3,8 +3,8 @@
 A stream that ends with the log writes Parquet: each batch is a folder, named by the batch's number. A repeated batch
 has the same records, and replaces its folder. A commit of Delta or Iceberg carries the next offsets, as Delta's
 `userMetadata` or in Iceberg's snapshot summary, so rows and offsets are written atomically. If no commit has the
-offsets, since the table's history was cut or restored, the offsets of the rows apply. For a compacted topic, Delta
-and Iceberg get the last record of each key by an idempotent `MERGE INTO`; the offsets follow in a separate commit.
+offsets, because the table's history was cut or restored, they are computed from the rows. For a compacted topic,
+Delta and Iceberg get the last record of each key by an idempotent `MERGE INTO`; a separate commit has the offsets.
 """
 
 from __future__ import annotations
@@ -99,18 +99,18 @@ def to_table(
     max_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableReport:
-    """Add the records that a topic has and its table lacks to the table, each record once.
+    """Add the records of a topic that a table lacks to the table, each record once.
 
     The columns are `partition`, `offset`, `timestamp`, `key` and the fields of the value. The state of a table of
-    Parquet is in `checkpoint`; Delta and Iceberg keep it themselves. Run one at a time. It does not run on Spark
-    Connect. For a compacted topic, Delta and Iceberg get one row for each key, which a record without a value
-    deletes.
+    Parquet is in `checkpoint`; Delta and Iceberg keep it themselves. Run one update of a table at a time. It does not
+    run on Spark Connect. For a compacted topic, Delta and Iceberg get one row for each key; a record without a value
+    deletes the row.
 
     Args:
         spark: The session.
         url: The topic.
-        table: For `parquet` a folder of Spark's file systems; for `delta` that or a name in a catalog; for `iceberg`
-            a name in a catalog.
+        table: For `parquet` a folder of Spark's file systems; for `delta` a folder, or a name in a catalog; for
+            `iceberg` a name in a catalog.
         output: The format of the table: parquet, delta or iceberg.
         format: The format of the values: json, avro or protobuf as in `decode`; binary leaves them unchanged.
         schema: As in `decode`.
@@ -120,7 +120,7 @@ def to_table(
         flatten: As in `decode`.
         on_error: As in `decode`.
         changes: Add all changes of a compacted topic, with true in the column `deleted` where a key was deleted;
-            Parquet, which cannot change a row, has no other way.
+            Parquet needs this, since it cannot change a row.
         checkpoint: The folder of the state of a table of Parquet; default in the table's folder.
         max_offsets: The most offsets of a batch, about; default all.
         max_bytes: The most bytes of log of a batch, about; default all.
@@ -312,7 +312,6 @@ class LakeTable(ABC):
     format: ClassVar[LakeFormat]
     #: The tested jar of each PySpark, by its minor version, or by the full version if only that fits.
     jars: ClassVar[Mapping[str, str]]
-    #: A class of the jar.
     main_class: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -385,7 +384,7 @@ class LakeTable(ABC):
         """Replace or delete the row of each key in `rows`, unless the table's row is as new."""
         view = f"distlog_{uuid.uuid4().hex}"
         names = [quoted(name) for name in rows.columns if name != _TOMBSTONE_COLUMN]
-        # offsets of two partitions cannot be compared: then the row of this run replaces the table's
+        # offsets of two partitions cannot be compared, so a row of another partition is always replaced
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
         assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
         rows.createOrReplaceTempView(view)
@@ -447,7 +446,7 @@ class DeltaTable(LakeTable):
         return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
 
     def options(self, mark: _CommitMark) -> dict[str, str]:
-        """As in `LakeTable`; by `txnVersion`, Delta accepts one of two runs that have the same number."""
+        """As in `LakeTable`; with `txnVersion`, Delta accepts only one of two runs with the same number."""
         return {"userMetadata": mark.to_json(), "txnAppId": f"distlog-{mark.topic}", "txnVersion": str(mark.number)}
 
 
@@ -490,7 +489,7 @@ class IcebergTable(LakeTable):
             snapshot = snapshots.get(snapshot.parent_id)
 
     def last_number(self) -> int:
-        """Zero, since Iceberg checks no numbers."""
+        """Return 0, since Iceberg checks no numbers."""
         return 0
 
     def options(self, mark: _CommitMark) -> dict[str, str]:
@@ -544,7 +543,7 @@ class TableUpdate:
             batches += 1
 
     def _create_if_missing(self) -> None:
-        """Create a missing table, with the topic's id as a property, until a commit has a mark."""
+        """Create a missing table. Its property names the topic until a commit has a mark."""
         properties = self.table.properties()
         topic_id = self.topic.snapshot.topic_id
         if properties is None:

@@ -53,15 +53,15 @@ def decode(
 ) -> DataFrame:
     """Replace the column `value` of a frame or a stream by the value's fields.
 
-    Times of the day are microseconds, and unsigned numbers the next larger type. Avro and Protobuf need the libraries
-    of `Scan.avro` and pandas, the latter for `mapInArrow`.
+    Times of the day become microseconds, and unsigned numbers get the next larger type. Avro and Protobuf need the
+    libraries of `Scan.avro`, and pandas for `mapInArrow`.
 
     Args:
         df: The frame or stream.
         format: The format of the values: json, avro or protobuf.
         schema: The columns: for `json` Spark's, as `user string, at timestamp`; for `avro` and `protobuf` as in
             `Scan.avro` and `Scan.protobuf`, or a schema of `SchemaRegistry.latest`.
-        registry: A registry, or the source of one: values of Avro and Protobuf begin with their schema's id.
+        registry: A registry, or its source, if values of Avro and Protobuf begin with their schema's id.
         message: The full name of the Protobuf message; default the first.
         framed: Values of JSON begin with a schema's id.
         flatten: Make each field a column; else the column `value` has the fields as its parts.
@@ -149,7 +149,7 @@ def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_err
         raise InvalidConfigError("a schema of JSON must be like 'user string, at timestamp', or a StructType")
     other_columns = [name for name in df.columns if name != "value"]
     check_distinct(other_columns, struct.names if flatten else [])
-    # a framed value has five bytes before the JSON, a zero and the schema's id; SQL counts from 1
+    # a framed value begins with five bytes, a zero and the schema's id; SQL counts from 1
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
     options = {"columnNameOfCorruptRecord": _BAD_JSON_FIELD}
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")
@@ -169,7 +169,7 @@ def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_err
         reason = F.lit("the value is not JSON; on_error='null' leaves the fields of bad records null:")
         positions = (F.concat(F.lit(f" {name}="), F.col(name)) for name in names)
         checked = checked.otherwise(F.raise_error(F.concat(reason, *positions)))
-    # first a column with the parsed JSON, which the check then reads and replaces
+    # add a column with the parsed JSON first, since the check reads and replaces it
     with_parsed = df.select("*", parsed.alias(_PARSED_COLUMN))
     with_checked = with_parsed.withColumn(_PARSED_COLUMN, checked)
     fields = [parsed_column.getField(name).alias(name) for name in struct.names]

@@ -1,7 +1,8 @@
-"""Reads input files in splits, parts of files, and turns runs of consecutive splits into Arrow tables of records.
+"""Reads input files and turns them into Arrow tables of records.
 
-A driver lists files, makes splits, and packs these in runs for tasks. Each task reads a run, part by part. From the
-reports of all runs, `check_fields` finds missing fields, and `runs_to_repeat` finds runs that must be read again.
+A driver lists the files, cuts them into splits, and packs consecutive splits into runs. Each task reads one run, part
+by part. From the reports of all runs, `check_fields` finds missing fields, and `runs_to_repeat` finds the runs that
+must be read again.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ SPLIT_BYTES = 64 << 20
 OPEN_BYTES = 128 << 10
 #: A longer line fails, which bounds the memory of a reader.
 LONGEST_LINE = 64 << 20
-#: The first read of lines past the end of a split; each further read is twice as large, up to CHUNK_BYTES.
+#: The bytes of the first read past the end of a split. Each further read is twice as large, up to CHUNK_BYTES.
 _FIRST_TAIL_READ = 64 << 10
-#: Files of lines up to the first size are read together, in blocks of the second size.
+#: Files of lines up to _SMALL_BYTES are parsed together, in blocks of up to _BLOCK_BYTES.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
 #: The most small objects that are read concurrently.
 _READS_AHEAD = 16
 #: The most bytes that are read to find the line number of a bad line.
 _MAX_COUNTED_BYTES = 1 << 30
-#: A batch of one record without headers has at most these bytes in addition to the key and the value.
+#: The most bytes of a batch of one record without headers, in addition to the key and the value.
 _BATCH_OVERHEAD = 128
 _NAMES_IN_WARNING = 3
 _SKIP_HINT = "--bad-lines skip leaves bad lines out"
@@ -72,7 +73,7 @@ class FileSplit:
     file: InputFile
     start: int
     end: int
-    #: The row groups of Parquet, [first_group, end_group); all if `end_group` is 0. Their bytes are estimates.
+    #: The row groups [first_group, end_group) of Parquet, or all if `end_group` is 0. Their positions are estimates.
     first_group: int = 0
     end_group: int = 0
 
@@ -133,10 +134,10 @@ class FileReader:
                 blocks = split_blocks(storage, whole_file(file)) if is_compressed else lines_after(storage, file, 0)
                 LineReading(self, file_format, seen_fields, file).read_names(next(blocks))
             else:
-                self.parser(file_format, seen_fields)  # made only for the error of options that do not fit the format
+                self.parser(file_format, seen_fields)  # raises an error if the options do not fit the format
 
     def read(self, run: Run, seen_fields: SeenFields | None = None) -> RunReading:
-        """Return an iterator of parts of consecutive splits; `seen_fields` gets the fields that objects have."""
+        """Return an iterable of the parts of a run; it adds the fields of JSON objects to `seen_fields`."""
         return RunReading(self, run, seen_fields or SeenFields(self.options.fields))
 
     def parser(self, file_format: str, seen_fields: SeenFields, names: Sequence[str] | None = None) -> LineParser:
@@ -189,7 +190,7 @@ class InputPart:
         return location_at(self.text, self.origins, int(starts[row]))
 
     def located(self, error: DistlogError) -> DistlogError:
-        """Return the error of an append of `records` with the file and line in place of the row, where known."""
+        """Return the error of an append of `records`; the file and the line, if known, replace the row."""
         row = error.details.pop("row", None)
         # the encoder reports the limit that a record exceeds, but not always the record's row
         if row is None and isinstance(error.details.get("limit"), int):
@@ -213,7 +214,7 @@ class InputPart:
 
 
 def location_at(text: bytes, origins: Sequence[Origin], position: int) -> dict[str, Any]:
-    """Return the file and the line, or the position, of a byte of a block."""
+    """Return the file and the line of a byte of a block, or its position in the file if the line is unknown."""
     origin = origins[bisect_right(origins, position, key=attrgetter("offset")) - 1]
     name = None if origin.file is None else origin.file.name
     if origin.lines is None:
@@ -238,7 +239,7 @@ class RunReport:
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
     #: The error of a bad line in a later split of a CSV file. `runs_to_repeat` raises it, unless the split began
-    #: within a quoted field: then the line may be good.
+    #: within a quoted field, because the line may be good in this case.
     error: InvalidRecordError | None = None
 
     @property
@@ -267,7 +268,8 @@ class RunReading:
     def _parquet_rows(self, split: FileSplit) -> Iterator[InputPart]:
         groups = range(split.first_group, split.end_group) if split.end_group else None
         # the bytes of a row are unknown: the first part counts the bytes of the whole split
-        reader, unreported_bytes, records, skipped = self._reader, split.length, 0, 0
+        reader, unreported_bytes = self._reader, split.length
+        records = skipped = 0
         batches = parquet_records(reader.storage, split.file, groups, reader.options, reader.times)
         for table, first_row, faults in batches:
             if faults:
@@ -298,7 +300,7 @@ class RunReading:
                 offset += len(texts[-1]) + 1
         record_counts, skipped = dict[InputFile | None, int](), 0
         lines = LineReading(self._reader, splits[0].file.kind.format, self.report.seen_fields)
-        # the loop has one round: the part has the records of all files
+        # `part_then_error` yields one part, with the records of all files
         for part in lines.part_then_error(b"\n".join(texts), origins) if texts else ():
             starts = line_starts(part.text) if part.starts is None else part.starts
             edges = np.searchsorted(starts, [*(origin.offset for origin in origins), len(part.text) + 1])
@@ -331,7 +333,7 @@ class RunReading:
 
 
 def _read_groups(run: Run) -> Iterator[list[FileSplit]]:
-    """Yield the splits that are parsed as one block: several small files of lines of one kind, or one other split."""
+    """Yield the splits that are parsed together: several small files of lines of one kind, or a single split."""
     group, size = list[FileSplit](), 0
     for split in run:
         kind = split.file.kind
@@ -350,7 +352,7 @@ def _read_groups(run: Run) -> Iterator[list[FileSplit]]:
 
 
 class LineReading:
-    """The records of the lines of one split or stream, block by block."""
+    """Reads the records of one split or stream, block by block."""
 
     def __init__(
         self, reader: FileReader, file_format: str, seen_fields: SeenFields, file: InputFile | None = None
@@ -363,12 +365,12 @@ class LineReading:
         self._origin = Origin(0, file, 0, lines=0)
         #: The bytes that the parser used in its last call (`Parsed.consumed`).
         self._consumed = 0
-        #: The file positions of the first line (None before it is read), and after the last parsed row.
+        #: The position of the first line in the file (None before it is read), and that after the last parsed row.
         self.start: int | None = None
         self.end = 0
 
     def read_names(self, block: Block) -> None:
-        """Read the names of the columns of CSV in the first line of the first block."""
+        """Read the names of the CSV columns in the first line of a file's first block."""
         try:
             names = header_names(block.text.partition(b"\n")[0])
             self._parser = self._reader.parser(self._format, self._seen_fields, names)
@@ -404,7 +406,7 @@ class LineReading:
         yield from self.part_then_error(self._unfinished + text, [self._origin])
 
     def remaining(self, next_blocks: Iterable[Block] = ()) -> Iterator[InputPart]:
-        """Yield the records of unfinished rows of CSV, which may end in `next_blocks`, the lines after the split."""
+        """Yield the records of unfinished CSV rows. The rows may end in `next_blocks`, the lines after the split."""
         unparsed_bytes = len(self._unfinished)
         for block in next_blocks if unparsed_bytes else ():
             # rows that begin in `block` belong to the next split
@@ -419,9 +421,9 @@ class LineReading:
     def part_then_error(
         self, text: bytes, origins: Sequence[Origin], limit: int | None = None, *, is_last: bool = False
     ) -> Iterator[InputPart]:
-        """Yield one part, the records that begin in the first `limit` bytes of a block (None: in all bytes).
+        """Yield one part: the records that begin in the first `limit` bytes of a block, or in all if it is None.
 
-        If a line is bad and bad lines are not skipped, the part ends before the line, whose error is then raised.
+        If a line is bad and bad lines are not skipped, the part ends before the line, and the line's error is raised.
         """
         origin = origins[0]
         assert self._parser is not None
@@ -474,7 +476,7 @@ def _with_added_columns(records: pa.Table, options: ReadOptions) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A run to read instead of the runs [first, end) of a list, whose records may be wrong."""
+    """A run that replaces the runs [first, end) of a list, because their records may be wrong."""
 
     first: int
     end: int
@@ -482,10 +484,10 @@ class Repeat:
 
 
 def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
-    """Return the runs to read again, because a split of CSV began in a quoted field. Raise the error of another run.
+    """Return the runs to read again because a CSV split began in a quoted field. Raises the error of any other run.
 
-    A split assumes that its first line begins a row. That is true if the last row of the file's previous split ended
-    at this line. If it did not, the whole file is read again as one split.
+    A split assumes that its first line begins a row. If the last row of the file's previous split did not end there,
+    the whole file is read again as one split.
     """
     urls_to_repeat = set[str]()
     previous_url, previous_end = "", 0
@@ -567,7 +569,7 @@ def _row_group_splits(file: InputFile, split_bytes: int, sizes: Sequence[int]) -
 
 
 def pack(splits: Sequence[FileSplit], tasks: int) -> list[Run]:
-    """Return runs of consecutive splits, at most `tasks`, with about equal work; no run is empty."""
+    """Return at most `tasks` runs of consecutive splits, with about equal work; no run is empty."""
     if not splits:
         return []
     # a compressed file has about three times its stored bytes
@@ -586,7 +588,7 @@ def split_blocks(storage: InputStorage, split: FileSplit) -> Iterator[Block]:
     if file.kind.compression:
         yield from _whole_lines(file, _decompressed_bytes(storage, file), 0)
         return
-    # from the byte before the split on: if that is a newline, a line starts at the first byte of the split
+    # start at the byte before the split: if it is a newline, a line starts at the first byte of the split
     position = max(split.start - 1, 0)
     chunks = _stored_bytes(storage, file, position, split.end)
     if split.start:
@@ -683,7 +685,7 @@ def _decompressed_bytes(storage: InputStorage, file: InputFile) -> Iterator[byte
 
 
 class _ChunkStream(io.RawIOBase):
-    """Chunks as a stream; `error` is the original of an error that Arrow wraps."""
+    """A stream of chunks; `error` is the error of a read, which Arrow wraps in its own."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._unread = chunks, memoryview(b"")

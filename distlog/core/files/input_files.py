@@ -16,14 +16,14 @@ from distlog.core.storage.storage import InputStorage, shown
 from distlog.core.times import check_unit
 
 _WILDCARDS = re.compile(r"[*?\[{]")
-#: Names that folders and patterns skip, as Hadoop and Spark do: logs and unfinished files.
+#: Folders and patterns skip names that begin so, as Hadoop and Spark do, because these are logs and unfinished files.
 _HIDDEN = ("_", ".")
 #: A thread reads the first bytes of this many local files: starting a thread costs more than a read.
 _HEADS_PER_TASK = 64
 #: RECORDS: lines as `read --json` prints records, or Parquet with the columns of a topic.
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
 FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
-#: How many bytes of a file show its format; tar has its mark at 257.
+#: The number of first bytes that show a file's format. The mark of tar is at byte 257.
 HEAD_BYTES = 512
 #: The endings of names, and the formats that they mean. Any other name means text.
 FORMAT_ENDINGS: Mapping[str, str] = {
@@ -35,7 +35,7 @@ FORMAT_ENDINGS: Mapping[str, str] = {
     ".parq": PARQUET,
     ".pq": PARQUET,
 }
-#: The endings of compressed and rotated files. They only help to find the ending before them: the content decides.
+#: Endings of compressed and rotated files, removed to find the format. The content decides about the compression.
 _OUTER_ENDINGS = re.compile(r"(?:\.(?:gz|gzip|bz2|zst|zstd|lz4|[0-9]{1,8}))+$")
 #: Codecs by the first bytes of a file.
 COMPRESSIONS: Mapping[bytes, str] = {
@@ -65,8 +65,8 @@ REFUSED: Mapping[bytes, str] = {
     b"PARE": "encrypted Parquet",
     b"SQLite format 3\x00": "SQLite",
 }
-#: Unsupported formats by the ending of the name, which --format overrides: some formats have no fixed first bytes,
-#: and a compressed file begins with its codec's.
+#: Unsupported formats by the ending of the name, since some have no fixed first bytes, and a compressed file begins
+#: with the bytes of its codec. --format overrides them.
 REFUSED_ENDINGS: Mapping[str, str] = {
     ".snappy": "snappy",
     ".deflate": "deflate",
@@ -319,7 +319,7 @@ def _wide_encoding(head: bytes) -> str | None:
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    head = head[: len(head) // 4 * 4]  # without a mark: all but one byte of an ASCII character are zero
+    head = head[: len(head) // 4 * 4]  # without a mark: in ASCII text all bytes of a character but one are zero
     if len(head) < _MIN_WIDE_BYTES:
         return None
     zeros = [set(head[index::4]) == {0} for index in range(4)]

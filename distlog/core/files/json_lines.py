@@ -87,9 +87,9 @@ class SeenFields:
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """Parses objects of any kind, one a line; some fields are the key, the value and the timestamp.
+    """Parses objects of any kind, one per line; some fields are the key, the value and the timestamp.
 
-    The default value is the line. A text is used without quotes, any other JSON value as it was written. A missing
+    The default value is the line. A text loses its quotes, and any other JSON value is used as written. A missing
     field is null. A kernel finds the fields; Python's `json` reads the lines of state UNSURE.
     """
 
@@ -142,7 +142,7 @@ class JsonFields:
 class JsonRecords:
     """Parses objects that are records, as `distlog read --json` prints them.
 
-    Arrow reads a block in a third of the time of Python's `json`, but needs the same type of a field in all lines: a
+    Arrow reads a block in a third of the time of Python's `json`, but a field must have one type in all lines. So a
     block that mixes text and base64 is read line by line.
     """
 
@@ -154,7 +154,7 @@ class JsonRecords:
 
     def _read_by_line(self, text: bytes) -> Parsed:
         rows, bad, starts = list[dict[str, Any]](), list[BadLine](), list[int]()
-        # `json.loads` with hooks makes a decoder for each line
+        # one decoder for all lines, since `json.loads` with hooks makes a new one in each call
         decoder, position = json.JSONDecoder(object_pairs_hook=_object_of), 0
         for line in text.split(b"\n"):
             if line.strip():
@@ -167,7 +167,7 @@ class JsonRecords:
         return Parsed(table_of_rows(rows, _SCHEMA), bad, len(text) + 1, np.array(starts, np.int64))
 
     def _read_in_bulk(self, text: bytes) -> pa.Table | None:
-        """Return the records of a block that Arrow can read at once, as for most blocks; else None."""
+        """Return the records of a block; None if Arrow cannot read the block at once."""
         fields = _read_fields_in_bulk(text)
         if fields is None or not _are_valid(fields):
             return None
@@ -225,7 +225,7 @@ class _ScannedLines:
     names: Sequence[str]
     line_starts: Longs
     line_sizes: Longs
-    #: Each line's OBJECT, BLANK, or UNSURE: the kernel refuses the line, or a field has escapes.
+    #: The state of each line: OBJECT, BLANK, or UNSURE if the kernel refuses the line or a field has escapes.
     states: Bytes
     #: The kinds of the fields (NULL, ESCAPED, ...), a row per line and a column per name, as in `starts` and `sizes`.
     kinds: Bytes

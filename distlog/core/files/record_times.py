@@ -44,7 +44,7 @@ class TimeReader:
         """Raise InvalidConfigError for a format that no text can have."""
         if self.time_format is None:
             return
-        # an empty text rarely matches, but a bad format is reported before that
+        # a bad format is reported before the empty text fails to match
         try:
             datetime.strptime("", self.time_format)
         except (ValueError, re.error) as error:
@@ -146,7 +146,7 @@ def _ms_since_1970(time: datetime, text: str) -> int:
 
 
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
-    """Return the ms since 1970 of numbers in a unit, or of texts, all numbers or all ISO 8601; None for others."""
+    """Return the ms since 1970 of a column of numbers in `unit`, as integers or texts, or of ISO 8601; else None."""
     if pa.types.is_boolean(column.type):
         return None
     for kind in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
@@ -180,7 +180,7 @@ def time_of(value: Any, unit: str = "ms") -> int | None:
     raise ValueError(f"{WHOLE_TIME} (--timestamp-unit), from 0 on, -1 for none, or null, not {value!r}")
 
 
-#: By directive of `strptime`: the number of digits, and the smallest and largest value.
+#: The number of digits of each directive of `strptime`, and its smallest and largest value.
 _DIRECTIVES = {
     "Y": (4, 1970, 9999),
     "m": (2, 1, 12),
@@ -203,7 +203,7 @@ class FixedTimes:
     @classmethod
     @lru_cache
     def of(cls, form: str) -> FixedTimes | None:
-        """Return the format; None if it has another directive, which only `strptime` can read."""
+        """Return the format; None if only `strptime` can read it."""
         tokens = re.findall(r"%.|[^%]", form, re.DOTALL)
         names = [token[1] for token in tokens if len(token) == 2]
         is_known = form.isascii() and {*names} <= {*_WIDTHS, "f"} and len({*names}) == len(names)
@@ -214,7 +214,7 @@ class FixedTimes:
         return cls(tuple(tokens))
 
     def read(self, texts: pa.Array) -> pa.Array | None:
-        """Return the ms since 1970 of texts (binary); None unless all have one length and are times from 1970 on."""
+        """Return the ms since 1970 of texts (binary); None unless all have the same length and are valid times."""
         count = len(texts)
         if not count or texts.null_count:
             return None

@@ -48,7 +48,7 @@ _MAX_FIELD_LINES = 1000
 _MAX_TABLE_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
 #: The columns of a row group of an object are fetched together if they have at most this many bytes.
 _MAX_GROUP_FETCH = 32 << 20
-#: Larger row groups, and all of a local file, are read through buffers with these sizes.
+#: Larger row groups, and all row groups of a local file, are read through buffers with these sizes.
 _LOCAL_BUFFER_BYTES, _OBJECT_BUFFER_BYTES = 1 << 20, 4 << 20
 _BYTES_KINDS = (
     pa.types.is_string,
@@ -103,7 +103,7 @@ class CsvRows:
         return self._parse_rows(text, spans, faults, position)
 
     def _parse_rows(self, text: bytes, spans: list[tuple[int, int]], faults: dict[int, str], consumed: int) -> Parsed:
-        """Return the records of the rows in `spans`, and all bad lines; `faults` has the ones outside of `spans`."""
+        """Return the records of the rows in `spans`, and all bad lines; `faults` has the bad lines between spans."""
         valid_rows = b"".join(text[start:end] for start, end in spans)
         try:
             table, row_faults = _read_rows(valid_rows, self.names), dict[int, str]()
@@ -150,7 +150,7 @@ def _fault(text: bytes, position: int, *, is_open: bool) -> str:
     valid_cells = _VALID_CELLS.match(text, position)
     if valid_cells and text.startswith(b"\r", valid_cells.end()):
         return "a carriage return must end its line"
-    return "there is text after the end of a quoted field: a quote inside of one is doubled"
+    return "there is text after the end of a quoted field: write a quote inside of a field twice"
 
 
 def header_names(line: bytes) -> list[str]:
@@ -160,7 +160,7 @@ def header_names(line: bytes) -> list[str]:
         if _ROW.fullmatch(line + b"\n"):
             names = next(csv.reader([line.decode().removesuffix("\r")]), [])
     if not names or len(set(names)) < len(names):
-        reason = "the first line of CSV must have the names of the fields, each once; a quoted one ends on that line"
+        reason = "the first line of CSV must have the names of the fields, each once, and no line break in a name"
         raise InvalidRecordError(reason, line=1)
     return names
 
@@ -185,7 +185,7 @@ def _has_plain_quotes(text: bytes) -> bool:
         return True
     data = byte_array(text)
     positions = np.flatnonzero(data == ord('"'))
-    # for a quote at position 0, data[-1] is the text's last character, a newline, as before any other line
+    # before a quote at position 0, data[-1] is the newline at the end of the text, as before a quote of a later line
     characters_before, characters_after = data[positions[::2] - 1], data[positions[1::2] + 1]
     is_begin = (characters_before == ord(",")) | (characters_before == ord("\n"))
     is_end = (characters_after == ord(",")) | (characters_after == ord("\n")) | (characters_after == ord("\r"))
@@ -270,7 +270,7 @@ def _open(storage: InputStorage, file: InputFile) -> Iterator[Any]:
 
 
 def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) -> None:
-    """Raise InvalidRecordError for a file without a column that the options name, or that cannot be read."""
+    """Raise InvalidRecordError if a file cannot be read, or lacks a column that the options name."""
     with _open(storage, file) as parquet:
         _record_columns(parquet.schema_arrow.names, options)
 

@@ -51,9 +51,9 @@ class LineParser(Protocol):
     """Parses blocks of whole lines of one format."""
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """Return the records that begin in the first `limit` bytes of whole lines (`text`, without the last newline).
+        """Return the records that begin in the first `limit` bytes of `text`: whole lines without the last newline.
 
-        No block follows if `is_last`. Only CSV, whose rows can have several lines, uses `limit` and `is_last`.
+        No block follows if `is_last`. Only CSV uses `limit` and `is_last`, because its rows can have several lines.
         """
 
 
@@ -63,7 +63,7 @@ class Parsed:
 
     records: pa.Table
     bad: Sequence[BadLine]
-    #: The parsed bytes; len(block) + 1, with the newline after the block, unless its last row continues in the next.
+    #: The number of parsed bytes: the block and the newline after it, unless its last row continues in the next one.
     consumed: int
     #: The positions of the records in the block; None if each line is a record.
     starts: Longs | None = None
@@ -205,7 +205,7 @@ def re2_pattern(pattern: str) -> str | None:
 
 
 class _UnsureError(Exception):
-    """RE2 may match a part of the pattern in another way."""
+    """Raised for a pattern that RE2 may match in another way than Python."""
 
 
 def _re2_text(tree: Any, names: Mapping[int, str]) -> str:

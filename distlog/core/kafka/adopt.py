@@ -69,9 +69,8 @@ from distlog.core.storage.storage import Storage
 Replicas = Mapping[PartitionName, Sequence[LogDir]]
 #: A file up to this size is copied in one request.
 _SINGLE_REQUEST_BYTES = 8 << 20
-#: The size of a producer snapshot without a producer.
 _EMPTY_SNAPSHOT_BYTES = 10
-#: The lock of an import, a file in the topic's folder. After a crash it marks the folder's files as not committed.
+#: The lock file of an import in the topic's folder. After a crash it shows that the folder's files are not committed.
 _MARK = ".adoption"
 _MARK_TEXT = b"an adoption is under way, or has died: adopt again\n"
 
@@ -100,7 +99,7 @@ class AdoptedTopic:
         return "adopted"
 
 
-#: The outcome, and the topic's commit log and snapshot, which a dry run of a new topic lacks.
+#: The outcome, the topic's commit log, and the topic's snapshot (None after a dry run of a new topic).
 _Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]
 
 
@@ -169,8 +168,8 @@ def adopt_topic(
 
 def with_end_markers(partition: AdoptedPartition, stored_transactions: StoredTransactions) -> AdoptedPartition:
     """Return the partition with the end markers of decided open transactions, and notes on all open transactions."""
-    # a coordinator stores its decision in `__transaction_state` before it has markers written to all partitions; a
-    # broker that was killed in between writes the missing ones at startup, and so does an import of its logs
+    # a coordinator stores its decision in `__transaction_state` before all partitions have an end marker; a broker
+    # that was killed in between writes the missing markers at startup, as an import of its logs does here
     producers = read_producer_snapshot(partition.producer_snapshot)
     open_transactions = producers[producers["transaction_first_offset"] >= 0]
     if not len(open_transactions) or not partition.segments:
@@ -197,7 +196,7 @@ def with_end_markers(partition: AdoptedPartition, stored_transactions: StoredTra
 
 
 def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
-    """Return the partition with a new segment, the markers of transactions with their coordinators' epochs."""
+    """Return the partition with a new segment: the end markers of transactions with their coordinators' epochs."""
     base_offset, leader_epoch = partition.log_end_offset, partition.segments[-1].info.leader_epoch
     written_ms = max(state.updated_ms for state, _ in decided)
     markers = b"".join(
@@ -238,7 +237,7 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
         coordinator_epoch=coordinator_epoch,
     )
     data = bytearray(np.ascontiguousarray(batch.data).tobytes())
-    # the base offset and the leader epoch, which the batch's checksum does not cover
+    # set the base offset and the leader epoch; the batch's checksum does not cover them
     data[:8] = offset.to_bytes(8, "big")
     data[12:16] = leader_epoch.to_bytes(4, "big", signed=True)
     return bytes(data)
@@ -251,10 +250,10 @@ def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartiti
 
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
-    """Return the partition with a stem by content for each segment: 20 digits, a number above all offsets."""
-    # on object storage a put of an import that died may take effect late: with the usual name it would overwrite the
-    # file of a later import, after the log has grown. With a name by content it writes the same bytes, or a file that
-    # no commit names; this file stays, since an import deletes nothing there
+    """Return the partition with a stem from a hash of each segment's content, above the stems of all offsets."""
+    # on object storage, a put of an import that died may take effect late. With the usual name it would overwrite the
+    # file of a later import, which has more records. With a name by content, it writes the same bytes, or a file that
+    # no commit names and that remains, since an import deletes nothing there
     segments = []
     for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
@@ -282,7 +281,7 @@ def write_partition(topic: Storage, name: str, partition: AdoptedPartition, *, l
         imported_epochs: Epochs = []
         with suppress(FileNotFoundError):
             imported_epochs = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
-        # as the log start offset, so that no epoch is dropped as one before it
+        # the lowest offset as the log start offset, so that no epoch is dropped
         first = min(offset for _, offset in (*imported_epochs, *partition.epochs))
         topic.put(file, write_epochs(joined_epochs([imported_epochs, partition.epochs], first)))
     if linked:
@@ -305,7 +304,7 @@ def _write_segment(
 
 
 def _link(folder: PartitionFolder, source: str, target: str) -> None:
-    """Make a hard link of a file, and sync its bytes, since a killed broker may not have done so."""
+    """Make a hard link of a file, and sync the file, since a killed broker may not have synced it."""
     try:
         with OpenedFile(folder.open_file(source)) as file:
             os.link(folder.path(source), target, follow_symlinks=False)
@@ -343,7 +342,7 @@ def import_lock(topic: Storage) -> Iterator[None]:
         mark = None
         with suppress(LockHeldError):
             mark = stack.enter_context(flocked(path, timeout_s=0))
-        # without a link, the mark was deleted between its open and its lock, by the import that had locked it
+        # if the opened mark has no link, the import that had locked it has deleted it
         if mark is None or not os.fstat(mark).st_nlink:
             raise StorageError("another adoption to this address is under way: wait for it", url=topic.url)
         with failing_as("write the mark", path):
@@ -359,7 +358,7 @@ def remove_mark(topic: Storage) -> None:
 
 
 def _read_replicas(replicas: Replicas, config: TopicConfig, ends: Mapping[int, int]) -> list[list[AdoptedPartition]]:
-    """Read each partition's undamaged replicas; a segment that spans the topic's end (of `ends`) becomes two."""
+    """Read each partition's undamaged replicas; a segment that spans the topic's end (in `ends`) becomes two."""
 
     def read(name: PartitionName) -> list[AdoptedPartition]:
         partitions, errors = list[AdoptedPartition](), list[CorruptionError]()
@@ -410,7 +409,7 @@ def _producer_batches(
     topic: Storage, partitions: Sequence[AdoptedPartition], existing: Mapping[int, PartitionState] | None = None
 ) -> list[Action]:
     """Return the action with the producers that the `existing` partitions lack."""
-    # on a local disk, writers read the snapshots next to the logs; elsewhere (also on a network disk) the commits
+    # on a local disk, writers read the snapshots next to the logs; elsewhere, writers read the commits
     if topic.is_local_disk:
         return []
     # a partition without producers gets the producers in its whole log
@@ -449,7 +448,7 @@ class _Extension:
         adopted = AdoptedTopic(existing.name, topic.url, tuple(self._additions), tuple(notes), existed=True)
         if dry_run or not self._additions:
             if not dry_run:
-                # it is from an import that died after its commit
+                # an import that died after its commit left its mark
                 remove_mark(topic)
             return adopted, log, existing
         for partition in self._additions:
@@ -458,7 +457,7 @@ class _Extension:
                 raise StorageError(text, url=topic.url, partition=partition.name.partition)
         with import_lock(topic):
             try:
-                # another import may have ended since, and then the files belong to the topic
+                # another import may have ended since; its files belong to the topic
                 if not self._is_unchanged(log.load(include_dropped=True)):
                     return None
                 if topic.is_local:
@@ -504,7 +503,7 @@ class _Extension:
             # the log has no record after the last import
             return None
         if partition.log_end_offset <= self._adopted_ends.get(number, 0):
-            # the same, although compaction in the topic has replaced the imported segments
+            # the log has no record after the last import, although compaction has replaced the imported segments
             return None
         earlier_segments = [segment for segment in partition.segments if segment.info.base_offset < topic_end]
         new_segments = partition.segments[len(earlier_segments) :]

@@ -1,7 +1,7 @@
 """Reads a partition of a broker as the broker loads it: segment by segment, with recovery after a crash.
 
-An import may extend a topic of an earlier import. Its log ends at `topic_end` (0 for a new topic), often within a
-segment that the broker has appended to since: this segment is split there, since the topic has its first part.
+An import may extend a topic of an earlier import. The topic's log ends at `topic_end` (0 for a new topic), often
+within a segment to which the broker has appended since. The import splits this segment at `topic_end`.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class _SegmentInspection:
         self.stem = f"{base_offset:020d}"
         self.log = LogDescription(base_offset, interval_bytes=reading.interval_bytes)
         self.aborted = list[AbortedTransaction]()
-        #: The header of the batch with the largest timestamp, and the bytes of the batches it was read with.
+        #: The header of the batch with the largest timestamp, after the bytes of the batches that include it.
         self.newest_batch: tuple[memoryview, Any] | None = None
         self.has_old_formats = self.is_sparse = False
         #: The base offset of the next segment if it is in the same file; None if the next file follows.
         self.next_base_offset: int | None = None
-        # index checks need a segment, but this one ends where its batches do: until then, take the most it may have
+        # index checks need the end of the segment before its batches are read: use the largest possible end
         empty_segment, _ = LogDescription(base_offset).describe(folder.name.partition, self.stem, created_ms=0)
         max_end = (base_offset + MAX_INT + 1) if next_file_base is None else next_file_base
         bounds = dataclasses.replace(empty_segment, next_offset=max_end, log_bytes=folder.size(names[".log"]))
@@ -205,7 +205,7 @@ class _SegmentInspection:
         files, rebuilt = dict[str, str | IndexBytes](), []
         for suffix, built in {**built_indexes, ".txnindex": transactions}.items():
             existing = self.indexes[suffix]
-            # the entries of offset and time indexes are samples: a rebuild may choose other ones than the broker
+            # offset and time indexes only have samples, so a complete index may differ from the rebuilt one
             is_complete = bool(existing) or not built
             if suffix == ".txnindex":
                 # without an entry, readers of committed records would return an aborted transaction's records
@@ -281,7 +281,7 @@ class AdoptedPartition:
     def producer_batches(self, known_end: int, max_producers: int) -> tuple[ProducerBatch, ...]:
         """Return the batches of up to `max_producers` producers; the topic has the batches below `known_end`."""
         entries = read_producer_snapshot(self.producer_snapshot)
-        # the most important last: the latest producers, and after them all with open transactions
+        # sort the most important producers last: by time, and those with open transactions after all others
         order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
         batches = (batch for entry in entries[np.sort(order[-max_producers:])] for batch in batches_of(entry))
         return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
@@ -293,7 +293,7 @@ def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, to
     reading = PartitionReading(folder, interval_bytes, topic_end, OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
     segments = list(_segments(log_dir, reading, notes))
-    # 0 for a log that starts with its first segment
+    # 0 if the log starts with its first segment
     start = log_dir.offset(LOG_START_OFFSETS, name)
     end = segments[-1].info.next_offset if segments else start
     if segments and end < start:
@@ -343,7 +343,7 @@ def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> I
         checked = not log_dir.is_clean and (next_base is None or next_base > recovery_point)
         for segment in read_segments(reading, base, next_base, checked=checked):
             if segment.damage is not None and not checked and next_base is not None:
-                # no torn write, since these bytes were synced: a cut would drop acknowledged records after them
+                # this is not a torn write, since the bytes were synced: a cut would drop acknowledged records
                 raise segment.damage
             if segment.info.base_offset >= topic_end:
                 notes += _notes(folder, segment, bases[number + 1 :], topic_end)
@@ -372,7 +372,7 @@ def _producers(
 
 def _notes(folder: PartitionFolder, segment: AdoptedSegment, later_bases: list[int], topic_end: int) -> list[str]:
     log, notes = str(segment.files[".log"]), []
-    # the second part of a file whose first part the topic has: that it is a segment of its own needs no note
+    # the topic has the first part of this file: the split at the topic's end needs no note
     continues_topic = topic_end and segment.info.base_offset == topic_end
     if segment.position and not continues_topic:
         text = "it becomes a separate segment: its offsets are too far above the earlier offsets"

@@ -65,7 +65,7 @@ def _problem_line(kind: str, **labels: str) -> Line:
 
 GAP_LINE = _problem_line("nonConsecutive", first="", second=" is followed by ")
 ENTRIES_AT_ONCE = 1 << 16
-#: The first bytes of a batch, with the fields that an offset index is compared with (formats 0 and 1 lack the last).
+#: The first bytes of a batch, with the fields that show its last offset (formats 0 and 1 lack the delta).
 _BATCH_PREFIX = np.dtype(
     [("base_offset", ">i8"), ("length", ">i4"), ("", "V4"), ("magic", "u1"), ("", "V6"), ("last_offset_delta", ">i4")]
 )
@@ -148,7 +148,7 @@ class DumpedFile:
 
     @property
     def base_offset(self) -> int:
-        """The offset in the name, before the first dot; 0 without an offset, as in distlog's names."""
+        """The offset in the name before the first dot; 0 if there is none, as in the names of distlog's files."""
         stem = self.name.partition(".")[0]
         offset = int(stem) if _BASE_OFFSET.fullmatch(stem) else 0
         return offset if offset <= MAX_LONG else 0
@@ -292,7 +292,7 @@ class LogWindows:
             yield empty_records(batches), None
             return
         if batches["magic"][0] < 0:
-            # as in Kafka, records of formats after 2 are read as format 2
+            # only formats after 2 are read as format 2, as in Kafka
             text = f"batches have the unknown format {batches['magic'][0]}; their records are not shown"
             yield empty_records(batches), source.corrupt(text, 0, batches[0])
             return
@@ -301,7 +301,7 @@ class LogWindows:
         while len(batches):
             records, error = decode(data, batches, source, columns, PART_BYTES)
             if error is not None and len(batches) > 1:
-                # halves of halves find the bad batch
+                # halve the batches until the bad one is alone
                 yield from self._records(window, batches[: len(batches) // 2])
                 batches = batches[len(batches) // 2 :]
             else:
@@ -310,7 +310,7 @@ class LogWindows:
 
 
 def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of an `.index` file, and again those that do not have the last offset of a batch."""
+    """Write the entries of an `.index` file, and as problems those that do not have the last offset of a batch."""
     if file.size < OFFSET_ENTRY.itemsize:
         output.write_line(f"{file.address} is empty.", "empty")
         return
@@ -383,7 +383,7 @@ def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[Flags, Longs]:
 
 
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of a `.timeindex` file, and again those without a batch, or whose batch has another time."""
+    """Write the entries of a `.timeindex` file, and as problems those without a batch, or with another time."""
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, output)
         return
@@ -408,12 +408,12 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
-    """Return the last offset of the batch with each of `offsets`, and the batch's newest time if it ends there.
+    """Return the last offset of the batch of each offset, and the batch's newest time if the two offsets are equal.
 
-    An entry of a time index has the last offset of a batch, so an entry with another offset is wrong anyway.
+    An entry of a time index has the last offset of a batch. An entry with another offset is wrong anyway.
     """
     last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_TIMESTAMP)
-    # the log is read once, so the entries are sorted by offset; the windows so far had those before `first_entry`
+    # the log is read once, so the entries are sorted by offset; earlier windows had those before `first_entry`
     order, first_entry = np.argsort(offsets, kind="stable"), 0
     try:
         for window in log.windows(log.size):

@@ -72,7 +72,7 @@ _UNKNOWN = len(_END_MARKERS) + len(_OTHER_CONTROL_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class LineField:
-    """A value of a line, whose `labels` and `words` are pairs: for text, and for JSON.
+    """A value of a line. `labels` and `words` are pairs: the first item is for text, the second for JSON.
 
     The words of a choice are the names to choose from. An optional number has three words: the text for ABSENT, the
     prefix and the suffix.
@@ -190,7 +190,7 @@ class DumpOutput:
             (stream or self.out).write(bytes_of(text))
 
     def write_problems(self, title: str, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Write lines of problems; in text, under a `title` unless the previous problems have the same."""
+        """Write lines of problems; in text, `title` precedes them unless it was the title of the last problems."""
         if len(next(iter(columns.values()))):
             if not self.as_json and title != self.title:
                 self.err.write(f"{title}\n".encode())
@@ -256,7 +256,7 @@ class DumpedRecords:
     @cached_property
     def headers(self) -> pa.Array:
         record_bytes = int((self.sections["end"] - self.sections["start"]).sum())
-        # after a bad record the number of headers is unknown: as many as the bytes could hold
+        # after a bad record the number of headers is unknown: allow as many as the bytes could hold
         count = record_bytes // _SMALLEST_HEADER if self.has_fault else int(self.sections["header_count"].sum())
         return headers_to_arrow(self.data, self.fields.header_positions, self.size, count, record_bytes)
 

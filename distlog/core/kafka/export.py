@@ -150,7 +150,7 @@ class ExportReport(Displayable):
 
 
 #: Lists the exported segments; a broker ignores it. An export first lists all planned segments, the unwritten ones as
-#: incomplete, so that the next export can continue after a crash. If a log has another size, a broker has changed it.
+#: incomplete, so that the next export can continue after a crash. A log of another size was changed by a broker.
 EXPORT_FILE = ".distlog-export.json"
 _VERSION = 1
 
@@ -326,7 +326,7 @@ def export_segment(
         for chunk in whole_log(reader, segment):
             data, rows = _with_shifted_offsets(chunk.timed(), segment.shift, position)
             position += len(data)
-            # first, since the bytes are then written in the background while they are read here
+            # yield first, so that the bytes are written in the background while they are read here
             yield data
             log.add(data, rows)
             producers.observe(data, rows)
@@ -366,7 +366,7 @@ def _with_shifted_offsets(chunk: Chunk, shift: int, position: int) -> tuple[memo
 def _indexes(reader: SegmentReader, segment: SegmentInfo, rebuilt: Mapping[str, IndexBytes]) -> dict[str, IndexBytes]:
     """Return the index files of the segment if they are valid, else the indexes `rebuilt` from its log."""
     files = dict(rebuilt)
-    # LogAppendTime is in the batches of exported logs, but not of stored logs and their time indexes
+    # with LogAppendTime, exported batches have other times than stored batches, which the stored indexes describe
     if not segment.is_active and segment.append_time_ms < 0:
         for suffix in rebuilt:
             with suppress(CorruptIndexError):
@@ -499,8 +499,8 @@ class _PartitionExport:
 
     def _put_empty(self, index: int, offset: int) -> None:
         self._folder.put_many({file_name(offset, suffix): b"" for suffix in _REQUIRED_SUFFIXES})
-        # a broker takes the time of an empty log for its largest timestamp, and a search by time ends at the first
-        # segment with a larger one: a time before 1970 lets each search pass
+        # to a broker, the time of an empty log is its largest timestamp. A search by time ends at the first segment
+        # with a larger timestamp than its own, so a time before 1970 lets each search pass
         _set_times(self._folder, offset, time_ms=-1000)
         self.present.insert(index, empty_segment(offset, is_complete=True))
 

@@ -227,7 +227,7 @@ def _folders(
 def _partition_files(
     storage: Storage, folders: Iterable[str], starts: Container[PartitionName]
 ) -> dict[PartitionName, list[FileInfo]]:
-    """List the files in the partitions' folders; a partition has a log, or without one a log start offset."""
+    """List the files in the partitions' folders; a partition has files of a broker, or a log start offset."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
     listed = in_parallel(lambda name: storage.child(_folder_name(name)).list(), names)
     return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
@@ -423,7 +423,7 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
             raise CorruptRecordError("the files of metadata are too large", bytes=size, most=_MAX_BYTES)
         image, epoch = _read_snapshot(folder, notes)
         epoch = max(epoch, _apply_log(folder, image, notes, is_clean=is_clean))
-        # a snapshot, even an incomplete one, may have later records than were read
+        # a snapshot that ends later, even an incomplete one, shows that records are missing
         offset, _, file = next(iter(_list_snapshots(folder)), (0, -1, ""))
         if offset > image.end_offset:
             raise _gap_error(folder.path(file), image.end_offset)
@@ -498,7 +498,7 @@ def _gap_error(file: str, from_offset: int) -> CorruptRecordError:
 
 
 def _has_later_batch(log: SourceLog, position: int) -> bool:
-    """Return whether a complete batch may follow the damage at `position`, which then is not a torn write."""
+    """Return whether a complete batch may follow the damage at `position`; if so, it is not a torn write."""
     later_bytes = log.read(position + 1, log.size)
     data, checked_bytes = byte_array(later_bytes), 0
     for start in range(0, data.size, _SEARCH_BYTES):
@@ -508,7 +508,7 @@ def _has_later_batch(log: SourceLog, position: int) -> bool:
             if not HEADER_SIZE <= size <= data.size - candidate:
                 continue
             checked_bytes += size
-            # if not all can be checked: an error is better than a cut of later records
+            # if there is too much to check, assume a batch: an error is better than a cut of later records
             if checked_bytes > _MAX_CHECKED_BYTES or _is_batch(later_bytes[candidate : candidate + size]):
                 return True
     return False
@@ -560,7 +560,7 @@ class ImportedSettings:
             elif name in _DELETING and _POLICY in skips:
                 skips[name] = "without the topic's cleanup.policy it could delete kept records"
             else:
-                # to Kafka, spaces and repetitions in a list mean nothing
+                # Kafka ignores spaces and repetitions in a list
                 items = dict.fromkeys(item.strip() for item in value.split(","))
                 text = ",".join(items) if name == _POLICY else value
                 try:

@@ -38,16 +38,16 @@ from distlog.core.storage.storage import FileInfo, Storage
 
 CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE, META_PROPERTIES = ".kafka_cleanshutdown", ".lock", "meta.properties"
 PARTITION_METADATA = "partition.metadata"
-#: The topic that holds a KRaft cluster's own metadata: no log of records.
+#: The topic with the metadata of a KRaft cluster, which has no records of users.
 CLUSTER_METADATA = "__cluster_metadata"
 Positions = npt.NDArray[np.int64]
 _COPIED_BYTES = 8 << 20
-#: The bytes of a step of a walk: over a map of which only headers are read, and over a file.
+#: The bytes of a step of a walk that reads only the headers in a map, and of any other walk.
 _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
-#: From this mean size of a batch on, fetching the pages of headers is faster than reading the log: a measured disk
-#: read 45,000 pages a second, or 440 MB sequentially.
+#: For batches of at least this mean size, fetching the pages of headers is faster than reading the log: a measured
+#: disk read 45,000 pages a second, or 440 MB sequentially.
 _MIN_BATCH_BYTES = 12 << 10
-#: The number of sampled positions, and the share of right ones that makes the other positions useful.
+#: The most positions in a sample, and the share of the sample that must be right so that all positions are used.
 _SAMPLE_SIZE, _MIN_SHARE = 64, 0.95
 _NO_POSITIONS: Positions = np.zeros(0, np.int64)
 
@@ -104,7 +104,7 @@ class PartitionFolder:
         return SourceLog(lambda start, end: data[start:end], len(data))
 
     def headers(self, name: str, offset_index: bytes) -> SourceLog:
-        """Return a log for reading headers: if that is faster, only their pages are fetched."""
+        """Return a log for reading headers; only the pages of headers are fetched if this is faster."""
         size = self.size(name)
         positions = batch_positions(offset_index, size) if self._storage.is_local else _NO_POSITIONS
         if len(positions) * _MIN_BATCH_BYTES > size or not len(positions):
@@ -122,7 +122,7 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """Return the time of the last write to a file in ms, at least 0: exports date empty logs before 1970."""
+        """Return the time of the last write in ms; 0 for a time before 1970, which exports give to empty logs."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not report write times, which retention may need: copy the files to a disk"
@@ -302,7 +302,7 @@ def _malformed(file: str) -> CorruptMetadataError:
 
 @contextmanager
 def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[None]:
-    """Lock the log directory against brokers and exports, with `is_exclusive` also imports. Raises StorageError."""
+    """Lock out brokers and exports from the log directory; imports, too, if `is_exclusive`. Raises StorageError."""
     if not log_dir.is_local:
         yield
         return
@@ -402,7 +402,7 @@ class HeaderScan:
 
 def batch_positions(offset_index: bytes, size: int) -> Positions:
     """Return the positions of batches in the index of a log of `size` bytes; empty for a bad index."""
-    # without an incomplete entry; an index has no entry for the first batch, at 0
+    # an incomplete last entry is left out; the first batch, at 0, has no entry in an index
     entries_end = len(offset_index) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize
     positions = np.append(0, np.frombuffer(offset_index[:entries_end], OFFSET_ENTRY)["position"].astype(np.int64))
     is_sound = (np.diff(positions) > 0).all() and positions[-1] < size

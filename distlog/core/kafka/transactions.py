@@ -35,13 +35,13 @@ NONE = -1
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: A topic's name and the number of a partition.
 TopicPartition = tuple[str, int]
-#: The last epoch of a producer, which then gets a new id. Kafka's last epoch, one above, is kept for
-#: `decided(fences=True)`: for the end marker that aborts the producer's transaction and fences the producer.
+#: The last epoch of a producer; afterwards the producer gets a new id. The epoch above, Kafka's last one, is reserved
+#: for `decided(fences=True)`: the end marker that aborts the producer's transaction and fences the producer.
 LAST_EPOCH = (1 << 15) - 2
 # Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
 # of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
 # of (topic, array of partitions int32), or null (length -1), and the times in ms of the last change and of the start
-# (int64). Texts have an int16 length, arrays an int32 one. Version 1, of Kafka 4, has the same fields, flexible.
+# (int64). Texts have an int16 length, arrays an int32 one. Version 1, of Kafka 4, encodes the same fields flexibly.
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _log = logging.getLogger("distlog")
@@ -69,7 +69,7 @@ _PRODUCER_COLUMNS = (
 
 
 class TransactionStatus(Enum):
-    """The state of a transaction, by Kafka's numbers (TransactionState). PREPARE means decided, without markers."""
+    """The state of a transaction, by Kafka's numbers (TransactionState). PREPARE: decided, but some markers lack."""
 
     EMPTY = 0
     ONGOING = 1
@@ -110,7 +110,7 @@ class TransactionState:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def without_future_start(self, now_ms: int) -> TransactionState:
-        """Return the state; an open transaction that starts in the future, which delays its timeout, starts now."""
+        """Return the state; an open transaction from the future starts now, since it would time out too late."""
         # a decided transaction keeps its start: the coordinator recognizes its decision by the start
         # (`_check_current` of the gateway's transaction_coordinator)
         has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
@@ -240,7 +240,7 @@ class ListedTransaction:
     transaction: OpenTransaction
     transactional_id: str | None
     state: str | None
-    #: Whether no coordinator will end it: it is over at its coordinator, or open for longer than any allows.
+    #: Whether no coordinator will end it: its coordinator has ended it, or it is open for longer than any allows.
     is_hanging: bool
 
     def __str__(self) -> str:
@@ -351,7 +351,7 @@ def _append_end(handle: TopicHandle, current: CurrentSnapshot, transaction: Open
     try:
         # no fence: the transaction has no live coordinator
         appended = log.end_transaction(run, lambda _: None, transaction.start_offset)
-        # None if no marker was appended: then flush all records, among them the end marker that another process wrote
+        # if no marker was appended (None), flush all records, also the end marker that another process wrote
         log.flush(appended)
         is_flushed = True
     finally:
@@ -395,7 +395,7 @@ def _coordinator_state(
 
 
 def _states_of_root(handle: TopicHandle) -> Collection[TransactionState]:
-    """Return the states in the `__transaction_state` of the topic's root; a root without that topic costs a LIST."""
+    """Return the states in the `__transaction_state` of the topic's root; without that topic, this costs one LIST."""
     states, storage = dict[str, TransactionState](), handle.storage.sibling(TRANSACTIONS_TOPIC)
     if storage is None or not storage.list(paths.COMMITS_DIR):
         return ()
@@ -417,7 +417,7 @@ _MARKER_KEY, _MARKER_VALUE, _MARKER_VERSION = struct.Struct(">hh"), struct.Struc
 def marker(
     producer_id: int, producer_epoch: int, now_ms: int, *, is_committed: bool, coordinator_epoch: int = 0
 ) -> BatchRun:
-    """Return the end marker of a transaction. Kafka fences coordinators by their epoch; a gateway's has 0."""
+    """Return the end marker of a transaction. Kafka fences coordinators by their epoch; a gateway always uses 0."""
     record = pa.record_batch(
         {
             "timestamp": integers([now_ms]),

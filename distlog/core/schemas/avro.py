@@ -1,6 +1,6 @@
-"""Values of Avro as Arrow: pyruhvro decodes many at once if it can, fastavro decodes other values one by one.
+"""Decodes Avro values to Arrow: pyruhvro decodes many values at once, fastavro decodes single values.
 
-pyruhvro is about forty times as fast. It needs values of the same schema as the columns, and types that it supports;
+pyruhvro is about forty times as fast, but it supports only some types, and only values with the columns' own schema.
 fastavro resolves other schemas to the columns' schema, and finds bad values.
 """
 
@@ -57,13 +57,13 @@ _NUMBER_TYPES: Mapping[tuple[str, str], pa.DataType] = {
 }
 #: Primitive types that pyruhvro does not decode. It does not decode decimals and fixed types either.
 _NOT_IN_BULK = ("null", "bytes")
-#: The most types of a schema, counted at every use.
+#: The most types of a schema; a named type counts at each use.
 MAX_TYPES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema whose named types are each defined at the first use (`plain`), and Arrow's type."""
+    """A schema and Arrow's type for it; `plain` defines each named type at its first use."""
 
     plain: Any
     kind: pa.DataType
@@ -106,7 +106,7 @@ def _parsed_json(schema: Any) -> Any:
 
 
 class _SchemaWalk:
-    """A walk through a parsed schema; only a reader's, to whose columns values are decoded, needs types of Arrow."""
+    """A walk through a parsed schema. Only a reader's schema needs Arrow types, since values become its columns."""
 
     def __init__(self, named_types: Mapping[str, Any], is_reader: bool) -> None:
         self._named, self._is_reader, self._remaining_types = named_types, is_reader, MAX_TYPES
@@ -256,7 +256,7 @@ class AvroDecoder:
     def _decode_in_bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
-        # without a registry the schema may be wrong, and leave trailing bytes, which only fastavro reports
+        # without a registry the schema may be wrong: it leaves trailing bytes, which only fastavro reports
         if self._registry is None and len(payloads) and attempt(self._value_reader(writer), payloads[0].as_py())[1]:
             return None
         try:
@@ -288,8 +288,8 @@ class AvroDecoder:
         def read(payload: bytes) -> Any:
             file = io.BytesIO(payload)
             value = fastavro.schemaless_reader(file, writer_schema, reader_schema)
-            # trailing bytes show that the value has another schema, or a registry's header; values with a schema id
-            # may have them, since pyruhvro ignores them
+            # trailing bytes show that the value has another schema, or a registry's header; they are allowed in
+            # values with a schema id, since pyruhvro ignores them
             if self._registry is None and (trailing := len(payload) - file.tell()):
                 raise ValueError(f"{trailing} bytes follow the value")
             return value

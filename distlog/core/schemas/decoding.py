@@ -1,8 +1,8 @@
 """Decodes values with schemas to columns, batch by batch; bad values raise an error or become null.
 
-A value's header, a zero byte and the schema's id in four bytes, is Confluent's wire format:
-https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/. In Protobuf the indexes of
-the message in its file follow.
+The values of a registry begin with a header: a zero byte, the schema's id in four bytes, and in Protobuf the indexes
+of the message in its file. This is Confluent's wire format:
+https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_SINGLY = 64
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)
 #: The size of a value's header: a zero byte and the schema's id.
 HEADER_BYTES = 5
-#: The deepest nesting of a message of Protobuf, and the most bytes of its indexes: 5 for their count and for each.
+#: The deepest nesting of a message of Protobuf, and the most bytes of its indexes: 5 for their count, and 5 for each.
 MAX_DEPTH = 32
 INDEXES_BYTES = 5 * (MAX_DEPTH + 1)
 #: The location of a message in its file: the index of the outermost message, the index within that message, ...
@@ -59,7 +59,7 @@ def check_on_error(on_error: str) -> None:
 
 
 def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schema:
-    """Return `columns` with the values' columns instead of `value`; without `flatten` with a column of structs."""
+    """Return `columns` with the values' columns instead of `value`, or if not `flatten`, with a column of structs."""
     decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
     fields = [field for field in columns if field.name != "value"]
     check_distinct([field.name for field in fields], decoded.names)
@@ -107,7 +107,7 @@ def attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, str]:
 def decode_singly(
     read: Callable[[Any], Any], expected: str, faults: dict[int, str], rows: Longs, payloads: Sequence[Any]
 ) -> dict[int, Any]:
-    """Return the values that `read` returns for payloads, by row; `faults` gets a text by row for the others."""
+    """Return the values that `read` returns for payloads, by row; adds the errors of bad payloads to `faults`."""
     values = {}
     for row, payload in zip(rows.tolist(), payloads, strict=True):
         value, fault = attempt(read, payload)
@@ -124,7 +124,7 @@ def decode_in_halves(
     decode_together: Callable[[Payloads], pa.RecordBatch | None],
     decode_one_by_one: Callable[[Longs, Payloads], DecodedRows],
 ) -> Iterator[DecodedRows]:
-    """Decode payloads together, or in halves if `decode_together` returns None, since it fails for one bad value."""
+    """Decode payloads together, or in halves if `decode_together` returns None, as it does for one bad value."""
     columns = decode_together(payloads)
     if columns is not None:
         yield rows, columns
@@ -198,7 +198,7 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Return the distinct indexes (None if bad), the number in them of each payload's indexes, and the messages."""
+    """Return the distinct indexes (None if bad), for each payload its number in this list, and the messages."""
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _slices(payloads)
     codes, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)

@@ -1,4 +1,4 @@
-"""Values of Protobuf as Arrow: ptars decodes them; Protobuf's own library and grpcio-tools parse their schemas."""
+"""Decodes Protobuf values to Arrow with ptars. Protobuf's own library and grpcio-tools parse the schemas."""
 
 from __future__ import annotations
 
@@ -183,12 +183,12 @@ def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
 class ProtobufDecoder:
     """Decodes values to the columns of `reader`; with a `registry`, their headers must name the reader's type.
 
-    The version of the schema may be another one, since Protobuf identifies fields by number.
+    Values may have another version of the reader's schema, since Protobuf identifies fields by number.
     """
 
     def __init__(self, reader: Message | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
-        #: By schema id and indexes: why values cannot be read, or an empty text.
+        #: By schema id and indexes: the reason why values cannot be read, or an empty text.
         self._faults: dict[tuple[int, Indexes | None], str] = {}
         self._files: dict[int, tuple[bytes, ...]] = {}
 
@@ -250,8 +250,8 @@ class ProtobufDecoder:
 def _record_by_record(reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> DecodedRows:
     singles = [[payload] for payload in payloads]
     batches = decode_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
-    # not decoded together again: if one message set two fields of a oneof, all would be parsed by Protobuf's own
-    # library, which refuses messages that ptars accepts
+    # do not decode the messages together again: if one set two fields of a oneof, Protobuf's own library would parse
+    # all, and it refuses messages that ptars accepts
     return np.array(list(batches), np.int64), join([reader.rows([]), *batches.values()])
 
 

@@ -210,7 +210,7 @@ def _parse(schema: Any) -> _Registered:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Follows no redirects, which would send the password to another server."""
+    """Follows no redirect, since it would send the password to another server."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None: ...
 

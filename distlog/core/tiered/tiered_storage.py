@@ -55,8 +55,8 @@ MAX_CHUNKS = 1 << 22
 _NUMBER, _SIZE = Integer(0, MAX_INT), Integer(1, MAX_INT)
 #: The most bytes of a size in `transformedChunks`.
 _MAX_WIDTH = 4
-#: The size of the cache of chunks, which always has room for two. It has chunks where reads began or ended: the next
-#: read may need their remaining bytes.
+#: The most bytes of cached chunks; CACHE_CHUNKS of any size always fit. The cache has the chunks in which reads began
+#: or ended, since the next read may need their remaining bytes.
 CACHE_BYTES, CACHE_CHUNKS = 32 << 20, 2
 #: A chunk: the name of the object, and its number there.
 Key = tuple[str, int]
@@ -82,7 +82,7 @@ _OBJECT = re.compile(rf"(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.log|\.i
 _log = logging.getLogger("distlog")
 #: The sizes of a segment's objects, by suffix.
 Sizes = Mapping[str, int]
-#: For unknown numbers of a segment.
+#: Stands for an unknown number in a segment.
 UNKNOWN = -1
 
 
@@ -172,11 +172,11 @@ class RemoteTopic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkIndex:
-    """Where the chunks of a log, of `chunk_bytes` each, are in an object: compressed chunk i begins at bounds[i]."""
+    """The positions of a log's chunks in an object: chunk i has `chunk_bytes` of the log, and begins at bounds[i]."""
 
     log_bytes: int
     chunk_bytes: int
-    #: None if the log is not compressed: then the object has the log's bytes.
+    #: None if the log is not compressed, since the object has the log's own bytes.
     bounds: Longs | None
 
     @property
@@ -215,9 +215,9 @@ class ChunkIndex:
 
 def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
-    # the frame has the count (int32); for several chunks a base (int32), the bytes of a difference (1 byte), and for
-    # all but the last chunk the difference to the base; then the last size (int32); all numbers are big-endian
-    # (at most 13 bytes without the differences)
+    # the frame has the count (int32). For several chunks, a base (int32), the width of a difference (1 byte) and the
+    # difference of each chunk but the last to the base follow. The last size (int32) ends the frame. Without the
+    # differences, it has at most 13 bytes. All numbers are big-endian
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
@@ -331,7 +331,7 @@ def _joined(fragments: Sequence[memoryview]) -> memoryview:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSegment:
-    """An uploaded segment; `indexes` has by suffix the (start, end) in the object `.indexes`, unless empty."""
+    """An uploaded segment; `indexes` has the (start, end) of each nonempty index in `.indexes`, by suffix."""
 
     stem: str
     partition: int
@@ -575,9 +575,9 @@ class LogSpan(NamedTuple):
 
 def log_spans(topic: RemoteTopic, uploaded: Iterable[RemoteSegment]) -> list[LogSpan]:
     """Return a partition's log in order, from all uploaded segments. Raises CorruptMetadataError."""
-    # a restarted broker may upload a segment again: of segments with the same start offset the longest is read, and
-    # of equally long segments the last upload; after a leader change segments overlap, since each broker rolls its
-    # own: as in Kafka, the segment with the higher start offset is read from its start
+    # a restarted broker may upload a segment again: of segments with the same start offset, the longest is read, and
+    # of equally long segments the last upload. After a leader change, segments may overlap, since each broker rolls
+    # its own: as in Kafka, the segment with the higher start offset is read from its start
     spans: list[LogSpan] = []
     for segment in sorted(uploaded, key=lambda remote: (remote.start_offset, -remote.next_offset, -remote.event_ms)):
         end = spans[-1].end_offset if spans else segment.start_offset
@@ -604,7 +604,7 @@ def _cut_at(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInf
     """Cut the segment at the offset `end`. Raises CorruptMetadataError if a batch spans it."""
     if end == segment.next_offset:
         return segment
-    # from the batch with the last offset before the cut
+    # read from the batch with the last offset before the cut
     for chunk in reader.chunks(SegmentSlice(segment, end - 1, segment.next_offset, 0, segment.log_bytes)):
         rows = np.flatnonzero(chunk.batches["base_offset"] + chunk.batches["last_offset_delta"] >= end)
         if len(rows) and chunk.batches["base_offset"][rows[0]] < end:
