@@ -23,7 +23,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 # Some settings schedule the tasks of the LogManager. The other settings are defaults for topics that do not set the
 # topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
 # settings that the file sets apply: Kafka's own broker defaults are the defaults of topics already.
-#: By broker setting, the topic setting that differs from it in nothing but the name.
+#: By broker setting, the topic setting that has the same meaning and unit.
 SAME_MEANING = {
     "log.cleaner.delete.retention.ms": "delete.retention.ms",
     "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
@@ -46,7 +46,7 @@ SAME_MEANING = {
     "compression.lz4.level": "compression.lz4.level",
     "compression.zstd.level": "compression.zstd.level",
 }
-#: Topic settings in ms, and their broker settings with the ms of a unit: the first one that is set applies.
+#: By topic setting: its broker settings, each with the ms of its unit. The first broker setting that is set applies.
 TIMES = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
     "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
@@ -76,7 +76,7 @@ _SETTING = "broker_setting"
 
 
 class BrokerSetting(NamedTuple):
-    """A setting with its names, the first of which is shown; the field's value is the setting's times `unit`."""
+    """A setting. Its first name is shown. The value of its field is the value of the setting times `unit`."""
 
     names: tuple[str, ...]
     meaning: str
@@ -92,7 +92,7 @@ class BrokerSetting(NamedTuple):
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """A field for a setting: of `names`, separated by spaces, the first in the file applies.
+    """Return a field for a setting. `names` are separated by spaces; the first name that is set applies.
 
     If the default is None, -1 means None.
     """
@@ -218,12 +218,12 @@ def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
         except InvalidConfigError as error:  # noqa: PERF203 - a file has few settings
             raise InvalidConfigError(f"{broker}: {error.message}", **error.details) from None
     defaults = {name: value for name, (_, value) in sources.items()}
-    TopicConfig.parse(defaults)  # the lags of compaction must agree
+    TopicConfig.parse(defaults)  # checks the lags of compaction against each other
     return defaults
 
 
 def _in_ms(name: str, broker: str, value: object, unit: int) -> int:
-    """Convert a time to ms; for retention any negative number is -1 (no limit), and 0 is refused, as in Kafka."""
+    """Convert a time to ms. As in Kafka, a negative retention is -1 (no limit), and a retention of 0 is refused."""
     number = setting_number(broker, value, -MAX_LONG)
     if name == "retention.ms" and number <= 0:
         if number == 0:

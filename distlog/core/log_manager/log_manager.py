@@ -25,7 +25,7 @@ from distlog.core.topic import Topic
 STOP_TIMEOUT_S = 8.0
 #: The task that finds topics. Other tasks of a root wait for its first run.
 LOAD_LOGS = "load-logs"
-#: The work of a task on a root, which fills in the counts and errors of its run.
+#: The work of a task on a root. It adds its counts and errors to the run.
 Work = Callable[[TaskRun], None]
 _log = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ class LogManager:
         on_run: Called after each run of a task, in the task's thread; its errors are logged.
         clock: Returns ms since 1970.
         scheduler_clock: Returns ms that never decrease.
-        may_run: While it returns False, topics are loaded, and no other task runs: another process runs them.
+        may_run: While it returns False, another process runs the tasks, and this manager only loads topics.
 
     Raises:
-        InvalidConfigError: A setting is not valid, or no root.
+        InvalidConfigError: A setting is not valid, or `roots` is empty.
         StorageError: A root is not an address.
 
     Examples:
@@ -114,7 +114,7 @@ class LogManager:
 
     @property
     def errors(self) -> dict[str, dict[str, str]]:
-        """The current failures: by task, the reason by the URL of the topic or root."""
+        """The current failures: for each task, the reasons by the URL of the topic or root."""
         by_task: dict[str, dict[str, str]] = {}
         for (task, _), errors in sorted(self._errors.items()):
             if errors:
@@ -151,7 +151,7 @@ class LogManager:
             timeout_s: How long to wait for a task, in seconds.
 
         Returns:
-            False if a task still runs, and is abandoned.
+            Whether all tasks ended. A task that still runs is abandoned.
         """
         return self._scheduler.stop(timeout_s)
 
@@ -197,7 +197,7 @@ class LogManager:
             run.failed(directory.url, error)
         run.seconds = (self._scheduler_clock() - started_ms) / 1000
         self._metrics.note(run, self._clock())
-        # if several tasks fail for one reason, the reason is logged once
+        # a reason is logged once, even if several tasks fail for it
         logged = {item for errors in list(self._errors.values()) for item in errors.items()}
         self._errors[run.task, run.root] = run.errors
         for url, reason in run.errors.items():
@@ -259,7 +259,7 @@ class TaskMetrics:
         return self._values.setdefault((name, kind, meaning), defaultdict(float))
 
 
-#: The kinds and meanings of metrics, by name. The counters are of all processes, and only of local partitions.
+#: The kinds and meanings of metrics, by name. Only local partitions have the counters, which include all processes.
 _LOG_METRICS: Mapping[str, tuple[Kind, str]] = {
     "root_offline": ("gauge", "1 if the root did not respond at the last scan"),
     "topics": ("gauge", "loaded topics"),

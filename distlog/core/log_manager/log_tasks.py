@@ -36,14 +36,14 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 
-#: While a task waits for the first load, it checks this often if the manager is stopping.
+#: How often a task that waits for the first load checks whether the manager is stopping.
 _STOP_CHECK_S = 0.5
 #: The longest wait of a thread: the system call has a limit.
 _MAX_WAIT_S = 3600.0
 
 
 class LogTasks:
-    """The tasks of a root but compaction and merging, by Kafka's names and rules; several processes may run them."""
+    """The tasks of a root except compaction and merging, named as in Kafka. Several processes may run a task."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock
@@ -72,7 +72,7 @@ class LogTasks:
     def _vacuum_if_due(self, run: TaskRun, topic: Topic | DroppedTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
         vacuumed_ms = self._vacuumed_ms.get(url)
-        # a negative time has passed if the clock was set back: that must not delay the vacuum
+        # the difference is negative if the clock was set back, which must not delay the vacuum
         if vacuumed_ms is not None and 0 <= now_ms - vacuumed_ms < delay_ms:
             return
         report = work()
@@ -90,17 +90,17 @@ class LogTasks:
                             run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
 
     def checkpoint_recovery_points(self, run: TaskRun) -> None:
-        """`recovery-point-offset-checkpoint`: write the durable end of each partition; at the stop, flush all."""
+        """`recovery-point-offset-checkpoint`: write durable ends of partitions; at a stop, flush and write again."""
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
-            # only after a first file, since the flushes may take longer than the manager waits
+            # a file is written before the flushes, since these may take longer than the manager waits
             for topic in self._directory.topics.values():
                 with self._directory.failures_noted(run, topic):
                     _checkpoint_active(run, topic)
             self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
 
     def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
-        """`log-start-offset-checkpoint`: write the log start offsets within first segments."""
+        """`log-start-offset-checkpoint`: write the log start offsets that are not the base offset of a segment."""
         self._checkpoint(run, LOG_START_OFFSETS, _log_start_offsets)
 
     def _checkpoint(self, run: TaskRun, file: str, offsets_of: Callable[[Topic], dict[int, int]]) -> None:
@@ -110,7 +110,7 @@ class LogTasks:
             return
         names = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
         if META_PROPERTIES in names or any(map(parse_partition_folder, names)):
-            # the root is a broker's log directory, whose files are for its own logs
+            # the root is the log directory of a broker, which writes these files itself
             return
         for name, topic in directory.topics.items():
             with directory.failures_noted(run, topic):
@@ -131,7 +131,7 @@ class DroppedTopic(NamedTuple):
 
 
 class LogDirectory:
-    """A root: its loaded topics, and dropped ones, by the name of their folder. Safe between threads."""
+    """The loaded and the dropped topics of a root, by the names of their folders. Safe between threads."""
 
     def __init__(
         self, storage: Storage, config: BrokerConfig, clock: Callable[[], int], is_stopping: Callable[[], bool]
@@ -273,8 +273,8 @@ class LogCleaner:
         self._paused: dict[tuple[str, int], _PausedPartition] = {}
 
     def clean_logs(self, run: TaskRun) -> None:
-        """`log-cleaner`: compact logs by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`, in passes."""
-        # forget expired pauses, also after a clock was set back, and topics that are no longer compacted
+        """`log-cleaner`: compact the logs that are due, in passes, until a pass compacts none."""
+        # drop pauses that have ended, that a clock set back made too long, or whose topic is no longer compacted
         urls, now_ms = {topic.url for topic in self._compacted_topics()}, self._directory.clock()
         self._paused = {
             log: pause
@@ -283,7 +283,7 @@ class LogCleaner:
         }
         while self._clean_pass(run) and not self._directory.is_stopping():
             pass
-        # from the last partition of a topic on, since each error is put before the errors of later partitions
+        # in reverse, since each error is put in front of the errors of later partitions
         for (url, _), pause in sorted(self._paused.items(), reverse=True):
             error = run.errors.get(url)
             run.errors[url] = pause.error if error in (None, pause.error) else f"{pause.error}; {error}"
@@ -320,8 +320,9 @@ class LogCleaner:
         return sorted(due, key=lambda log: -log.dirty_ratio)
 
     def _clean(self, run: TaskRun, log: _DirtyLog) -> bool:
-        # a run of its own, to know the errors of this partition
-        topic, is_cleaned, partition_run = log.topic, False, TaskRun(run.task, run.root, run.started_ms)
+        topic, is_cleaned = log.topic, False
+        # a separate run collects the errors of this partition only
+        partition_run = TaskRun(run.task, run.root, run.started_ms)
         with self._directory.failures_noted(partition_run, topic):
             report, after = compact(topic.handle, topic.snapshot, partitions=[log.partition])
             topic.advance(after)
@@ -392,7 +393,7 @@ class _Task:
     runs_at_stop: bool
 
     def run(self, clock: Callable[[], int]) -> None:
-        """Run the task; the next run is a period after this start, or at once if it took longer."""
+        """Run the task. The next run is due one period after this start, or at once if this run takes longer."""
         started_ms = clock()
         try:
             self.work()
@@ -401,7 +402,7 @@ class _Task:
 
 
 class Scheduler:
-    """Tasks with their periods, each in a daemon thread; a task must not raise. `run_due` needs no threads."""
+    """Runs periodic tasks, each in its own daemon thread. A task must not raise. `run_due` needs no threads."""
 
     def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
         self._clock = clock

@@ -56,7 +56,7 @@ from distlog.core.segments.segment_reader import TopicHandle
 
 #: Memory for the keys of one round, 24 bytes each (Kafka's log.cleaner.dedupe.buffer.size).
 DEDUPE_BUFFER_BYTES = 128 << 20
-#: Bytes that a round cleans before its commit, so that small partitions share one.
+#: A round cleans partitions of up to this many bytes together, so that small partitions share a commit.
 ROUND_BYTES = 64 << 20
 #: Runs one round over at least one of the due partitions; the last parameter is the memory for keys, in bytes.
 CleanRound = Callable[
@@ -75,7 +75,7 @@ def compact(
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
-    """Compact the due partitions, among `partitions` if given, by rounds of `clean`; returns report and new state."""
+    """Compact the due partitions, only `partitions` if given, in rounds. Returns the report and the new state."""
     snapshot_before = snapshot_after = handle.log.refresh(snapshot)
     numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
     stable_offsets, failure_reasons = dict[int, int](), dict[int, str]()
@@ -103,7 +103,7 @@ _COUNTED = ("segments", "bytes", "records")
 
 @dataclass(frozen=True, slots=True)
 class PartitionCompaction:
-    """One partition below `end_offset`, before and after the compaction; in a dry run both are the same.
+    """Counts of a partition below `end_offset` before and after the compaction, which are equal in a dry run.
 
     `unkeyed_records` were dropped because they have no key. Another process changed `skipped_groups` concurrently:
     the next compaction retries them. `error`: why the partition is not clean.
@@ -166,7 +166,7 @@ class CompactionReport(Displayable):
 
 @dataclass(frozen=True, slots=True)
 class GroupToClean:
-    """A group of segments, and all that decides which of its records stay, except for later records of their keys.
+    """A group of segments, and what decides which of its records stay, except the map of keys.
 
     `end_offset` is the end of the plan's dirty range, even if the map of keys became full before it.
     """
@@ -183,9 +183,9 @@ class GroupToClean:
 class CleaningPlan:
     """One round: it removes older records of the keys of the dirty range [start_offset, end_offset).
 
-    `segments` are all of the partition's, since transactions depend on them; those from row `first_live` on reach
-    above the log start. They and the topic's `config` are of `read_version`, committed at `timestamp_ms`. A plan can
-    be pickled, so that a task reads no commit.
+    `segments` has all segments of the partition, because transactions depend on them. Segments from row `first_live`
+    on reach above the log start. `read_version`, which was committed at `timestamp_ms`, has these segments and the
+    topic's `config`. A plan can be pickled, so that a task reads no commit.
     """
 
     partition: int
@@ -202,14 +202,14 @@ class CleaningPlan:
         """The plan of one round over the dirty range, with as many segments as one commit can replace."""
         state = snapshot.partitions[log.partition]
         segments, first_live = list(state.segments), state.segments.find(state.log_start_offset)
-        # a commit can replace MAX_SEGMENTS: the round ends before the next segment, if there is one
+        # the round ends before the first segment that one commit cannot replace, if there is one
         commit_ends = [segment.base_offset for segment in segments[first_live + MAX_SEGMENTS :][:1]]
         start, end = first_dirty_offset(state), min([log.first_uncleanable_offset, *commit_ends])
         read_version, config = snapshot.version, snapshot.config
         return cls(log.partition, start, end, segments, first_live, config, read_version, snapshot.timestamp_ms)
 
     def now_ms(self, handle: TopicHandle) -> int:
-        """The time now for delete horizons; at least the commit's time if the clock is clearly slow."""
+        """The present time for delete horizons, or the time of the commit if the clock is clearly slow."""
         now_ms = handle.trusted_ms()
         return now_ms if now_ms >= self.timestamp_ms - MAX_CLOCK_AHEAD_MS else self.timestamp_ms
 
@@ -246,8 +246,8 @@ class CleaningPlan:
 class Cleanable:
     """The dirty range of one partition, and the bytes before it and in it.
 
-    A segment that `first_dirty_offset` cuts counts in both, as in Kafka. The log is overdue if a dirty record is
-    older than `max.compaction.lag.ms`.
+    As in Kafka, both include a segment that `first_dirty_offset` cuts. The log is overdue if a dirty record is older
+    than `max.compaction.lag.ms`.
     """
 
     partition: int
@@ -288,7 +288,7 @@ def cleanable(
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
     first_row, end_row = table.find(start), int(np.searchsorted(table.base_offsets, end))
     timestamps = table.array("first_timestamp")[first_row:]
-    # as in Kafka, a time of 0 is none; without times the log is not overdue
+    # as in Kafka, 0 means no time; a log without times is not overdue
     oldest_ms = int(timestamps[timestamps > 0].min(initial=MAX_LONG))
     return Cleanable(
         partition=partition,
@@ -377,13 +377,13 @@ class BatchFilter:
         # all transactions below the end of the dirty range have ended
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
-        # the inputs give it only at their own end, and data of transactions that were aborted since is dropped now
+        # the value of the inputs is only for their own end, and only until its transaction ends
         if next_offset < inputs[-1].next_offset or 0 <= unstable_offsets[-1] < self.end_offset:
             return UNDETERMINED_OFFSET
         return unstable_offsets[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """The batches that stay of a checked chunk of one segment, in parts of as many as one scan opens."""
+        """Yield the batches that stay of a checked chunk of one segment, in one part per scan of records."""
         flags = self._flags(chunk)
         start, rows = 0, np.flatnonzero(~flags.is_discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
@@ -419,14 +419,14 @@ class BatchFilter:
         scanned_rows: npt.NDArray[np.intp],
         scanned: ScannedRecords | None,
     ) -> FilteredBatches:
-        """Return what stays of a `part` of the chunk's batches, of which those in `scanned_rows` have records."""
+        """Return what stays of the chunk's batches in `part`. Those in its `scanned_rows` have `scanned` records."""
         batches = chunk.batches[part]
         retained, is_kept, unkeyed_records = self._choose(flags, scanned_rows, scanned)
         has_records = retained["records"] > 0
         wants_horizon = has_records & ~flags.has_horizon
         wants_horizon &= (retained["tombstones"] > 0) | flags.is_obsolete_marker
         has_create_times = batches["attributes"] & APPEND_TIME == 0
-        # the header's largest timestamp is of a record that does not stay, or of none
+        # the record with the header's largest timestamp does not stay, or does not exist
         loses_max = has_create_times & (batches["max_timestamp"] != retained["max_timestamp"])
         is_copied = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~loses_max
         is_rewritten, is_emptied = has_records & ~is_copied, ~has_records & flags.stays_empty
@@ -543,7 +543,7 @@ def clean_dirtiest(
         try:
             results.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
         except StorageError:
-            # the partitions before this one are committed first: the next round starts with this one, and raises
+            # commit the partitions before this one first: the next round begins with this one, and raises
             if not results:
                 raise
             break

@@ -35,12 +35,12 @@ class Executor(Protocol):
         """Run one round of compaction over at least one of the partitions that are due."""
 
 
-#: The number of items of a remote topic in work at the same time. Each takes a few MiB, and 30 MiB more to upload.
+#: How many items of a remote topic are worked on at once. Each takes a few MiB, and 30 MiB more during an upload.
 PARALLEL = 8
 
 
 class WorkItem(Protocol):
-    """An item with its size, by which tasks get equal shares."""
+    """An item that knows its size, so that tasks can get equal shares."""
 
     @property
     def log_bytes(self) -> int:
@@ -62,7 +62,7 @@ class LocalExecutor:
         return 1 if self.storage.is_local else PARALLEL
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-        """Return the results. The iteration ends, even by an error, only after the last thread."""
+        """Return the results. The iteration waits for all threads before it ends or raises."""
         if self.storage.is_local:
             return map(work, items)
         return in_order((partial(work, item) for item in items), PARALLEL, joined=True)

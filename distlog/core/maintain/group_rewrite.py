@@ -67,9 +67,9 @@ class FilteredBatches:
     """Batches (BATCH rows) back to back in `data`, with values that their headers lack; offsets are absolute.
 
     `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest timestamp, or -1
-    if no record has it, as in an emptied batch. No record of a batch is older than its `min_timestamps`. The batches
-    are the input batches if `is_unchanged`. Tombstones or markers may have been dropped if `drops_deletes`. The
-    number of `unkeyed_records` was dropped, since they have no key.
+    if no record has it, as in an emptied batch. No record of a batch is older than its `min_timestamps`. If
+    `is_unchanged`, these are the input batches. If `drops_deletes`, tombstones or markers may have been dropped.
+    `unkeyed_records` is the number of records that were dropped because they have no key.
     """
 
     data: Bytes
@@ -108,7 +108,7 @@ FILE_ERRORS = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """Why the files of a partition cannot be rewritten, or only of its offsets [offsets[0], offsets[1])."""
+    """Why a partition, or only its offsets [offsets[0], offsets[1]), cannot be rewritten."""
 
     partition: int
     reason: str
@@ -120,7 +120,7 @@ class RewriteFailure:
 
 
 def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | RewriteFailure:
-    """The result of `work`; or its FILE_ERRORS as a value, so that a job continues with other partitions."""
+    """Return the result of `work`, or its FILE_ERRORS as a value, so that a job continues with other partitions."""
     try:
         return work()
     except FILE_ERRORS as error:
@@ -129,11 +129,10 @@ def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | Re
 
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
-    """A group, and the `outputs` that replace its segments, or its own segments if nothing changes.
+    """A group and the segments `outputs` that replace it, which are its own segments if nothing changes.
 
-    `outputs` cover the offsets of the group, with gaps where records were dropped. With `drops_deletes`, tombstones
-    or markers were dropped: then no segment before the group may return to an older version, which may have the
-    values that the tombstones deleted.
+    `outputs` cover the offsets of the group, with gaps where records were dropped. If `drops_deletes`, no segment
+    before the group may return to an older version, which may have values that the dropped tombstones deleted.
     """
 
     group: SegmentGroup
@@ -218,7 +217,7 @@ class _Output:
             if end_row == row and file.next_offset > 0:  # the file has batches, and no room for this one
                 self._seal(int(filtered.base_offsets[row]))
                 continue
-            # a batch that even an empty segment has no room for was alone in its old segment, and gets a new one
+            # a batch that is too large for an empty segment was alone in its old segment, and stays alone
             end_row = max(end_row, row + 1)
             rows = batches[row:end_row].copy()
             position = int(rows["position"][0])
@@ -231,7 +230,7 @@ class _Output:
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; returns the segments, none if the filter dropped all batches."""
-        # a filter that keeps all records leaves no gap: without batches, an empty segment covers the group's offsets
+        # a filter that keeps all records must leave no gap: an empty segment covers a group without batches
         if self.batch_filter.keeps_all and not self.sealed:
             self._file = self._file or self._open()
         self._seal(self.group.next_offset)
@@ -256,7 +255,7 @@ class _Output:
         handle, inputs, base = self.handle, self.group.segments, self._base_offset
         aborted = [entry for entry in self.batch_filter.aborted if base <= entry.last_offset < next_offset]
         sealed = with_aborted(handle.storage, handle.name, sealed, aborted, base)
-        # as in Kafka: retention counts from this time for records without timestamps
+        # as in Kafka, the age of records without timestamps counts from this time
         created_ms = int(inputs.array("created_ms")[-1])
         output = dataclasses.replace(sealed.moved_to(base), next_offset=next_offset, created_ms=created_ms)
         self.sealed.append(self.batch_filter.with_input_fields(output, inputs))
@@ -282,7 +281,7 @@ def commit_rewrite(
     """Replace the segments of groups that were rewritten at `snapshot`; no partition is split over two commits.
 
     Returns the number of skipped groups by partition, and the new state. A group is skipped if one of its segments
-    was removed; a cleaned partition stays dirty from there on. A cleaned partition does not change if the topic is no
+    was removed; its partition stays dirty from this group on. A cleaned partition does not change if the topic is no
     longer compacted.
     """
     skipped_groups, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
@@ -292,7 +291,7 @@ def commit_rewrite(
                 actions, emptied = _replacement(partitions, skipped_groups, head)
                 if not actions:
                     break
-                # before the commit, which removes the segments that these states are read from
+                # store these states before the commit, which removes the segments that they are read from
                 producers.store(head, emptied)
                 race.put(actions)
         after = race.snapshot
@@ -314,9 +313,9 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
 def _replacement(
     rewritten: Sequence[RewrittenPartition], skipped_groups: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
-    """The actions in `current`, and by partition how many segments at its start they drop; fills `skipped_groups`."""
-    replaced, emptied = list[RewrittenGroup](), dict[int, int]()
-    is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
+    """Return the actions, and by partition how many segments at its start they drop. Fills `skipped_groups`."""
+    replaced, emptied, cleaned = list[RewrittenGroup](), dict[int, int](), list[Cleaned]()
+    is_compacted = "compact" in current.config.cleanup_policy
     for partition in rewritten:
         if partition.end_offset and not is_compacted:
             skipped_groups[partition.partition] = len(partition.groups)
@@ -339,14 +338,14 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.common_stems({stem for _, stems in groups for stem in stems})
     stale = [group for group, stems in groups if not live.issuperset(stems)]
-    # superseded records may remain in the segments that now replace a stale group, and in segments that were restored
-    # before all groups: the partition is dirty from there on
+    # the segments that replaced a stale group, and segments that were restored before all groups, may have superseded
+    # records: the partition is dirty from their first offset on
     unclean_offsets = [group.base_offset for group in stale]
     first_base = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
     unclean_offsets += [base for base in first_base if rewritten.groups and base < rewritten.groups[0].base_offset]
     clean_end = min([rewritten.end_offset, *unclean_offsets])
     dirty_offset = max(clean_end, first_dirty_offset(state))
-    # above the clean part, offsets without a segment would look like a loss
+    # above the clean part, a gap between segments would look like a loss
     gaps = [group for group, _ in groups if not group.outputs and group.next_offset > dirty_offset]
     # without its end marker, a transaction with data in an earlier segment would be open again
     without_markers = [group for group, _ in groups if group.drops_transactions and group.base_offset > dirty_offset]
@@ -380,7 +379,7 @@ _NO_NUMBERS: Longs = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class RecordBytes:
-    """The records of batches, without headers: of batch i `sizes[i]` bytes of `data` from `starts[i]` on."""
+    """The records of batches, without headers. Batch i has `sizes[i]` bytes of `data` from `starts[i]` on."""
 
     data: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
     starts: Longs = field(default_factory=lambda: _NO_NUMBERS)
@@ -406,7 +405,7 @@ def lay_out(
     """Write the batches of `source` that stay, back to back; returns the bytes and their BATCH rows.
 
     `headers` has the new header of each batch of `source`. A copied batch keeps its bytes, an emptied one becomes a
-    header, a rewritten one gets the next of `records`; all others are dropped.
+    header, and a rewritten one gets the next entry of `records`. All others are dropped.
     """
     stays = is_copied | is_emptied | is_rewritten
     batches = headers[stays]

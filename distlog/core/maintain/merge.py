@@ -62,7 +62,7 @@ _REPORT_COLUMNS = ("partition", "segments_before", "segments_after", "bytes", "r
 class MergeReport(Displayable):
     """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
 
-    `backlog`: how many segments of `version` are still worth merging. `most_segments`: the most of a partition.
+    `backlog` segments of `version` are still worth merging. No partition has more than `most_segments`.
     """
 
     version: int
@@ -148,7 +148,7 @@ def job_bytes_of(memory: int, workers: int) -> int:
 
 
 class _Replacement:
-    """Replaces the groups of finished `jobs`: `_counts[i]` segments by `merged.counts[i]`, 0 if the group failed."""
+    """Replaces `_counts[i]` segments of group i of `jobs` by `merged.counts[i]`, which is 0 if the group failed."""
 
     def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
         self._jobs, self._merged = jobs, merged
@@ -173,10 +173,10 @@ class _Replacement:
 
 #: The largest segment that a merge after an append makes; `plan_merge` makes larger ones.
 MAX_TAIL_SEGMENT_BYTES = 128 << 20
-#: A merge after an append takes groups, smallest first, until it has this many bytes or segments, or the multiples
-#: below of what was appended, if that is more.
+#: A merge after an append takes the smallest groups, until they have this many bytes or segments. After a large
+#: append, the limits are the multiples below of what was appended.
 TAIL_MERGE_BYTES, TAIL_MERGE_SEGMENTS = MAX_TAIL_SEGMENT_BYTES, 512
-#: A record is copied about four times until its segment grows from 50 kB to MAX_TAIL_SEGMENT_BYTES (LARGE_GROWTH). A
+#: Each copy makes a record's segment LARGE_GROWTH times larger: four copies from 50 kB to MAX_TAIL_SEGMENT_BYTES. A
 #: merge makes one segment of two or more, so merges read at most 1 + 1/2 + 1/4 + ... = 2 segments per appended one.
 MERGED_PER_APPENDED_BYTE, MERGED_PER_APPENDED_SEGMENT = 4, 2
 #: How long a merge after an append retries its commit after conflicts, in seconds.
@@ -213,7 +213,7 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     A group is adjacent segments that fit into one without a roll, by `segment.bytes`, `segment.index.bytes`, and
     `segment.ms` from the first record's time, so that retention by time stays exact. It is worth merging if its
     largest segment has at most half of its bytes (MIN_GROWTH, LARGE_GROWTH): each copy moves a record to a segment of
-    at least twice the size. If a segment has more, the segments before it and after it are tried as groups.
+    at least twice the size. If a segment has more than half, the segments before and after it are tried as groups.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
@@ -237,7 +237,7 @@ def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
 
 
 def groups_of(table: SegmentTable, row_partitions: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
-    """(first row, end row) of each group worth merging; `row_partitions` has the partition of each row of `table`."""
+    """Return (first row, end row) of each group worth merging; each row of `table` has one of `row_partitions`."""
     sizes, base_offsets, next_offsets, first_times, newest, created, records = map(table.array, _COLUMNS)
     newest = np.where(newest >= 0, newest, created)  # retention counts ages from the same times
     oldest = np.where(first_times >= 0, first_times, newest)

@@ -57,8 +57,8 @@ from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, w
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 
-#: Log bytes of a job by default: it writes a bundle, an object with small segments of many partitions, by a PUT of
-#: 16 MiB. The inputs of a job that are in one bundle are adjacent there, so few requests read them.
+#: The default log bytes of a job, whose output fits in a PUT of 16 MiB. The output is a bundle: an object with small
+#: segments of many partitions. The inputs of a job that are in one bundle are adjacent, so few requests read them.
 JOB_BYTES = 15 << 20
 #: The most segments of a job of JOB_BYTES: each needs half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
@@ -109,7 +109,7 @@ class MergeJob:
 
 
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
-    """Pack `groups` into jobs of `job_bytes` or of one larger group; a job has one group of a partition."""
+    """Pack `groups` into jobs of `job_bytes`, or of one larger group. A job has at most one group per partition."""
     # a group's rank is the number of earlier groups of its partition; the groups of a job have the same rank
     ranks, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
     for group in groups:
@@ -160,12 +160,12 @@ class MergedJob:
 def do_job(
     handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
 ) -> MergedJob:
-    """Merge the groups of a job; a damaged one is split, at last into single groups with precise errors."""
+    """Merge the groups of a job. A damaged job is split, down to single groups, whose errors are precise."""
     part_bytes, count = upload_bytes(job_bytes), len(job.counts)
     split_count = 2  # the number of parts into which a damaged job is split
     if job.log_bytes <= job_bytes:
         try:
-            # the call alone refers to the logs that were read, so they are freed before the batches are written
+            # no name refers to the logs that were read, so they are freed before the batches are written
             batches = _joined(_checked(job, read_logs(handle.storage, handle.name, job.inputs)), BatchJoin.of(config))
         except StorageError:
             # a file is too short, or the storage does not respond: read each group alone, without halves in between
@@ -213,7 +213,7 @@ def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTr
 
 
 def _with_own_fields(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
-    """Return one of several outputs of a group with the fields of its own offsets."""
+    """Return an output of a group, one of several, with the fields that depend on its offsets."""
     if output.next_offset < group.next_offset:
         # the inputs give the first unstable offset at the end of the group only
         output = dataclasses.replace(output, first_unstable_offset=UNDETERMINED_OFFSET)
@@ -240,7 +240,7 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     """Read the logs of `segments`, back to back in their order."""
     positions, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
     names, objects = _objects(topic, segments)
-    # parts by object and position; an empty part is at the position of the next part, and precedes it
+    # sort by object and position; an empty part has the position of the next part, and precedes it
     order = np.lexsort((sizes, positions, objects))
     starts, ends, objects = positions[order], (positions + sizes)[order], objects[order]
     overlap = np.flatnonzero((objects[1:] == objects[:-1]) & (starts[1:] < ends[:-1]))
@@ -258,7 +258,7 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     ]
     data = byte_array(storage.read_joined(ranges))
     run_sizes = run_ends - run_starts
-    # where each part is in `data`: as far from the start of its run there as in the object
+    # a part is as far from the start of its run in `data` as in the object
     run_positions, run_of_part = np.cumsum(run_sizes) - run_sizes, np.cumsum(begins_run) - 1
     sources = np.empty(len(order), np.int64)
     sources[order] = run_positions[run_of_part] + (starts - run_starts[run_of_part])
@@ -297,7 +297,7 @@ class _Batches:
 
 
 def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
-    """Return the checked batches, with append times, to scan and as rows. Raises CorruptionError, _UnsoundError."""
+    """Return the checked batches with append times, for a scan and as rows. Raises CorruptionError, _UnsoundError."""
     segments = job.inputs
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
@@ -332,7 +332,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
 
 
 def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Longs, shifts: Longs) -> None:
-    """Raise _UnsoundError unless the batches are their segments' own, at their offsets."""
+    """Raise _UnsoundError if a batch does not belong to its segment, or is not at its offset."""
     runs = np.empty(len(segments), RUN)  # the batches of a segment are a run
     runs["first_offset"] = segments.array("stored_base_offset")
     runs["end_offset"] = segments.next_offsets - shifts
@@ -487,7 +487,7 @@ class _SegmentWrites:
 
 # A read takes time per batch, so small batches are joined. Records keep their offsets, times, keys, values and
 # headers, and batches their codec. Only batches of plain records are joined: no transactions, producer ids, control
-# batches, delete horizons, or LogAppendTime, of which a batch has one.
+# batches, delete horizons, or LogAppendTime, which is one time per batch.
 
 #: A batch is small if its records have at most one half of `batch.bytes`, so that no record is rewritten often.
 _SMALL_DIVISOR = 2
@@ -507,7 +507,7 @@ class BatchJoin:
 
     @classmethod
     def of(cls, config: TopicConfig, aborted: Sequence[AbortedTransaction] = ()) -> BatchJoin:
-        """By the topic's `batch.bytes`, `max.message.bytes` and levels of compression."""
+        """Return a filter with the topic's `batch.bytes`, `max.message.bytes` and levels of compression."""
         levels = {codec: compression_level(config, name) for codec, name in enumerate(CODEC_NAMES)}
         return cls(usual_batch(config), largest_batch(config), levels, aborted)
 
@@ -524,7 +524,7 @@ class BatchJoin:
         )
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """All batches of a checked chunk, small ones joined, in parts if they are compressed."""
+        """Yield all batches of a checked chunk, with small ones joined, in one part per scan of records."""
         segments = [part.slice.segment for part in chunk.ranges]
         shifts = np.full(len(chunk.batches), chunk.per_batch(segment.shift for segment in segments))
         min_timestamps = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
@@ -534,7 +534,7 @@ class BatchJoin:
     def joined(
         self, source: BatchSelection, base_offsets: Longs, min_timestamps: Longs, begins_group: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """Yield parts of `source`, small batches joined within their group, and the rows where the batches begin."""
+        """Yield parts of `source`, with small batches of a group joined, and the row where each batch begins."""
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
         if begins_group is not None:
@@ -601,7 +601,7 @@ class _Runs:
         scanned: ScannedRecords,
         levels: Mapping[int, int | None],
     ) -> _Runs:
-        """The runs that are to be joined; `firsts` and `counts` are of all runs, in the scanned `rows`."""
+        """Return the runs that are to be joined. `firsts` and `counts` describe all runs of the scanned `rows`."""
         first_records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]
         starts, ends = first_records[firsts], np.append(first_records[firsts[1:]], scanned.count)
         headers = part.batches[rows[firsts]]
@@ -637,7 +637,7 @@ class _Part:
     min_timestamps: Longs
 
     def lay_out(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
-        """Join the batches of `runs`, and copy all others from `source`; also returns the row where each begins."""
+        """Join the batches of `runs`, and copy all others. Also returns the row of `batches` where each begins."""
         headers, min_timestamps, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
         is_copied, begins_run = np.ones(len(headers), bool), np.zeros(len(headers), bool)
         if runs is not None:
@@ -649,5 +649,5 @@ class _Part:
         rows = np.flatnonzero(is_copied | begins_run)
         data, batches = lay_out(source, headers, is_copied, np.zeros(len(headers), bool), begins_run, records)
         base_offsets = self.base_offsets[rows]
-        # `offsets_of_max_timestamp` may be any offsets: the segment's own comes from the metadata of the inputs
+        # `offsets_of_max_timestamp` may be any offsets: the segment gets its value from the metadata of the inputs
         return FilteredBatches(data, batches, base_offsets, base_offsets, min_timestamps[rows]), rows

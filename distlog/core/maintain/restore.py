@@ -1,10 +1,9 @@
 """Restores the segments of an older version that vacuum has not deleted, and keeps later segments.
 
-Where compaction or merging replaced old segments by a new one, the group of old segments replaces it again, unless an
-old segment was deleted, or the new one also has other records. In these two cases no earlier segment of a compacted
-topic comes back, since keys could come back whose tombstones were dropped. For the same reason no segment comes back
-that is before a segment that was compacted twice. Segments that were both added and removed after the version also
-come back, to leave no gap.
+Where compaction or merging replaced old segments by a new one, the old segments replace it again, unless an old
+segment was deleted, or the new segment also has other records. In these two cases no earlier segment of a compacted
+topic comes back, since keys could come back whose tombstones were dropped. For the same reason, no segment comes back
+before a segment that was compacted twice. Segments that were added and removed after the version fill gaps.
 """
 
 from __future__ import annotations
@@ -84,16 +83,16 @@ Stem = tuple[int, str]
 
 @dataclass(slots=True)
 class RemovedSegments:
-    """The segments that commits after a version have added and removed; commits up to `version` are read."""
+    """The segments that commits after a version added and removed. The commits up to `version` were read."""
 
     version: int
     #: The version of the last commit that removed a segment.
     removed_at: dict[Stem, int] = field(default_factory=dict)
-    #: Segments as last added: a rebuild adds a segment again.
+    #: The last addition of each segment: a rebuild adds a segment again.
     added: dict[Stem, SegmentInfo] = field(default_factory=dict)
     #: Segments that a commit removed when it moved the log start, as retention does.
     removed_at_start: dict[Stem, SegmentInfo] = field(default_factory=dict)
-    #: Segments that compaction wrote, and that were replaced.
+    #: Segments that compaction wrote, and that were replaced later.
     recompacted: dict[Stem, SegmentInfo] = field(default_factory=dict)
 
     def read(self, log: CommitLog, head: int) -> None:
@@ -137,7 +136,7 @@ class PartitionRestore:
     start_before: int
     log_start_offset: int
     first_dirty_offset: int
-    #: Live segments around a filled gap, to remove and add: a commit adds segments only where it removes some.
+    #: Live segments next to a filled gap, which are removed and added again: a commit adds only where it removes.
     gap_neighbors: tuple[SegmentInfo, ...] = ()
 
     @property
@@ -220,7 +219,7 @@ class RestoreReport(Displayable):
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The removed segments of a partition that may come back from `start_offset` on; `filling` may fill gaps."""
+    """The removed segments of a partition that may come back from `start_offset` on; `filling` only fills gaps."""
 
     segments: list[SegmentInfo]
     filling: list[SegmentInfo]
@@ -257,11 +256,11 @@ def plan_restore(
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
         lost_segments = len(merged) if later[:1] and later[0].compacted else 0
         if merged and not lost_segments:
-            # the later segment comes back, which has the records of `merged`; or if a restore has split it since, the
-            # segments that it was split into
+            # the later segment, which has the records of `merged`, comes back; if a restore has split it since, the
+            # segments that it was split into come back
             later = _removed_after(merged[0].base_offset, removed_at_start.get(number, []), live)
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
-        # up to here compaction may have dropped later tombstones
+        # compaction may have dropped later tombstones below this offset
         start = max((end for end in ends if end > state.log_end_offset), default=0)
         filling = _filling(max(state.log_end_offset, start), replaced.get(number, []), live, later)
         candidates.append(_Candidates([*older, *later], filling, lost_segments, start))
@@ -289,7 +288,7 @@ def plan_restore(
 def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
     """Return the segments from `end` on that were removed at the log start, in order.
 
-    `candidates` have the last removed segment first: of overlapping segments it is the one that is returned.
+    `candidates` begin with the last removed segment. If segments overlap, the last removed one is returned.
     """
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
@@ -320,7 +319,7 @@ def _replaced_after(removed: RemovedSegments, floor: int) -> dict[int, list[Segm
 def _filling(
     end: int, replaced: Sequence[SegmentInfo], live: PartitionState, later: Sequence[SegmentInfo]
 ) -> list[SegmentInfo]:
-    """Return the `replaced` segments from `end` on whose offsets no segment has, live or in `later`."""
+    """Return the `replaced` segments from `end` on that share no offset with a live segment or with `later`."""
     if not replaced:
         return []
     ranges = np.array([(segment.base_offset, segment.next_offset) for segment in later], np.int64).reshape(-1, 2)
@@ -376,7 +375,7 @@ def _plan_partition(
         begin = old[0].base_offset
         if begin < start_offset:
             continue
-        # the new segments must not have other records: later ones, or earlier ones after another restore
+        # the new segments must not have later records, or after another restore earlier records
         is_whole = all(begin <= segment.base_offset and segment.next_offset <= old_end for segment in new)
         if is_whole and all((number, segment.stem) in present for segment in old):
             restored += old
@@ -384,7 +383,7 @@ def _plan_partition(
             gaps += [] if new else [begin]
         elif not new or any(segment.compacted for segment in new):
             # earlier segments do not come back either: before a gap, readers would not notice missing records; before
-            # a compacted segment, keys would come back whose tombstones it may have dropped
+            # a compacted segment, keys would come back because it may have dropped their tombstones
             restored, replaced, gaps = [], [], []
             start_offset = max(segment.next_offset for segment in (*old, *new))
         else:
@@ -392,7 +391,7 @@ def _plan_partition(
             low, high = new[0].base_offset, new[-1].next_offset
             merged += [segment for segment in old if low <= segment.base_offset and segment.next_offset <= high]
     starts = [segment.base_offset for segment in (*restored, *current.segments[:1])] or [current.log_start_offset]
-    # the log may begin at its first segment, but below the present start only from `start_offset` on
+    # the log begins at its first segment, but not below both its present start and `start_offset`
     first = max(min(starts), min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(first, old_start))
     # live segments that stay below the log start because of `start_offset` are lost, too

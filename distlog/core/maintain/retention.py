@@ -40,9 +40,9 @@ def retention(
             plans = plan_retention(with_tails(handle, head), now_ms, keep_tails=True, max_segments=MAX_SEGMENTS)
             if not plans:
                 break
-            # before the commit, which removes the segments that these states are read from
+            # store these states before the commit, which removes the segments that they are read from
             producers.store(head, {plan.partition: len(plan.segments) for plan in plans})
-            # adjacent removals, which a commit stores as a table
+            # the removals are adjacent, because a commit stores adjacent removals as a table
             stems = ((plan.partition, plan.segments.columns()["stem"].to_pylist()) for plan in plans)
             removals: list[Action] = [Remove(number, stem) for number, removed in stems for stem in removed]
             race.put([*removals, *(SetLogStartOffset(plan.partition, plan.log_start_offset) for plan in plans)])
@@ -54,7 +54,7 @@ def retention(
 # A topic that is only compacted loses only the segments below its log start offset.
 #
 # As in Kafka, an active segment is deleted if all its records have expired. It is sealed first, by another commit,
-# since a commit cannot remove a segment that it adds. Logs are read only if a state of producers is not stored.
+# since a commit cannot remove a segment that it adds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def plan_retention(
 ) -> list[PartitionRetention]:
     """Plan the segments to delete at `now_ms`, by partition; with `keep_tails` active segments stay."""
     table = snapshot.partitions
-    # most partitions are rows of one table; those that changed one by one have states of their own
+    # most partitions are rows of one table; partitions that changed one by one have their own states
     shared_table, own_states = SegmentTable(table.column_segments()), table.own_states
     columns = _Columns.of(shared_table, own_states)
     if not len(columns.firsts):
@@ -166,7 +166,7 @@ def plan_retention(
 def _plan(
     number: int, segments: SegmentTable, counts: tuple[int, ...], log_start: int, log_end: int, now_ms: int
 ) -> PartitionRetention:
-    """Plan a partition; `counts` are the numbers of segments that the first rule, the first two, and all remove."""
+    """Plan a partition; `counts[i]` is the number of segments that the first i + 1 rules remove together."""
     below_start, by_size, removed_count = counts
     removed = segments.part(0, removed_count)
     times = _times(removed.max_timestamps, removed.array("created_ms"), now_ms)
@@ -230,7 +230,7 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
 
 
 def _times(max_timestamps: Longs, created_ms: Longs, now_ms: int) -> Longs:
-    """Return the start of each segment's age: its largest timestamp if known and past, else its creation."""
+    """Return the times that ages count from: largest timestamps, or the creation if these are unknown or future."""
     return np.where((max_timestamps >= 0) & (max_timestamps <= now_ms), max_timestamps, created_ms)
 
 
@@ -242,7 +242,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
         for head in race:
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
-                continue  # the partitions are locked now: the next head is sealed
+                continue  # the partitions are locked only now: seal them at the next head
             # an append may have made the segment younger before it was locked
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
@@ -271,11 +271,11 @@ def delete_records(
     starts = _resolve(with_tails(handle, snapshot), offsets)
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
         for head in race:
-            # the log end of `head` is the start of an active segment, which is sealed if some of its records go
+            # the log of `head` ends where an active segment begins, which is sealed if some of its records go
             within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
             sealed = seals.seal(head, within_active)
             if sealed is None:
-                continue  # the partitions are locked now: the next head is sealed
+                continue  # the partitions are locked only now: seal them at the next head
             states, new_starts = sealed.partitions, _resolve(sealed, starts)
             raised = {n: start for n, start in new_starts.items() if start > states[n].log_start_offset}
             if not raised:

@@ -1,4 +1,4 @@
-"""Which records survive a compaction, the last one of each key, and which batches must go or stay (`Verdicts`)."""
+"""Decides which records survive a compaction (the last one of each key), and which batches must go or stay."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SECRET_BYTES = 16
 
 
 def hash_keys(data: Bytes, positions: Longs, offsets: npt.NDArray[np.int32], secret: bytes) -> Longs:
-    """The hash of each key, two int64. Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]."""
+    """Return two int64 of hash for each key. Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     first, second = np.frombuffer(secret, "<i8").tolist()
@@ -96,7 +96,7 @@ class OffsetMap:
         return offsets
 
     def put_rows(self, rows: Longs) -> Longs:
-        """Put records, rows of the key's hash and the offset, in any order; returns the superseded offsets."""
+        """Put records in any order, as rows of the key's hash and the offset. Returns the superseded offsets."""
         superseded = np.empty(len(rows), np.int64)
         count, self.size = kernels.put_rows(self._table, self.slots, self._max_keys, self.size, rows, superseded)
         if count < 0:
@@ -112,7 +112,7 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
-    """The records, in `data`, of the first batches of a scan: batch i has `sections[i]`. Offsets are absolute."""
+    """The scanned records of some batches. Batch i has the records `sections[i]` of `data`. Offsets are absolute."""
 
     data: np.ndarray
     sections: np.ndarray
@@ -138,7 +138,7 @@ class ScannedRecords:
     def rewrite(
         self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, is_kept: Flags
     ) -> tuple[Bytes, Longs]:
-        """Copy the kept records of some `sections`, relative to new bases; returns the end of each section, too."""
+        """Copy the kept records of some `sections`, relative to new bases. Returns the bytes and section ends."""
         growth = kernels.RECORD_GROWTH * sections["record_count"].sum()
         max_bytes = int((sections["end"] - sections["start"]).sum() + growth)
         target, ends = new_array(max_bytes, np.uint8), np.empty(len(sections), np.int64)
@@ -150,7 +150,7 @@ class ScannedRecords:
 def scan_records(
     source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in the first `rows` of `source`, as many as fit in OPENED_BYTES."""
+    """Scan the records from `start_offset` on in as many of the first `rows` of `source` as fit in OPENED_BYTES."""
     to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
@@ -158,7 +158,7 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """The segment's checked chunks from `start_offset` on, in format 2; the last one may fail, so commit after it."""
+    """Yield the checked chunks from `start_offset` on, in format 2. The last one may raise, so commit after it."""
     if start_offset <= segment.base_offset:
         yield from map(_upgraded, whole_log(reader, segment))
         return
@@ -227,7 +227,7 @@ def _within(offsets: Longs, start_offset: int, end_offset: int) -> Longs:
 def judge(
     reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int, producer_expiration_ms: int = EXPIRATION_MS
 ) -> Verdicts:
-    """The verdicts on the batches of `segments`, all of the partition; reads those that may have producers."""
+    """Return the verdicts on all `segments` of a partition. Reads only segments that may have producers."""
     segments = [segment for segment in segments if segment.may_have_producers]
     if not segments:
         return Verdicts()
@@ -285,7 +285,7 @@ class _Transactions:
             self.discardable_batches.append(batch.base_offset)
 
     def _observe_data(self, batch: _Batch) -> bool:
-        """Observe a batch of data; True if its transaction was aborted."""
+        """Observe a batch of data. Returns whether its transaction was aborted."""
         producer = batch.producer_id
         if batch.is_transactional and producer in self._open_aborted:
             self._producers_with_aborted_data.add(producer)
@@ -295,7 +295,7 @@ class _Transactions:
         return False
 
     def _observe_marker(self, batch: _Batch) -> bool:
-        """Observe a marker; True if its transaction has no data left, so it may go after its delete horizon."""
+        """Observe a marker. Returns whether its transaction has no data, so that the delete horizon applies to it."""
         producer = batch.producer_id
         if batch.kind == ABORT:
             transaction = self._open_aborted.pop(producer, None)
@@ -313,7 +313,7 @@ class _Transactions:
 
 
 class _ProducerBatches:
-    """A producer's batches of its newest epoch that must stay: the last with data, or without data the markers."""
+    """The batches of a producer's newest epoch that must stay: the last one with data, or the markers if none has."""
 
     def __init__(self) -> None:
         self._epoch, self._last_timestamp = -1, -1
@@ -366,14 +366,14 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
 
 
 class Survivors(Protocol):
-    """The records that a rewrite keeps; all above `latest_offset` stay."""
+    """Decides which records a rewrite keeps. All records above `latest_offset` stay."""
 
     @property
     def latest_offset(self) -> int:
         """The last offset up to which keys are known."""
 
     def is_current(self, records: ScannedRecords) -> Flags:
-        """Per record: true if no later record has its key; any value for a record without a key."""
+        """Return whether no later record has the record's key; the value for a record without a key is arbitrary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +428,7 @@ class KeyedRecords:
 def keyed_records(
     reader: SegmentReader, segment: SegmentInfo, start_offset: int, verdicts: Verdicts, secret: bytes
 ) -> Iterator[KeyedRecords]:
-    """The records of a segment, without control records and aborted transactions; keys are hashed under `secret`."""
+    """Yield the records without control records and aborted transactions, and hash their keys under `secret`."""
     for chunk in checked_chunks(reader, segment, start_offset):
         batches = chunk.batches
         base_offsets = batches["base_offset"] + segment.shift
@@ -498,7 +498,7 @@ def map_slots(records: int) -> int:
 def plan_buckets(records: int, memory_bytes: int, min_buckets: int) -> tuple[int, int]:
     """The number of buckets for `records` keys, and the slots of each bucket's offset map."""
     buckets = max(min_buckets, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
-    # the spare room of each bucket may exceed the memory: try one sixteenth more buckets
+    # a bucket with its spare room may exceed the memory: try one sixteenth more buckets
     while buckets < records and _bucket_slots(records, buckets) * SLOT_BYTES > memory_bytes:
         buckets += buckets // 16 + 1
     buckets = max(min(buckets, records), 1)
@@ -512,7 +512,7 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """The rows for `put_rows`, a part per bucket; those below `start_offset`, only to compare, from `buckets` on."""
+    """Return rows for `put_rows`, a part per bucket. Rows below `start_offset` get more parts, from `buckets` on."""
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
         kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)

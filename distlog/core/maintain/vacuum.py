@@ -41,8 +41,8 @@ from distlog.core.storage.locks_and_pages import FileLock, copy_path, flocked
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storage, UnfinishedUpload
 
-#: Vacuum keeps temporary files that are younger, however short `file.delete.delay.ms` is: a put that fails is aborted
-#: after ten minutes.
+#: Vacuum keeps temporary files that are younger than this, even if `file.delete.delay.ms` is shorter, since their put
+#: may not have ended: a put that fails is aborted after ten minutes.
 LONGEST_PUT_MS = 3_600_000
 #: Segment files that are checked together.
 FILES_AT_ONCE = 10_000
@@ -52,7 +52,7 @@ KEPT_EVERY = 1000
 STEP_PART, MIN_STEP = 8, 16
 #: Names deleted at once, smaller names first.
 NAMES_AT_ONCE = 1000
-#: Full checkpoints to have from the log retention horizon on, if there are enough versions: one may be damaged.
+#: How many full checkpoints vacuum ensures from the log retention horizon on, since one may be damaged.
 FULL_CHECKPOINTS = 2
 #: Commits that are read at the same time.
 _AT_ONCE = 64
@@ -80,8 +80,8 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
 
 def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
     """Hold the lock on removed files. Raises LockHeldError, and StorageFullError if its file is missing."""
-    # a restore checks that files exist, and then commits; on a full disk vacuum deletes files before it can commit
-    # its horizon, so the horizon cannot refuse a restore in between
+    # a restore checks that files exist, and then commits; on a full disk, vacuum deletes files before it can commit
+    # the horizon that would refuse the restore
     return flocked(storage.local_path(paths.REMOVED_FILES_LOCK)) if storage.is_local else nullcontext()
 
 
@@ -93,7 +93,7 @@ class Referenced:
 
     def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
-            # commits below the horizon that still exist may have been written by a paused process
+            # commits below the horizon that still exist are not used, since a paused process may have written them
             text = "commits that this run needs were deleted concurrently: run it again"
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
         removed = removals(storage, floor + 1, head.version + 1)
@@ -164,7 +164,7 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
         return is_below((None, pending), floor)
     if stem is not None and stem not in referenced.stems:
         return is_below(stem, floor)
-    # an upload without a read version is dead if it began before `before_ms`, since none takes that long
+    # an upload without a read version is dead if it began before `before_ms`, since no upload takes that long
     is_of_topic = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
     return is_of_topic and upload.started_ms < before_ms
 
@@ -180,7 +180,7 @@ def obsolete_producers(
 ) -> list[FileInfo]:
     """Return the obsolete files of producers and leader epochs among the topic's `files`."""
     # appends read producer snapshots, and a restore may return to any version from `floor` on. So a snapshot is
-    # obsolete if it is below the log start of all these versions; the log start falls by restores only
+    # obsolete if it is below the log start of all these versions. Only a restore moves the log start back
     if head.dropped and referenced.stems:
         return []
     obsolete = [file for file in files if _is_obsolete(file.name, head, referenced)]
@@ -269,7 +269,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
-        # even if the horizon is committed: this syncs a commit that its process may not have synced
+        # also if the horizon is committed already, since this syncs a commit that its process may not have synced
         head, garbage = _raise_floor(storage, log, head, floor, folders, log_floor)
         log_floor = head.log_floor
     referenced = Referenced(storage, log, head, floor, folder.oldest())
@@ -369,14 +369,14 @@ def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders:
 
 @dataclass(slots=True)
 class CommitsFolder:
-    """A listing of the folder of commits, in the order of their `versions`; 24 bytes a commit."""
+    """A listing of the folder of commits, in the order of their `versions`. It takes 24 bytes a commit."""
 
     versions: Longs
     sizes: Longs
     written_ms: Longs
     checkpoints: list[FileInfo]
     other_files: list[FileInfo]
-    #: The log retention horizon: earlier commits are leftover, or of paused writers, and their times are meaningless.
+    #: The log retention horizon. Earlier commits are left over, or from paused writers, so their times are not used.
     log_floor: int = 0
 
     @classmethod
@@ -409,8 +409,8 @@ class CommitsFolder:
 
     def head_at(self, time_ms: int, now_ms: int) -> int | None:
         """Return the version that was the head at `time_ms`, or an earlier version; None if there was no version."""
-        # if a commit has an earlier time than the commit before it, the later time applies to both; a commit after
-        # `now_ms` is skipped: the clock was set back since, and the true time is unknown
+        # if a commit has an earlier time than the commit before it, the later time applies to both. A commit after
+        # `now_ms` is skipped, because the clock was set back since then, and the true time is unknown
         first = self.versions.searchsorted(self.log_floor)
         versions, written = self.versions[first:], self.written_ms[first:]
         later = np.flatnonzero((time_ms < written) & (written <= now_ms))
@@ -437,7 +437,7 @@ def next_log_floor(
     step = min(KEPT_EVERY, max(MIN_STEP, (head.version - highest) // STEP_PART))
     if highest - floor < step or dry_run:
         return floor
-    # not a version with a checkpoint: a paused run may be about to delete that, and would delete the new one instead
+    # choose a version without a checkpoint: a paused run that deletes an old checkpoint would delete the new one
     written = {paths.parse_checkpoint_file(file.name) for file in folder.checkpoints}
     version = next(version for version in range(highest, floor - 1, -1) if version == floor or version not in written)
     try:
@@ -478,7 +478,7 @@ def is_sound(storage: Storage, name: str) -> bool:
 
 
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
-    """Return whether FULL_CHECKPOINTS are sound from the horizon on, or one at `head`; writes one if needed."""
+    """Return whether FULL_CHECKPOINTS from the horizon on, or the one at `head`, are sound. Writes one if needed."""
     storage.sync(paths.COMMITS_DIR)
     names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
     names |= {newest} if newest else set()
@@ -497,8 +497,8 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
     """Delete the files of versions below the log retention horizon, oldest first, so that a disk has no gap."""
-    # an object store deletes the names of a request in any order, so processes do not rely on the absence of gaps on
-    # it, but list the commits (`SnapshotLoader.is_newest`)
+    # an object store deletes the names of a request in any order, so processes list its commits, which may have gaps
+    # (`SnapshotLoader.is_newest`)
     names = sorted(file.name for file in files)
     for start in range(0, len(names), NAMES_AT_ONCE):
         storage.delete(names[start : start + NAMES_AT_ONCE])
@@ -525,13 +525,13 @@ def obsolete_checkpoints(
 
 
 class StemSet:
-    """A set of FileStem, as sorted runs of 8-byte hashes; so it may seem to have a stem that was not added."""
+    """A set of FileStem, stored as sorted runs of 8-byte hashes. It may report a stem that was not added."""
 
     def __init__(self) -> None:
         self._runs: list[npt.NDArray[np.uint64]] = []
         self._new: list[npt.NDArray[np.uint64]] = []
         self._count = 0
-        #: The partitions that have segments of a broker in it.
+        #: The partitions with segments in this set that a broker wrote.
         self.kafka_partitions: set[int] = set()
 
     def __bool__(self) -> bool:
@@ -585,7 +585,7 @@ class Removals:
     stems: StemSet = field(default_factory=StemSet)
     #: The same stems without false positives, if they are needed.
     exact_stems: set[FileStem] | None = None
-    #: The versions of restores, and the versions right before drops, which name no segments.
+    #: The versions of restores, and the versions right before drops: a drop does not name the segments it removes.
     restored: list[int] = field(default_factory=list)
     before_drops: list[int] = field(default_factory=list)
 
@@ -623,7 +623,7 @@ def removals(storage: Storage, start: int, end: int, *, exact: bool = False) -> 
 
 
 def exact_removals(storage: Storage, log: CommitLog, start: int, end: int) -> set[FileStem]:
-    """Return the segments that these commits removed, also by a drop, exactly."""
+    """Return exactly the segments that these commits removed, also by drops."""
     removed = removals(storage, start, end, exact=True)
     for version in removed.before_drops:
         removed.add_snapshot(log.load(version=version, include_dropped=True))

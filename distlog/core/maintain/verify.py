@@ -117,7 +117,7 @@ _GROUP = 64
 
 
 def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
-    """The anomalies of the commits and checkpoints up to `snapshot`, until a missing or damaged commit."""
+    """Yield the anomalies of the commits and checkpoints up to `snapshot`, or up to a missing or damaged commit."""
     checkpoints: dict[int, list[str]] = {}
     for file in storage.list(paths.COMMITS_DIR):
         number = paths.parse_checkpoint_file(file.name)
@@ -158,7 +158,7 @@ def _oldest_checkpoint(storage: Storage, checkpoints: dict[int, list[str]], snap
 
 
 def _must_exist(storage: Storage, version: int) -> bool:
-    """True unless vacuum may have deleted the commit of `version` since."""
+    """False if vacuum may have deleted the commit of `version` concurrently."""
     try:
         head = SnapshotLoader(storage).load()
     except DistlogError:
@@ -187,10 +187,10 @@ def _commit_word(storage: Storage, version: int) -> AnomalyWord:
 
 
 def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
-    """The anomalies of offsets that two segments of a partition hold, or that no segment holds."""
+    """Yield an anomaly for offsets that two segments of a partition hold, or that no segment holds."""
     for partition, state in enumerate(snapshot.partitions):
         compacted_ends = state.segments.next_offsets[state.segments.array("compacted")]
-        # compaction leaves gaps; a restore may have made its segments dirty again
+        # compaction leaves gaps, which may be in the dirty part after a restore
         gaps_end = max([state.first_dirty_offset, *compacted_ends[-1:].tolist()])
         starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
         log_start = min([state.log_start_offset, *starts[:1]])
@@ -215,12 +215,12 @@ _VERDICT_COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport(Displayable):
-    """The anomalies of each segment, of the commits, checkpoints and the order of the segments."""
+    """The anomalies of each segment, of the commits and checkpoints, and of the order of the segments."""
 
     version: int
     segments: tuple[SegmentVerdict, ...]
     topic_anomalies: tuple[Anomaly, ...]
-    #: Findings that may be right.
+    #: Findings that need not be errors.
     warnings: tuple[Anomaly, ...] = ()
 
     @property
@@ -284,7 +284,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """Drop anomalies of an active segment's indexes if no lock page has its state: appends then rebuild them."""
+    """Drop the anomalies of an active segment's indexes if no lock page has its state: appends rebuild these."""
     segment = verdict.segment
     if not segment.is_active or has_known_end(handle, head, segment.partition):
         return verdict
@@ -315,7 +315,7 @@ def _client_groups(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[st
 
 
 def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """Check the segment again if it changed by `head`; None if it is missing because it was removed."""
+    """Check the segment again if `head` has changed it. Returns None if it is missing because it was removed."""
     if verdict.ok:
         return verdict
     live, is_active = find_live(head, verdict.segment), verdict.segment.is_active
@@ -327,9 +327,9 @@ def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> 
 def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
     """Cut and seal each active segment that refuses appends, and recover other active segments.
 
-    Returns the report and the new state. A repair may cut acknowledged records, which appends never do, and their
-    offsets are assigned again: restore the file instead if you can. Sealed segments are not repaired. Raises
-    StorageError if a lock is not free.
+    Returns the report and the new state. Unlike an append, a repair may cut acknowledged records, whose offsets are
+    assigned again: restore the file instead if you can. Sealed segments are not repaired. Raises StorageError if a
+    lock is not free.
     """
     snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
     for number, state in enumerate(snapshots.snapshot.partitions):
@@ -538,7 +538,7 @@ def _stored_transactions(transactions: SegmentTransactions) -> Iterator[AbortedT
 def with_missing_transactions(
     reader: SegmentReader, snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]
 ) -> list[SegmentVerdict]:
-    """The verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log."""
+    """Return the verdicts, with an anomaly for each transaction index that lacks aborted transactions of its log."""
     by_segment = {(verdict.segment.partition, verdict.segment.stem): verdict for verdict in verdicts}
     unsound = {verdict.segment.partition for verdict in verdicts if not verdict.ok}
     for number, state in enumerate(snapshot.partitions):
@@ -584,7 +584,7 @@ def rebuild_segment(
     files = log.finish()
     for index in indexes:
         index.finish()
-        # the segment's metadata has an empty index, but the log has entries for it
+        # the index is missing if it is empty by the metadata, but the log has entries for it
         if index.state == "fine" and not index.data and files.get(index.suffix):
             index.state = "missing"
     by_suffix = {index.suffix: index for index in indexes}
@@ -611,7 +611,7 @@ def rebuild_segment(
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: IndexBytes) -> bool:
-    """True if the file differs from `data`, its right content, or from its segment's size or checksum."""
+    """Whether the file, or its size or checksum in the metadata, differs from the right content `data`."""
     recorded = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
     return index.data != data or recorded not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
 
@@ -655,7 +655,7 @@ def rebuild_indexes(
     dry_run: bool = False,
     on_progress: OnProgress | None = None,
 ) -> tuple[RebuildReport, Snapshot]:
-    """Rebuild the wrong index files of all segments, with `force` all; returns the report and the new state."""
+    """Rebuild the wrong index files of a topic, or with `force` all. Returns the report and the new state."""
     after = snapshot = handle.log.refresh(snapshot)
     work = partial(rebuild_segment, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
     segments = list(_map_segments(handle, snapshot, work, executor, on_progress))

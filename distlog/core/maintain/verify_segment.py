@@ -101,7 +101,7 @@ class LogStats:
     """Statistics of a segment's batches and records: counts, times, checksums, and offsets as for readers.
 
     Batches without records for readers are hidden: they have control records, or compaction emptied them. The
-    statistics in the metadata may include or omit hidden batches, which have no codec.
+    statistics in the metadata may include or omit hidden batches.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
@@ -179,7 +179,7 @@ class LogStats:
 
 
 def is_contiguous(segment: SegmentInfo) -> bool:
-    """True if every offset of the segment is in a batch: true unless distlog or Kafka has compacted it."""
+    """Whether every offset of the segment must be in a batch, since no compaction has left gaps in it."""
     return segment.dense or (paths.is_own_stem(segment.stem) and not segment.compacted)
 
 
@@ -208,14 +208,14 @@ class IndexCheck(ABC):
 
     @abstractmethod
     def _check_entries(self) -> Longs:
-        """Return the ascending keys that locate the entries in the log; CorruptIndexError if they cannot be."""
+        """Return the ascending keys that locate the entries in the log. Raises CorruptIndexError for a bad entry."""
 
     @abstractmethod
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
         """Flag the `entries` that are right; all point into `batches`, which begin at `position` of the log."""
 
     def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
-        """The end of the keys of entries for `batches`; keys are relative offsets, unless a subclass has others."""
+        """Return the end of the keys for `batches`. Keys are relative offsets, unless a subclass overrides this."""
         return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base_offset
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
@@ -351,7 +351,7 @@ class KeyIndexCheck:
             try:
                 self._keys.add(data, batches, position)
             except CorruptRecordError:
-                self._keys = None  # a damaged record has an anomaly of its own, and then the index is not compared
+                self._keys = None  # the index is not compared, since the damaged record is an anomaly already
 
     def mismatch(self) -> CorruptIndexError | None:
         """The error if the index does not have the keys of its log; call it after the last batch."""
@@ -433,8 +433,8 @@ Batches = npt.NDArray[Any]
 class SegmentVerdict:
     """The numbers of batches and records that were read of one segment, and its anomalies.
 
-    If the log is sound, `end_offset` is the offset after its last batch, else -1. `is_sparse`: the batches lack
-    offsets before it.
+    `end_offset` is the offset after the last batch, or -1 if the log is not sound. `is_sparse`: the batches lack
+    offsets before `end_offset`.
     """
 
     segment: SegmentInfo
@@ -455,7 +455,7 @@ class _TooManyAnomaliesError(Exception):
 
 
 class _Verifier:
-    """Checks a segment; continues after damaged bytes at the next batch, and does not report consequences."""
+    """Checks a segment. After damaged bytes it continues at the next batch, without reports of consequences."""
 
     def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
         self._reader, self._segment, self._log = reader, segment, reader.part(segment)
@@ -561,14 +561,14 @@ class _Verifier:
         is_control = batches["attributes"] & CONTROL != 0
         for records in self._decode(data, batches[is_intact & ~is_control], position):
             self._stats.by_records.add(records)
-        # only for anomalies: the decoder skips control batches, so remove the flag
+        # decode control batches to find anomalies; without the flag, the decoder does not skip them
         control = batches[is_intact & is_control]
         control["attributes"] &= ~CONTROL
         for _ in self._decode(data, control, position):
             pass
 
     def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> Flags:
-        """Report batches with wrong checksums; returns flags of the other ones."""
+        """Report batches with wrong checksums. Returns whether each batch is intact."""
         is_intact = np.ones(len(batches), bool)
         start = 0
         while start < len(batches):
@@ -601,13 +601,13 @@ class _Verifier:
                 start = bad_row + 1
 
     def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
-        """Compare `records`, which are all of the first few `batches`, with the headers; returns how many batches."""
+        """Compare `records`, which fill the first few `batches`, with the headers. Returns the number of batches."""
         ends = np.cumsum(batches["record_count"])
         count = int(np.searchsorted(ends, records.num_rows, side="right"))
         timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))
         newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
         header_newest = batches["max_timestamp"][:count]
-        # not in format 1: old brokers and clients have written other timestamps around its messages
+        # format 1 is not compared, since old brokers and clients wrote other timestamps around its messages
         for row in np.flatnonzero((newest != header_newest) & (batches["magic"][:count] == 2)).tolist():
             in_header, in_records = header_newest[row], newest[row]
             message = f"the largest timestamp is {in_header} in the header of a batch, {in_records} in its records"

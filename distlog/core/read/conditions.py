@@ -1,4 +1,4 @@
-"""Conditions on records as bounds: a filter on partition, offset, timestamp and key limits what is read."""
+"""The bounds of a filter on partition, offset, timestamp and key, which limit what is read."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Ranges = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The bounds of a filter: no record outside passes it; if it `is_exact`, all inside pass.
+    """The bounds of a filter. No record outside the bounds passes the filter; if `is_exact`, all records inside pass.
 
-    Unbounded `times` also pass records without a time. If `keys` is None, all keys pass, and records without a key.
+    Unbounded `times` include records without a time. If `keys` is None, it includes all keys and records without one.
     """
 
     partitions: frozenset[int]
@@ -36,7 +36,7 @@ class Conditions:
 
     @classmethod
     def of_expression(cls, expression: pc.Expression, schema: pa.Schema, partitions: Iterable[int]) -> Conditions:
-        """Return the bounds of Arrow's filter, read as Substrait; not exact where Substrait has no encoding."""
+        """Return the bounds of Arrow's filter, read from its Substrait encoding; inexact if it has no encoding."""
         unbounded = cls(frozenset(partitions))
         try:
             encoded = bytes(expression.to_substrait(schema))
@@ -88,7 +88,7 @@ class Conditions:
             return self
         oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
         keys = None if self.keys is None or other.keys is None else self.keys | other.keys
-        # exact, and with nothing between the operands, only if they are equal but for their keys
+        # the result is exact only if no record lies between the operands: they are equal except for their keys
         differs_only_by_keys = replace(self, keys=None) == replace(other, keys=None)
         return Conditions(
             self.partitions | other.partitions,
@@ -167,7 +167,7 @@ class _SubstraitFilter:
         return self._compared(first, operator, [second])
 
     def _bounds_of_branches(self, branches: _Message) -> Conditions:
-        """Return the bounds of `if a then b else c`, whose records pass b or c; DuckDB's IN is one."""
+        """Return the bounds of `if a then b else c`, as in DuckDB's IN: a record that passes must pass b or c."""
         results = [self._bounds_of(branch.child(2)) for branch in branches.children(1)]
         return reduce(or_, [*results, self._bounds_of(branches.child(2))]).inexact()
 

@@ -49,7 +49,7 @@ LOCAL_PAUSES, REMOTE_PAUSES = (0.0005, 0.005, 17 / 16), (0.05, 1.0, 2.0)
 #: How often in a row a read may fail because vacuum has deleted files of its snapshot.
 _MAX_FAILURES = 3
 LEASE_S = 60.0
-#: About how much log of each partition is read before other partitions, and newer metadata, are read.
+#: About how many log bytes of a partition are read before other partitions and newer metadata are read.
 WINDOW_BYTES = 64 << 20
 
 Start = Time | Mapping[int, Time]
@@ -127,8 +127,8 @@ class Consumer:
     def close(self) -> None:
         """End the iteration, and leave the group without a commit.
 
-        In a `with` block the iteration ends, and the block's end leaves the group. Without one, a thread that
-        iterates leaves at its next step.
+        In a `with` block, the consumer leaves the group at the end of the block. Without a block, a thread that is
+        iterating leaves the group at its next step.
         """
         if self._is_inherited:
             return
@@ -243,7 +243,7 @@ class Consumer:
             if bounded != offset:
                 self._assignment.move(number, bounded)
             self._cuts.pop(number, None)
-        # other members may move a partition that this one gave up
+        # forget the cuts of partitions that this member gave up: other members move these positions
         self._cuts = {number: cut for number, cut in self._cuts.items() if number in self._assignment.position}
 
     def _offset_at_cut(self, number: int, offset: int, cut: int) -> int:
@@ -372,7 +372,7 @@ def reset_group(
 
 
 class ConsumedLog:
-    """A topic as one consumer reads it: its own snapshot, which `refresh` renews."""
+    """A topic as one consumer reads it, with the consumer's own snapshot, which `refresh` renews."""
 
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, columns: Sequence[str], isolation: IsolationLevel, workers: int
@@ -383,8 +383,8 @@ class ConsumedLog:
         self._watch = TailWatch(handle) if handle.storage.is_local else None
         self._is_stale = True
         self._ends: dict[int, int] = {}
-        #: By partition, where the log was cut off: the end of an active segment that the last `refresh` found sealed
-        #: below the log end that this consumer saw before.
+        #: By partition, where the log was cut off: the last `refresh` found an active segment that was sealed at this
+        #: offset, below the former log end.
         self.cuts: Mapping[int, int] = {}
 
     @property
@@ -401,9 +401,9 @@ class ConsumedLog:
         return self._ends[partition]
 
     def refresh(self, *, forced: bool = False) -> bool:
-        """Load the newest snapshot if anything may be new, or if `forced`; returns whether it is another one."""
+        """Load the newest snapshot if anything may be new, or if `forced`. Returns whether the snapshot changed."""
         self._is_stale, self.cuts = self._is_stale or forced, {}
-        # call `changed` each time: the pages' values that it notes must be older than the state that is read
+        # call `changed` each time, since the values of pages that it notes must be older than the state that is read
         may_be_new = self._watch is None or self._watch.changed(self.snapshot) or self._is_stale
         if not may_be_new:
             return False
@@ -609,7 +609,7 @@ class GroupAssignment(ConsumerAssignment):
         self._update_positions()
 
     def move(self, partition: int, offset: int) -> None:
-        """Move a position, and the committed offset if the log lost its end."""
+        """Move a position, and also the committed offset if this is higher, as after a cut of the log."""
         super().move(partition, offset)
         if offset < self._committed[partition]:
             self._member.commit({partition: offset}, back=True)

@@ -40,14 +40,14 @@ from distlog.core.times import elapsed_s
 
 #: The version of the format of states.
 FORMAT = 1
-#: The longest lease, in ms: the wait for a dead member's lease must end.
+#: The longest lease, in ms: other members wait for the end of a dead member's lease.
 LONGEST_LEASE_MS = 86_400_000
 #: How many older versions are retained.
 RETAINED_VERSIONS = 32
 #: How long a put is retried, in seconds: longer than the default lease.
 TIMEOUT_S = 60.0
 #: The longest pause after a lost race, in seconds. In a group of more than _FEW_MEMBERS it doubles after each race,
-#: up to _PAUSE_S for each member, and to _LONGEST_PAUSE_S, since a member sends no heartbeat in a pause.
+#: up to _PAUSE_S times the members, but not above _LONGEST_PAUSE_S, since a member sends no heartbeat in a pause.
 _PAUSE_S, _LONGEST_PAUSE_S, _FEW_MEMBERS = 0.05, 1.0, 8
 #: The largest file of a state that is read, in bytes: the offsets of 100,000 partitions take 3 MB.
 _MAX_BYTES = 64 << 20
@@ -74,8 +74,8 @@ _TABLE = pa.schema(
 )
 
 
-# Each version of the log is a file with the whole state, put if absent: a commit of offsets makes no version of the
-# topic, which every reader would have to read. docs/formats.md has the rules: which version is valid, or deleted.
+# Each version of the log is a file with the whole state, which is put if absent. So a commit of offsets makes no
+# version of the topic, which every reader would have to read. docs/formats.md says which versions are valid.
 class GroupLog:
     """The versions of one group of the topic with `topic_id` in `storage`; times are in seconds."""
 
@@ -140,7 +140,7 @@ class GroupLog:
         self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
 
     def _is_valid(self, version: int) -> bool:
-        """Return whether a put of `version` did not create a deleted version again; delete too old versions."""
+        """Delete old versions. Returns False if the put of `version` may have created a deleted version again."""
         versions = _versions(self._storage.list(self._folder))
         newest = max(versions, default=version)
         old_versions = [old for old in versions if old <= newest - RETAINED_VERSIONS]
@@ -377,7 +377,7 @@ def reset_positions(
 ) -> GroupState:
     """Set the committed offsets to `positions`, and end all memberships; with `is_empty`, raise if the group has any.
 
-    `missing` has the offset of each partition of the topic, for the partitions that the group does not have yet.
+    `missing` has an offset for each partition of the topic, which applies if the group has none for the partition.
     """
     first = log.load()
     race = GroupRace(log, first)
@@ -413,7 +413,7 @@ def carry_over_groups(storage: Storage, topic_id: str, new_id: str) -> None:
     """Copy the offsets of a topic's groups to groups of the topic that replaced it."""
     for state in group_states(storage, topic_id):
         log = GroupLog(storage, new_id, state.group)
-        # not a group that was deleted in the new topic
+        # a group that was deleted in the new topic has versions, and stays deleted
         if log.load().version < 0:
             reset_positions(log, state.positions, state.positions, is_empty=False)
 
@@ -459,16 +459,16 @@ FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
 #: For an object store: four requests a lease.
 RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 
-#: Returns the group's first offsets in the given partitions; the second argument is whether the group exists already,
-#: so that the partitions were added to its topic later.
+#: Returns the group's first offsets in the given partitions. The second argument is whether the group exists already,
+#: which means that the partitions were added to its topic later.
 StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 
 
 # A member lives as long as it sends heartbeats: in its own file, which other members only list, and by the versions
 # of the state that it puts. Its lease starts before the put of a heartbeat. Other members wait a little longer than
 # the lease, then list the heartbeats again, and only then acquire the member's partitions. A heartbeat renews the
-# lease if its put returned within the previous lease, since then that list has it. Later, the member can renew its
-# lease only by a version of the state, as at a join.
+# lease if its put returned within the previous lease, because that list then has it. After that, the member can
+# renew its lease only by a version of the state, as at a join.
 @dataclass(slots=True)
 class Membership:
     """This process in a group: a member from `sync` until `leave`. Times are in seconds; used by one thread.
@@ -493,7 +493,7 @@ class Membership:
     id: str = field(default="", init=False)
     #: The newest state that this member has read.
     state: GroupState | None = field(default=None, init=False)
-    #: The partitions that this member owns but must not deliver, since others wait for them; and since when.
+    #: The partitions that this member owns but must not deliver, because others wait for them, and since when.
     leaving: dict[int, float] = field(default_factory=dict, init=False)
     _lease_end: float = field(default=-math.inf, init=False)
     _heartbeat_due: float = field(default=-math.inf, init=False)
@@ -529,7 +529,8 @@ class Membership:
             self._send_heartbeat()
         state = self.state
         is_due = state is None or self.is_lapsed or self.clock() >= self._refresh_due
-        state = self._refresh(state) if state is None or is_due else state
+        if state is None or is_due:
+            state = self._refresh(state)
         partitions = count_partitions()
         new_member_id, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
         race = GroupRace(self.log, state)

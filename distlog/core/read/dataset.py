@@ -35,7 +35,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
     """The records of one snapshot as a `pyarrow.dataset.Dataset`, which can be pickled; made by `Topic.dataset`.
 
     A filter on partition, offset, timestamp and key bounds what is read; the whole filter is applied to the records.
-    A count is made from metadata as far as it can be.
+    A count uses metadata where it can.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         filter: pc.Expression | None = None,
         **options: Any,
     ) -> _Scanner:
-        """Plan a read, which happens once, when a result is asked for.
+        """Plan a read, which happens once, when a result is requested.
 
         Args:
             columns: Names of columns, or expressions by the names of their columns; default all.
@@ -144,7 +144,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         return count_records(self._reader, slices, visible, cores())
 
     def filter(self, expression: pc.Expression) -> TopicDataset:
-        """Return the dataset of the records that pass the expression, too.
+        """Return a dataset of the records that also pass the expression.
 
         Args:
             expression: An expression that is true for the records to return.
@@ -232,12 +232,12 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         return pa.schema([schema.field(name) for name in names])
 
     def _stored_columns(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns to read for the columns of a result; the error of a bad value needs more columns."""
+        """Return the columns to read for the result columns `names`. The error of a bad value needs more columns."""
         is_decoded = self._decoder is not None and "value" in names
         return list(dict.fromkeys((*names, *DECODING_COLUMNS))) if is_decoded else names
 
     def _numbers_of_partitions(self, slices: list[SegmentSlice], visible: Isolation) -> Iterator[pa.RecordBatch]:
-        """Yield the column `partition`, as DuckDB's count(*) asks for; only what metadata cannot count is read."""
+        """Yield the column `partition`, which DuckDB's count(*) reads. Reads no slice that metadata can count."""
         for has_count, run in groupby(slices, lambda part: known_count(part) is not None):
             if not has_count:
                 yield from read_slices(self._reader, run, ["partition"], visible, cores())
@@ -279,7 +279,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class _Scanner:
-    """Arrow's scanner, but on demand: Arrow's own reads 32 batches ahead, in a thread that may end the process."""
+    """Arrow's scanner on demand. Arrow's own one reads 32 batches ahead, in a thread that may end the process."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, **options: Any) -> None:
         self._batches, self.dataset_schema, self._options = batches, schema, options

@@ -55,9 +55,9 @@ class FetchedBatches:
 
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`, outside the checksum. If
     `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local file that holds
-    `data`, at `file_position`; None without one, and with LogAppendTime, whose times are in the commit, not in the
-    file. `aborted` are the aborted transactions that reach into the batches of a read of committed records: their
-    data is among the batches, and the receiver drops it, as Kafka's `Fetcher` does.
+    `data` at `file_position`. It is None for other storage, and for LogAppendTime, whose times are in the commit, not
+    in the file. For a read of committed records, `aborted` has the aborted transactions whose data is among the
+    batches. The receiver drops this data, as Kafka's `Fetcher` does.
     """
 
     data: memoryview
@@ -119,7 +119,7 @@ class FetchedBatches:
         return Sending([SentPart(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
 
     def parts(self) -> Iterator[SentPart]:
-        """Iterate over the prefixes and slices of `data` that make up `bytes(self)`, a part per run of batches."""
+        """Iterate over the prefixes and slices of `data` that make up `bytes(self)`."""
         if not self.moved:
             yield SentPart(b"", 0, len(self.data))
             return
@@ -285,7 +285,7 @@ _LATE_BUFFER_MS = 300_000
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction; `coordinator_epoch` is of the marker that ended the producer's last one, -1 without it."""
+    """An open transaction. `coordinator_epoch` is from the producer's last end marker; -1 if there is none."""
 
     partition: int
     start_offset: int

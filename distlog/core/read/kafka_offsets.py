@@ -172,7 +172,7 @@ def offsets_partition(group: str, partitions: int) -> int:
     for high, low in zip(units[::2], units[1::2], strict=True):
         hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
     # the smallest int has no absolute value: Kafka uses 0
-    signed = hashed - (1 << 32) if hashed >> 31 else hashed
+    signed = (hashed - (1 << 32)) if hashed >> 31 else hashed
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
@@ -218,7 +218,7 @@ class WaitingChanges(Generic[Key, Value]):
             if not is_committed:
                 del waiting[producer_id]
             else:
-                # the change replaces all that precede it in the log, even of open transactions: keep only this one
+                # the change replaces all earlier changes of the key, even in open transactions
                 while producer_id in waiting:
                     changes[key] = waiting.pop(next(iter(waiting)))
             if not waiting:
@@ -243,7 +243,7 @@ def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
     """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier records."""
-    # a transaction's records are valid where it ends; records of open transactions are last in their partition
+    # records of a transaction are yielded at its end marker, and records of open transactions after all others
     states = {number: snapshot.partitions[number] for number in partitions}
     transactional = {n: state for n, state in states.items() if state.segments.array("has_transactions").any()}
     bounds = {n: (None, state.log_end_offset) for n, state in states.items() if n not in transactional}
@@ -266,7 +266,7 @@ def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[Offse
 
 
 def _states_read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
-    """Yield the states in sets whose logs have at most GROUP_BYTES, or alone if the log is larger."""
+    """Yield sets of states whose logs have at most GROUP_BYTES together. A state with a larger log is alone."""
     together, size = dict[int, PartitionState](), 0
     for number, state in states.items():
         log_bytes = int(state.segments.log_bytes.sum())

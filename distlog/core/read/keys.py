@@ -59,7 +59,7 @@ def _key_bytes(key: object) -> bytes:
 
 
 def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: pa.Array) -> Iterator[SegmentSlice]:
-    """The slices of the batches that may hold one of `keys`, in order; a segment without a key index is one slice."""
+    """Yield slices of the batches that may hold one of `keys`, in order. A segment without key index is one slice."""
     if not len(keys):
         return
     hashes, unindexed = np.unique(hashes_of(keys)), 0
@@ -90,7 +90,7 @@ def near_rows(positions: Longs) -> list[slice]:
 
 
 def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Longs) -> list[KeyBatches | None]:
-    """The batches in each segment that may hold a key with one of the sorted hashes; None if it must be scanned."""
+    """Return the batches of each segment that may hold a key with one of the sorted hashes; None for a scan."""
     results = dict[int, KeyBatches | None]()
     indexed = list[int]()
     for row, segment in enumerate(segments):
@@ -122,7 +122,7 @@ def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Lo
 def _find_in_each(
     reader: SegmentReader, segments: Sequence[SegmentInfo], rows: Sequence[int], key_hash: int
 ) -> dict[int, KeyBatches]:
-    """Search the indexes of the segments `rows` for one hash by one read of each, as far as this is enough."""
+    """Search the indexes of the segments `rows` for one hash. Returns the results for which one read is enough."""
     if not rows:
         return {}
 
@@ -156,7 +156,7 @@ def _step(reader: SegmentReader, segment: SegmentInfo, search: KeySearch, blocks
 def _blocks(
     reader: SegmentReader, segments: Sequence[SegmentInfo], ranges: Mapping[int, Ranges]
 ) -> dict[int, list[memoryview] | None]:
-    """The bytes of `ranges` in the key indexes, by segment; without the segments whose index cannot be read."""
+    """Read the `ranges` of key indexes, by segment. Leaves out segments whose index cannot be read."""
     indexes = {row: _index_of(reader, segments[row]) for row in ranges}
     spans = [indexes[row].range(*span) for row, segment_ranges in ranges.items() for span in segment_ranges]
     try:

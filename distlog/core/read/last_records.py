@@ -20,15 +20,15 @@ from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
 
 Records = dict[bytes, Record]
-#: The newest segments, whose indexes are searched first; then four times as many, and so on.
+#: How many indexes of the newest segments are searched first. Each further search takes four times as many.
 _FIRST_SEGMENTS = 4
 
 
 def last_records(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isolation: IsolationLevel) -> Records:
-    """The last record of each of the distinct `keys`, a binary array, that has records.
+    """Return the last record of each of the distinct `keys`, a binary array, if there is one.
 
-    That is the last record in the partition that the default partitioner gives the key. If there is none, another
-    partitioner may have chosen other partitions: then the newest of their last records is returned.
+    This is the last record in the key's partition by the default partitioner. If that partition has none, another
+    partitioner may have chosen other partitions: then it is the newest of the last records in all partitions.
     """
     records, count = Records(), len(snapshot.partitions)
     partitions = _default_partitions(keys, count)
@@ -68,13 +68,13 @@ def _default_partitions(keys: pa.Array, count: int) -> Longs:
     partitions = np.empty(len(keys), np.int64)
     key_bytes = byte_array(data) if data else np.empty(0, np.uint8)
     no_validity = np.empty(0, np.uint8)
-    # 0, 0, 1: the state of runs of records without a key, which `keys` lacks
+    # 0, 0, 1 are only used for records without a key
     fill_partitions(offsets, key_bytes, no_validity, 0, no_sizes, count, 0, 0, 1, partitions)
     return partitions
 
 
 class _PartitionSearch:
-    """Searches a partition for the last record of each key, newest segments first; `keys` are the missing ones."""
+    """Searches a partition for the last record of each key, newest segments first; `keys` have no record yet."""
 
     def __init__(self, reader: SegmentReader, isolation: Isolation, keys: pa.Array) -> None:
         self._reader, self._isolation = reader, isolation
@@ -82,7 +82,7 @@ class _PartitionSearch:
         self.records = Records()
 
     def add(self, slices: Sequence[SegmentSlice], batches: Sequence[KeyBatches | None] = ()) -> None:
-        """Search the next older slices, in the order of their offsets; `batches` by their indexes, if known."""
+        """Search the next older slices, which ascend. `batches` are the results of their indexes, if known."""
         hashes = np.unique(hashes_of(self.keys))
         batches = batches or find_keys(self._reader, [part.segment for part in slices], hashes)
         for part, part_batches in zip(reversed(slices), reversed(batches), strict=True):
@@ -93,7 +93,7 @@ class _PartitionSearch:
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
         """Read the last batch of each key; if it has no visible record of the key, the batch before it, and so on."""
-        # the keys of an active segment may be known past the end that this snapshot has
+        # the keys of an active segment may be known past its end in this snapshot
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
         positions, rows = (column[is_inside] for column in batches)
         while len(self.keys) and len(positions):
@@ -103,13 +103,13 @@ class _PartitionSearch:
             rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))
             order = np.argsort(last_positions[rows_of_keys], kind="stable")  # keys by the positions of their batches
             order = order[last_positions[rows_of_keys[order]] >= 0]
-            # the position of each hash from which on its batches are read in this round
+            # for each hash, the position from which on this round reads its batches
             read_starts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
             for run in near_rows(last_positions[rows_of_keys[order]]):
                 run_rows, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
                 start, last = int(last_positions[run_rows[0]]), int(last_positions[run_rows[-1]])
                 read_starts[run_rows] = start
-                # only these keys: the batches may have others, whose later batches are not read yet
+                # search only these keys, since later batches of other keys are not read yet
                 located = part.located(start, last)._replace(keys=keys)
                 if len(keys) > 1 or not self._read_point(located):
                     slices.append(located)

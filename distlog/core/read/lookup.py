@@ -8,9 +8,9 @@
 An end marker of a transaction isn't a record, so no lookup leads to one, although the time indexes and the largest
 timestamps of segments include them, as Kafka's do. A broker's ListOffsets may lead to one.
 
-Point reads return a few records of a local log in microseconds, without a chunk: from a map, or from the few bytes of
-an active segment that have them. They check what a scan checks: the log is its segment's, its batches follow each
-other, and the checksum of the batch is right. Anything wrong or unusual is left to a scan, which raises the error.
+Point reads return a few records of a local log in microseconds. Instead of a chunk, they read a memory map, or a few
+bytes of an active segment. They check what a scan checks: the log is its segment's, its batches follow each other,
+and the checksum of the batch is right. Anything wrong or unusual is left to a scan, which raises the error.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Of
         if offset_of_max < start or (segment.has_transactions and _is_marker(reader, segment, offset_of_max)):
             # the metadata name a record before the log start, an end marker, or no record
             record = _largest_from(reader, segment, max(segment.base_offset, start))
-        # among records with the same time, the lowest offset
+        # if records have the same time, choose the lowest offset
         if record and record[1] >= 0 and (best is None or (record[1], -record[0]) > (best[1], -best[0])):
             best = record
     return best
@@ -158,7 +158,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
     for chunk in _chunks_from(reader, segment, start):
         chunk.check()
         max_timestamps = chunk.batches["max_timestamp"]
-        # in descending order: the first batch has the record, unless the record lies before `start`
+        # from the newest batch on: the first batch has the record, unless the record lies before `start`
         for row in np.argsort(-max_timestamps, kind="stable"):
             if best and max_timestamps[row] <= best[1]:
                 break
@@ -239,7 +239,7 @@ def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[Longs, Longs]:
 
 
 class Record(NamedTuple):
-    """One record; `timestamp` in ms, -1 for none; `timestamp_type` 0 CreateTime, 1 LogAppendTime, -1 none."""
+    """A record. `timestamp` is in ms, or -1. `timestamp_type` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none)."""
 
     partition: int
     offset: int
@@ -293,7 +293,7 @@ def first_records(
     try:
         index = reader.offset_index(segment)
         position = 0 if index is None else index.lookup(first).position
-        # larger and larger parts of an active log: if one ends before the record, the next may have it
+        # an active log comes in larger and larger parts: if one ends before the record, the next may have it
         for log in reader.logs.around(segment, position):
             try:
                 for number, batch in enumerate(_batches(segment, log, first, position)):

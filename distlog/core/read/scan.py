@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Scan:
-    """Read records of one snapshot, when a result is asked for, and again each time; made by `Topic.scan`.
+    """Read records of one snapshot, again for each result that is requested; made by `Topic.scan`.
 
     It is an Arrow stream and an iterator of RecordBatches, in the order of (partition, offset); `len` counts records.
     """
@@ -158,14 +158,14 @@ class Scan:
         on_error: OnError = "fail",
         progress: bool | None = None,
     ) -> pa.Table:
-        r"""Read all records as one Arrow table, with the fields of the value, which is Avro, in place of `value`.
+        r"""Read all records as one Arrow table, with the fields of the Avro values in place of column `value`.
 
         A null value has null fields. fastavro must be installed.
 
         Args:
-            schema: The schema of the columns; Avro resolves each value's schema to it. Without a `registry` all
-                values were written with it, and have no header. Default: the schema with the highest id in the scan,
-                which is then held in memory.
+            schema: The schema of the columns; Avro resolves each value's schema to it. Without a `registry`, all
+                values must be written with this schema, and have no header. Default: the schema with the highest id
+                in the scan; all records are then held in memory.
             registry: A registry, or the source of one: each value begins with the id of its schema.
             flatten: Make each field a column; else one column `value` has the fields as its parts.
             on_error: With `null`, a value that cannot be decoded gets null fields.
@@ -200,7 +200,7 @@ class Scan:
         on_error: OnError = "fail",
         progress: bool | None = None,
     ) -> pa.Table:
-        r"""Read all records as one Arrow table, with the fields of the value, a Protobuf message, in its place.
+        r"""Read all records as one Arrow table, with the fields of the Protobuf values in place of column `value`.
 
         A null value has null fields. protobuf and ptars must be installed; texts and a registry need grpcio-tools
         too.
@@ -274,7 +274,7 @@ class Scan:
         return pa.Table.from_batches(parts, self.schema).slice(surplus)
 
     def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
-        """Read different records by chance, each with the same chance, in their order.
+        """Read distinct random records, in their order; each record has the same chance.
 
         It reads the chosen records, and segments whose metadata does not have their number of records.
 

@@ -55,11 +55,11 @@ _SHOWN_PARTITIONS = 4
 _UPLOAD_THREADS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
-#: Rows for at least this number of partitions, with at most this number of bytes per partition on average, may be
-#: written as one bundle, a file with small segments of several partitions: a SegmentWriter for each needs 90 kB.
+#: Rows for at least MANY_PARTITIONS, with at most SMALL_PART_BYTES per partition on average, may be written as one
+#: bundle (a file with small segments of several partitions), since a SegmentWriter per partition needs 90 kB each.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
-#: The limits of the bytes that are gathered to find out whether rows fit a bundle: within them, SMALL_PART_BYTES for
-#: each partition of the topic.
+#: To find out whether rows fit a bundle, SMALL_PART_BYTES are gathered for each partition of the topic, within these
+#: limits of their sum.
 MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
 #: The fewest bytes that a writer gathers before it writes: they can be written past the page cache.
 MIN_GATHER_BYTES = 256 << 10
@@ -91,7 +91,7 @@ class AppendResult(Displayable):
         return f"{verb} {counted(self.record_count, 'record')}{version}; offsets {spans_text}"
 
     def to_table(self) -> pa.Table:
-        """Return a row per partition: the offsets from `start_offset` up to, without, `end_offset`."""
+        """Return a row per partition: the offsets from `start_offset` up to but not including `end_offset`."""
         firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
         columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
         return pa.table({name: integers(column) for name, column in columns.items()})
@@ -179,7 +179,7 @@ class Appender:
     def _gather_small_parts(
         self, slices: Iterator[pa.RecordBatch]
     ) -> tuple[_SmallParts | None, Iterator[pa.RecordBatch]]:
-        """Return all rows if they fit one bundle of many small partitions, or None; and the slices to write now."""
+        """Return all rows as small parts, or None if they do not fit one bundle; and the slices to write now."""
         gathered, size = list[pa.RecordBatch](), 0
         max_bytes = max(MIN_BUNDLE_CHECK_BYTES, min(SMALL_PART_BYTES * self._partition_count, MAX_BUNDLE_CHECK_BYTES))
         for batch in slices:
@@ -271,7 +271,7 @@ class Appender:
 
 
 class _SmallParts(NamedTuple):
-    """Rows of many partitions, few for each: in `order`, with `counts` per partition, as `group_by_partition`."""
+    """Few rows for each of many partitions; `order` and `counts` are the result of `group_by_partition`."""
 
     source: RecordInput
     order: Longs
@@ -496,7 +496,7 @@ def commit_append(
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     # before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # on a local disk a commit is fast; with a `write_id` it must be this writer's own, which no other writer can make
+    # no queue on a local disk, where a commit is fast, or with a `write_id`, which only this writer's commit can have
     if handle.storage.is_local or write_id is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
     else:
@@ -509,7 +509,7 @@ def commit_append(
                 return first_result, head
             sealed = seals.seal(head, set(_column(segments, "partition").tolist()))
             if sealed is None:
-                continue  # now the partitions are locked, and the race continues from the head after that
+                continue  # the partitions are locked only now: seal them at the next head
             if checked_config is not None:
                 check_not_newly_compacted(sealed.config, checked_config)
             check_room_for_batch_id(sealed, app_id, batch_id, in_order=in_order)
@@ -556,7 +556,7 @@ def check_not_newly_compacted(config: TopicConfig, checked_config: TopicConfig) 
 def earlier_result(
     snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
 ) -> AppendResult | None:
-    """Return the first commit's result of (app_id, batch_id), or None; with `in_order` a later batch counts too."""
+    """Return the result of the first commit of (app_id, batch_id), or with `in_order` of a later batch; or None."""
     if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
     earlier = snapshot.transactions.get(app_id, batch_id)

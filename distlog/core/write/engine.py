@@ -107,7 +107,7 @@ class Fence(Protocol):
         """Raise an error if `head` has a newer producer or leader than the one that appends."""
 
 
-#: About the most bytes of batches with few records in addition to their keys, values and headers.
+#: About the most bytes that batches with few records need besides their keys, values and headers.
 _OVERHEAD_BYTES = 1 << 12
 
 
@@ -157,7 +157,7 @@ class Appends(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Records of one partition that were not appended, or, if `in_doubt`, may have been."""
+    """Records of one partition that were not appended. If `in_doubt`, they may have been appended."""
 
     partition: int
     record_count: int
@@ -170,7 +170,7 @@ _MAX_BACKGROUND_FLUSH_MS = DAY_MS
 
 
 class DirectEngine(Engine):
-    """Appends to active segments, each partition alone, and calls `on_append`; a flush policy may delay syncs."""
+    """Appends to active segments, each partition alone, then calls `on_append`. A flush policy may delay syncs."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class DirectEngine(Engine):
             self._lost_records_error = self._lost_records_error or error
         except DistlogError as error:
             return error
-        # not after an interrupt or another error: the next flush syncs the records
+        # after an interrupt or another error the records stay in `_unflushed`, and the next flush syncs them
         self._unflushed.pop((partition, stem), None)
         return None
 
@@ -526,7 +526,7 @@ def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
 def commit_batches(
     checked: ProducerCheck, parts: Parts, checked_config: TopicConfig, fence: Callable[[Snapshot], None] | None = None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the batches of `parts`, which passed `checked`, all or none; ConcurrentAppendError if one fails now."""
+    """Commit the batches of `parts`, which passed `checked`. Raises ConcurrentAppendError if one fails now."""
     handle, snapshot = checked.handle, checked.snapshot
     producer_partitions = [n for n, batches in parts.items() if any(batch.has_producer for batch in batches)]
     open_transactions = {n: checked.producers_of(n).table.open_transactions for n in producer_partitions}
@@ -534,7 +534,7 @@ def commit_batches(
     segments = [segment.info for segment in written]
     segments_at_ends: Sequence[SegmentInfo] = ()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # on a local disk a commit is fast; with a fence no other writer can make it, since only this process checks it
+    # no queue on a local disk, where a commit is fast, or with a fence, which only this process checks
     if handle.storage.is_local or fence is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
     else:
@@ -544,7 +544,7 @@ def commit_batches(
         for head in race:
             sealed = seals.seal(head, parts)
             if sealed is None:
-                continue  # now the partitions are locked, and the race continues from the head after that
+                continue  # the partitions are locked only now: seal them at the next head
             check_not_newly_compacted(sealed.config, checked_config)
             if fence is not None:
                 fence(sealed)
@@ -587,12 +587,12 @@ def _with_producers(
     return segments, [ProducerBatches(named_batches)] if named_batches else []
 
 
-#: If no commit names a partition's producers, as when they append directly, segments up to this age show them.
+#: If no commit names a partition's producers, as when they append directly, segments up to this age are searched.
 PRODUCER_SEARCH_AGE_MS = 15 * 60_000
 
 
 class KnownProducers(NamedTuple):
-    """A partition's producers, and their batches that no commit names yet, so that the next commit must."""
+    """A partition's producers, and their batches that no commit names yet, and that the next commit must name."""
 
     table: ProducerTable
     unnamed_batches: Sequence[ProducerBatch]

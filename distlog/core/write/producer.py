@@ -113,7 +113,7 @@ class Producer(Writer):
         if self._error is None:
             self._fail(_AbortedError("the transaction was aborted"))  # buffered records are not sent
         self._drain()
-        # until the abort has succeeded `_error` stays set, so that `commit` raises: it would lack the dropped records
+        # `_error` stays set until the abort has succeeded, so that `commit` raises: it would lack the dropped records
         try:
             sender.abort()
         except CommittedError:
@@ -266,7 +266,7 @@ class TransactionSender(ProducerSender):
     def begin(self) -> None:
         self.identity.check(self.current.refresh())
         self._read_version, self._segments = self.current.snapshot.version, None
-        # a number per transaction, so that its commit is recognized even after an interrupt right after it
+        # each transaction has a number, by which its commit is recognized even if an interrupt followed the commit
         self._transaction_count += 1
         self._appender = open_appender(self.handle, self.current, self.compression)
 
@@ -346,7 +346,7 @@ def producer_sender(
         return ProducerSender(handle, current, engine, compression, None)
     sender = TransactionSender(handle, current, engine, compression, transactional_id)
     if handle.storage.is_local_disk:
-        # so that no append of an earlier producer with this id comes after this start
+        # wait, so that no append of an earlier producer with this id comes after this start
         wait_for_appends(handle, current.snapshot)
     return sender
 

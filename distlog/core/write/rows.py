@@ -80,7 +80,7 @@ def _in_ms(column: pa.Array) -> pa.Array:
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
     if not any(is_kind(column.type) for is_kind in _TIME_KINDS):
-        # floats come from `time.time()`
+        # floats are probably seconds from `time.time()`
         advice = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
         text = f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{advice}"
         raise InvalidRecordError(text, type=column.type)
@@ -124,7 +124,7 @@ Header = tuple[str, bytes | None]
 _FIELD_TYPES = {"partition": pa.int32(), "timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
 SCHEMA = pa.schema({**_FIELD_TYPES, "headers": HEADERS_TYPE})
 
-#: Attributes, and the varints of length, timestamp, offset, key and value length, and number of headers.
+#: The attributes, and the largest varints of length, timestamp, offset, key length, value length and header count.
 ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5  # the varints of the lengths of its key and value
 
@@ -171,7 +171,7 @@ def batch_of_fields(flat_fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.
     times = numbers_of(column_of(flat_fields[FIELDS_PER_RECORD - 1 :: FIELDS_PER_RECORD], pa.int64()))
     times_ms = integers(times // per_ms)
     if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
-        # `now_ms` is earlier if the clock went back: a later time becomes null, which `normalize` replaces by its now
+        # if the clock went back, append times after `now_ms` become null, which `normalize` replaces by its own time
         times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), pa.nulls(1, pa.int64())[0], times_ms)
     arrays["timestamp"] = pc.coalesce(arrays["timestamp"], times_ms) if "timestamp" in arrays else times_ms
     return pa.RecordBatch.from_pydict(arrays)
@@ -186,7 +186,7 @@ def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str
 
 def _array(field: pa.Field, values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
     has_unit = field.name == "timestamp" and unit != "ms"
-    # a check per value is slow, so it is done only if a value has another type
+    # a check per value is slow, so it is done only if the type of a value needs it
     is_convertible = _CONVERTIBLE[field.name].issuperset(map(type, values))
     try:
         if not is_convertible:
@@ -267,7 +267,7 @@ def _headers(headers: Any) -> list[Header] | None:
     if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
         raise InvalidRecordError("headers must be a list of (key, value), or a dict", got=type(headers).__name__)
     if isinstance(headers, Mapping) and headers.keys() == _HEADER_FIELDS:
-        # either one header of a scan, without its list, or two headers with these names
+        # this may be one header of a scan, without its list, or two headers with these names
         raise InvalidRecordError("a dict of key and value is one header: give a list of dicts, or pairs (key, value)")
     return [_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)]
 
@@ -362,7 +362,7 @@ def _record_batches(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
     elif type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
         yield from _table_of_pandas(data).to_batches()
     elif hasattr(data, "__arrow_c_stream__"):
-        # an open stream of DuckDB blocks its connection
+        # close the stream, since an open stream of DuckDB blocks its connection
         with _stream_of(data) as stream:
             yield from stream
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
@@ -470,7 +470,7 @@ def _check_names(names: Collection[Any]) -> None:
         raise InvalidRecordError("two columns have the same name: rename one", columns=", ".join(names))
 
 
-#: Without list views, which Arrow casts to lists that are not valid.
+#: List views are left out, since Arrow casts them to lists that are not valid.
 _LIST_KINDS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 

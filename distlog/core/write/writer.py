@@ -48,8 +48,8 @@ BUFFER_BYTES = 16 << 20
 class Writer:
     """Append records one by one, and send them in buffers from a background thread. Made by `Topic.writer`.
 
-    A buffer is sent after `linger_ms`, or when its records may fill 16 MiB of batches; a small record takes several
-    times as much memory as a Python object. On a local disk each partition of a buffer is appended directly;
+    A buffer is sent after `linger_ms`, or when its records may fill 16 MiB of batches. In the buffer, a small record
+    takes several times as much memory as in a batch. On a local disk each partition of a buffer is appended directly;
     elsewhere a buffer is one commit. While one full buffer is sent and the next is full, `append` waits. Threads may
     share a writer.
 
@@ -61,7 +61,7 @@ class Writer:
     not committed, the number of records whose commit is in doubt, and the partitions of both.
 
     `on_delivery` runs in the background, once per buffer and partition, and its errors are logged. It may call
-    `append`. In it, `flush` and `close` raise, since they would wait for it. The next buffer waits until it returns.
+    `append`, but not `flush` or `close`, which would wait for it. The next buffer waits until it returns.
 
     A `with` block closes the writer, which sends its records, even if the block raises, as Kafka's producer does. At
     exit an unclosed writer sends its records and warns (ResourceWarning). In a forked child the writer is empty.
@@ -126,7 +126,7 @@ class Writer:
             key: Bytes or text.
             timestamp: A number of the writer's unit since 1970; default now.
             headers: Pairs of text and bytes, or a dict.
-            partition: The partition; default murmur2 of the key, without a key sticky runs.
+            partition: The partition; default by murmur2 of the key, or in sticky runs without a key.
 
         Raises:
             InvalidRecordError: The record does not fit the topic's rules, or the writer is closed.
@@ -161,7 +161,7 @@ class Writer:
         now_ms = self._handle.clock()
         row = row_of(value, key, timestamp, headers, partition, self._unit)
         if row.timestamp is not None and is_early(row.timestamp):
-            # before the record is buffered: a warning may be an error
+            # warn before the record is buffered, since a warning may be an error
             warn_of_early(self._handle.storage.name, self._current.snapshot.topic_id, row.timestamp)
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None:
@@ -361,7 +361,7 @@ class Accumulator:
         self.reset()
 
     def reset(self) -> None:
-        self.fields.clear()  # the same list, since an append that the fork interrupted refers to it
+        self.fields.clear()  # keep the list, since an append that the fork interrupted refers to it
         self.bytes = self.schedule_from_bytes = 0
         # acquired and released in one step, unlike its condition, so an interrupt cannot leave it locked
         self._lock = threading.RLock()
@@ -426,14 +426,14 @@ class Accumulator:
     def _must_send_here(self, must_wait: Callable[[], bool]) -> bool:
         """Wait while `must_wait` for the sending thread, and return False; True if it cannot be started."""
         with self._lock:
-            # wake the sending thread, which may linger; in the loop, waiting threads would wake each other forever
+            # wake the sending thread, which may linger; not in the loop, where waiting threads would wake each other
             self._changed.notify_all()
             while self.fields or self._buffer_in_flight is not None:
                 if not self._ensure_thread():
                     return True
                 if self.is_sender or not must_wait():
                     return False
-                # with a timeout, or Ctrl-C could not end it where a library restarts waits, as polars does
+                # without a timeout, Ctrl-C could not end the wait if a library restarts waits, as Polars does
                 self._changed.wait(threading.TIMEOUT_MAX)
         return False
 
@@ -528,8 +528,8 @@ class UnclosedWriters:
 
 _unclosed = UnclosedWriters()
 os.register_at_fork(after_in_child=_unclosed.reset_in_child)
-# Two commits: before Python ends its threads, which clients of object stores need, and afterwards. A child of
-# multiprocessing makes only the first one, for which Python has no public function.
+# Commit twice: before Python ends its threads, which clients of object stores need, and at exit. A child of
+# multiprocessing makes only the first commit, to which `getattr` belongs since Python has no public function for it.
 getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
 atexit.register(_unclosed.commit_and_warn)
 
@@ -590,7 +590,7 @@ def engine_of(
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The records of one partition in one buffer, with offsets from `first_offset` up to, without, `end_offset`.
+    """The records of one partition in one buffer, with offsets from `first_offset` up to but not `end_offset`.
 
     With an `error` the records have no offsets, and those without a key have no partition.
     """
