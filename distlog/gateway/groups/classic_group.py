@@ -43,7 +43,7 @@ class ClassicGroup:
         #: The ids that joining clients must send again, with the times at which the ids expire (KIP-394).
         self.reserved_ids: dict[str, float] = {}
         self._rebalance: Rebalance | None = None
-        # the ids of members that have not synced in this generation, and the time at which they are removed
+        # the ids of members that have not synced in this generation; they are removed at the deadline
         self._unsynced_ids, self._sync_deadline = set[str](), inf
 
     def join(self, request: Join, answer: AnswerJoin) -> None:
@@ -77,7 +77,7 @@ class ClassicGroup:
             self._add(request.member_id, request, answer)
             return
         member = self.members.checked_member(request.member_id, request.instance_id)
-        # a member repeats its join if the response was lost; but a leader of a stable group joins to assign again
+        # a member repeats its join if the response was lost; the leader of a stable group joins to assign again
         is_leader = member.id == self.members.leader
         is_repeated = self.phase is GroupPhase.COMPLETING or (self.phase is GroupPhase.STABLE and not is_leader)
         if is_repeated and member.request.protocols == request.protocols:
@@ -361,7 +361,7 @@ SaveGroup = Callable[["GroupRecord", OnStored], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client that joins, or joins again; `protocols` have subscriptions, the preferred one first. Times in ms."""
+    """A request to join. `protocols` are names with subscriptions, the preferred one first. Times are in ms."""
 
     member_id: str = ""
     instance_id: str | None = None
@@ -371,14 +371,14 @@ class Join:
     session_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    #: A new member is refused with its id, and joins again with this id (KIP-394).
+    #: Whether a new member is refused with an id, and must join again with this id (KIP-394).
     must_know_id: bool = False
     may_skip_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
-    """The result of a join: a member of `generation`, or an error. Only the leader gets `members`: it assigns."""
+    """The result of a join. Only the leader gets `members`, since it assigns their partitions."""
 
     error: ErrorCode = ErrorCode.none
     member_id: str
@@ -456,7 +456,7 @@ class ClassicMember:
 
     @property
     def is_waiting(self) -> bool:
-        """True if the member waits for other members, after its first generation."""
+        """Whether the member waits for others, so that its session cannot expire. A new member may time out."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def subscription(self, protocol: str | None) -> bytes:
@@ -582,8 +582,9 @@ class Rebalance:
 
     deadline: float
     is_first: bool = False
-    #: The rebalance is extended by this if members have joined since, but in all by `extension_ms` at most.
+    #: At the deadline, the rebalance is extended by `delay_ms` if there are new members.
     delay_ms: int = 0
+    #: The most time by which the rebalance may still be extended.
     extension_ms: int = 0
     has_new_members: bool = False
 

@@ -106,11 +106,11 @@ class CommittedOffsets:
             with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
                 if isinstance(entry.membership, ConsumerGroup) and (member_id or epoch >= 0):
                     entry.membership.check(member_id or "", epoch)
-                positions = entry.offsets
-                pending = positions.pending if stable else frozenset()
-                partitions = {*positions, *pending} if partitions is None else partitions
+                offsets = entry.offsets
+                pending = offsets.pending if stable else frozenset()
+                partitions = {*offsets, *pending} if partitions is None else partitions
                 return {
-                    partition: ErrorCode.unstable_offset_commit if partition in pending else positions.get(*partition)
+                    partition: ErrorCode.unstable_offset_commit if partition in pending else offsets.get(*partition)
                     for partition in partitions
                 }
         except CoordinatorError as refused:
@@ -143,7 +143,7 @@ class CommittedOffsets:
         return topics
 
     def delete_topic(self, topic: str, on_failure: Callable[[], object] = lambda: None) -> None:
-        """Delete the offsets in a dropped topic, which would skip records in a new topic of this name."""
+        """Delete the offsets in a dropped topic, since they would skip records in a new topic of this name."""
 
         def on_stored(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -154,7 +154,7 @@ class CommittedOffsets:
             self._store(group, dict.fromkeys(partitions), on_stored)
 
     def delete_older(self, created_ms: Mapping[str, int]) -> None:
-        """Delete offsets that are older than their topics. Call again: offsets that are being changed stay."""
+        """Delete offsets that are older than their topics. Call again, since offsets with a change in flight stay."""
         for group in self._groups.each_locked():
             self._forget_old(group, group.offsets.older_than(created_ms))
 
@@ -214,7 +214,7 @@ class EndedTransactions:
                                 entry.offsets.end_transaction(ended.producer_id, is_committed=ended.is_committed)
             except DistlogError as error:
                 FAILURES.note("reading ends of transactions", error)
-                # after another code, librdkafka would stop reading the partitions
+                # with any other code, librdkafka would stop reading the partitions
                 raise CoordinatorError(ErrorCode.coordinator_load_in_progress) from error
 
 
@@ -240,8 +240,8 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
     def check_no_gateway() -> None:
         if lease.load().members:
             text = (
-                "a gateway runs, or was killed: commit the offsets through it (start one if none runs), by "
-                "kafka-consumer-groups --reset-offsets --from-file"
+                "a gateway is running, or was killed: commit the offsets with kafka-consumer-groups --reset-offsets "
+                "--from-file (start a gateway if none is running)"
             )
             raise CommitConflictError(text, group=group, root=root)
 

@@ -36,20 +36,20 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 _log = logging.getLogger("distlog.gateway")
 
-#: The epochs of a member that joins, of a member that leaves, and of a static member that leaves and will come back.
+#: The epochs in heartbeats of members that join, of members that leave, and of static members that will come back.
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 #: The assignment of a new member.
 _NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, assigned=frozenset(), revoking=frozenset())
 
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
-# members, subscriptions or subscribed topics change. Then an assignor chooses the target of each member: its next
-# partitions. A member first revokes partitions outside of its target. Then it gets the new epoch, and the partitions
-# of its target that no other member has. No method waits or does I/O. The state changes at once; a response is sent
-# when all earlier records are durable. Not thread-safe: the coordinator holds the group's lock.
+# members, subscriptions or subscribed topics change. Then an assignor chooses the target of each member, that is, the
+# partitions that it shall have. A member first revokes partitions outside of its target. Then it gets the new epoch,
+# and the partitions of its target that no other member has. No method waits or does I/O. The state changes at once; a
+# response is sent when all earlier records are durable. Not thread-safe: the coordinator holds the group's lock.
 
 
 class ConsumerGroup:
-    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970."""
+    """The group `id`. `clock` returns monotonic ms, and `wall_clock` ms since 1970."""
 
     def __init__(
         self,
@@ -66,14 +66,13 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, frozenset[TopicIdPartition]] = {}
         self.epoch = self.target_epoch = 0
-        #: When the group became empty, in ms since 1970; -1 if unknown. Unlike in a ClassicGroup, no other phase
-        #: changes it, and it applies only while the group is empty.
+        #: When the group became empty, in ms since 1970; -1 if unknown. It is used only while the group is empty.
         self.phase_since_ms = wall_clock()
         #: The topics of the last assignment; None if another gateway made the assignment.
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
         self._changes: dict[ConsumerGroupKey, ConsumerValue | None] = {}
-        #: True after a failed store: all records are written again, since the log may lack changes.
+        #: Whether the next store writes all records again, since a failed store may have left some out of the log.
         self._rewrites_all = False
         #: The callbacks of the last store in flight; None if there is none.
         self._in_flight: list[OnStored] | None = None
@@ -106,7 +105,7 @@ class ConsumerGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that members subscribe to: those that existed at the last assignment; if none did, all names.
+        """The subscribed topics that existed at the last assignment, or all subscribed names if none are known.
 
         None if members subscribe to patterns, and another gateway made the assignment.
         """
@@ -115,11 +114,12 @@ class ConsumerGroup:
         return frozenset(self._topics or self.subscriptions.names)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        members = (member for member in self.members.values() if member.metadata.instance_id == instance_id)
-        return None if instance_id is None else next(members, None)
+        if instance_id is None:
+            return None
+        return next((m for m in self.members.values() if m.metadata.instance_id == instance_id), None)
 
     def check(self, member_id: str, epoch: int, stale_code: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless a request for the group's offsets has its member's epoch."""
+        """Raise CoordinatorError unless `epoch`, in a request for the group's offsets, is the member's."""
         # clients without a membership (epoch -1) may commit offsets while the group has no members
         if not self.members and epoch < 0:
             return
@@ -190,10 +190,10 @@ class ConsumerGroup:
         member = self._existing_member(request)
         current, owned = member.current, request.owned
         if request.epoch != current.epoch:
-            # a member repeats its heartbeat if the response, with the newest epoch, was lost
+            # a member repeats its heartbeat if the response with its new epoch was lost
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
-            # a static member that left for a while has the epoch -2, below its previous epoch: it must join again
-            if request.epoch > current.epoch or not is_repeated:
+            # a static member that left for a while must join again: its current epoch, -2, is below all others
+            if not is_repeated or request.epoch > current.epoch:
                 raise CoordinatorError(ErrorCode.fenced_member_epoch)
         return member, False
 
@@ -208,7 +208,7 @@ class ConsumerGroup:
         return member
 
     def _replace_static_member(self, former: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give a static member that has restarted, under another id, what the former member had."""
+        """Replace a static member that has restarted: the new id gets the metadata and partitions of the former."""
         target = self.target.pop(former.id, frozenset())
         self._drop_member(former)
         member = dataclasses.replace(former, id=member_id)
@@ -246,7 +246,7 @@ class ConsumerGroup:
         self._change(RecordKind.EPOCH, self.epoch)
 
     def _is_assigned(self, topics: Mapping[str, TopicSummary]) -> bool:
-        """True if the target has all partitions of exactly these topics."""
+        """Whether the target has all partitions of `topics`, and no others."""
         if self._topics is not None:
             return topics == self._topics
         # another gateway made the assignment: compare the partitions
@@ -288,12 +288,13 @@ class ConsumerGroup:
         else:
             free = self._free(target - retained, member)
             state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
-            previous_epoch = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
+            # if the epoch stays, a repeated heartbeat may still have the epoch before it
+            previous_epoch = current.previous_epoch if current.epoch == self.target_epoch else current.epoch
             assignment = CurrentAssignment(self.target_epoch, previous_epoch, state, retained | free, frozenset())
         self._set_assignment(member, assignment)
 
     def _free(self, partitions: frozenset[TopicIdPartition], member: ConsumerMember) -> frozenset[TopicIdPartition]:
-        """The part of `partitions` that no other member has or must still give back."""
+        """Those of `partitions` that no other member has, and that no other member must still revoke."""
         assignments = [other.current for other in self.members.values() if other is not member]
         return partitions.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
 
@@ -301,7 +302,7 @@ class ConsumerGroup:
         if assignment == member.current:
             return
         must_revoke = assignment.state is MemberState.UNREVOKED_PARTITIONS
-        member.revoke_by = self.clock() + member.metadata.rebalance_timeout_ms if must_revoke else inf
+        member.revoke_by = (self.clock() + member.metadata.rebalance_timeout_ms) if must_revoke else inf
         member.current = assignment
         self._change(RecordKind.CURRENT, assignment, member.id)
 
@@ -326,13 +327,13 @@ class ConsumerGroup:
         def on_saved(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
                 self._rewrites_all = True
-                # `_all_records` has no deleted keys, which would come back after a load
+                # `_all_records` yields no deletions; without them, a load would restore deleted records
                 tombstones = {key: value for key, value in changes.items() if value is None}
                 self._changes = {**tombstones, **self._changes}
             if self._in_flight is callbacks:
                 self._in_flight = None
-            for on_stored in callbacks:
-                on_stored(code)
+            for callback in callbacks:
+                callback(code)
 
         self._save(self.id, list(changes.items()), on_saved)
 
@@ -384,7 +385,7 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A heartbeat. None, or -1 for a time, means unchanged. `pattern` is a regular expression of topic names."""
+    """A heartbeat. None, or -1 for a time, means unchanged. An empty `pattern` removes the member's pattern."""
 
     member_id: str
     epoch: int
@@ -400,7 +401,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """True if the heartbeat has all fields: its response must have the assignment."""
+        """Whether the heartbeat has all fields, so that its response must have the assignment."""
         return self.epoch == JOINS or (None not in (self.topics, self.owned) and self.rebalance_timeout_ms != -1)
 
 
@@ -479,6 +480,7 @@ def _updated(previous: MemberMetadata, request: ConsumerHeartbeat) -> MemberMeta
 
 
 def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
+    """Raise CoordinatorError for an invalid request. Only in `version` 0 may a new member have no id."""
     names_no_topics = request.topics is None and not request.pattern
     is_wrong = (
         request.epoch < LEAVES_FOR_A_WHILE
@@ -497,7 +499,7 @@ def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member for an assignor; `name` orders members, `previous` are its partitions until now."""
+    """A member for an assignor, which sorts members by `name`. `previous` is the member's last target."""
 
     name: str
     topics: frozenset[uuid.UUID]
@@ -506,7 +508,7 @@ class Subscriber:
 
 #: The partitions of each member, by member id.
 Assignment = dict[str, frozenset[TopicIdPartition]]
-#: Returns an assignment to the members, from the topics' numbers of partitions.
+#: Assigns partitions to members by id, given the number of partitions of each topic.
 Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], Assignment]
 
 
@@ -523,7 +525,7 @@ def assign_ranges(members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, 
 
 
 def assign_uniformly(members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> Assignment:
-    """Give members equal numbers of partitions, if their topics allow that; members keep most of theirs."""
+    """Give members equal numbers of partitions, if their topics allow it. Members keep most of their partitions."""
     sharing = _Sharing(members, topics)
     sharing.keep_former()
     sharing.assign_rest()
@@ -573,18 +575,18 @@ class _Sharing:
 
     def balance(self) -> None:
         """Move partitions until no member has two more than another reader of the same topic."""
-        # each move evens the sizes, so `_move_one` ends by itself; the limit bounds its time in a large group
+        # the moves would end without a limit, which only bounds their time in a large group
         remaining_moves = sum(self._topics.values())
         while remaining_moves and self._move_one():
             remaining_moves -= 1
 
     def _move_one(self) -> bool:
-        """Move a partition to a member that has at least two less; returns False if no member does."""
+        """Move a partition to a member that has at least two less. Returns False if there is no such member."""
         order = sorted(self.partitions, key=lambda member: -len(self.partitions[member]))
         for giver in order:
             for topic in {topic for topic, _ in self.partitions[giver]}:
                 taker = min(self._readers[topic], key=lambda member: len(self.partitions[member]))
-                # a difference of one would only be reversed
+                # a move at a difference of one would only reverse it
                 if len(self.partitions[giver]) >= len(self.partitions[taker]) + 2:
                     partition = max(partition for partition in self.partitions[giver] if partition[0] == topic)
                     self.partitions[giver].remove(partition)
@@ -614,7 +616,7 @@ class SubscribedTopics:
         return self._matching.get(pattern, ())
 
     def has_read(self, names: Collection[str], patterns: Collection[str]) -> bool:
-        """True if all these topics were read. A topic that turned out not to exist was read, too."""
+        """Whether all these topics were read. A missing topic counts as read after a lookup."""
         summaries, matching = self._summaries, self._matching
         if not all(pattern in matching for pattern in patterns):
             return False
@@ -654,8 +656,9 @@ class SubscribedTopics:
     def _read(self, names: Collection[str], patterns: Collection[str], *, only_missing: bool) -> None:
         """Read topics, or only those that were never read; an unreadable topic keeps its former summary."""
         try:
-            if not (only_missing and self._matching.keys() >= set(patterns)):
-                listed = sorted(self._names()) if patterns else []
+            all_known = all(pattern in self._matching for pattern in patterns)
+            if patterns and not (only_missing and all_known):
+                listed = sorted(self._names())
                 self._matching.update({pattern: matches(pattern, listed) for pattern in patterns})
         except Exception as error:
             # no error may end the refreshes
@@ -676,7 +679,7 @@ class SubscribedTopics:
 
 
 def matches(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that a regular expression (RE2, as in Kafka) matches as a whole. Raises ValueError."""
+    """The names that a regular expression (RE2, as in Kafka) matches completely. Raises ValueError."""
     # Arrow checks the expression only if there is a value
     listed = pa.array(["", *names], pa.string())
     matching = listed.filter(pc.match_substring_regex(listed, pattern=f"^(?:{pattern})$"))

@@ -30,7 +30,7 @@ _ID_SUFFIX_BYTES = 37
 
 
 class GroupCoordinator:
-    """The groups in a registry, and their members by the classic protocol. Calls don't wait, and raise nothing."""
+    """Answers requests of the classic protocol for the groups in a registry. No method waits or raises."""
 
     def __init__(self, groups: GroupRegistry) -> None:
         self._groups = groups
@@ -38,7 +38,7 @@ class GroupCoordinator:
     def join(self, group: str, request: classic_group.Join, answer: classic_group.AnswerJoin) -> None:
         """Answer when the generation begins, or immediately with an error; may create the group."""
         try:
-            # the client id, or the instance id, becomes a part of the member's id
+            # a new member's id begins with the instance id or the client id
             id_parts = request.client_id, request.instance_id or ""
             texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
             if _longest(id_parts) > MAX_TEXT_BYTES - _ID_SUFFIX_BYTES or _longest(texts) > MAX_TEXT_BYTES:
@@ -76,23 +76,25 @@ class GroupCoordinator:
 
     def describe(self, group: str) -> GroupDescription:
         """Describe a classic group. As in Kafka, a missing group, or a group of the newer protocol, is dead."""
+        code = ErrorCode.none
         try:
-            with self._groups.locked(group, missing_code=ErrorCode.none) as entry:
-                if isinstance(entry.membership, consumer_group.ConsumerGroup):
-                    raise CoordinatorError(ErrorCode.none)
-                return _description(entry)
+            with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
+                if isinstance(entry.membership, classic_group.ClassicGroup):
+                    return _description(entry)
         except CoordinatorError as refused:
-            code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
-            return GroupDescription(group, classic_group.GroupPhase.DEAD, "", "", (), code)
+            # no group has an invalid id, so it is only missing
+            if refused.code not in (ErrorCode.group_id_not_found, ErrorCode.invalid_group_id):
+                code = refused.code
+        return GroupDescription(group, classic_group.GroupPhase.DEAD, "", "", (), code)
 
     def delete(self, group: str, on_stored: classic_group.OnStored) -> None:
-        """Delete a group without members, and its offsets; `on_stored` is called when that is durable, or fails."""
+        """Delete a group without members, and its offsets. `on_stored` is called when this is durable or fails."""
         try:
             with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
                 if entry.membership.phase is not classic_group.GroupPhase.EMPTY:
                     raise CoordinatorError(ErrorCode.non_empty_group)
                 if entry.offsets.has_transactional_commit():
-                    # offsets in flight would be stored after their deletion
+                    # offsets in flight would be stored after their deletion: the client tries again
                     raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
                 self._groups.delete(entry, on_stored)
         except CoordinatorError as refused:
@@ -104,7 +106,7 @@ def _longest(texts: Iterable[str]) -> int:
 
 
 class ConsumerCoordinator:
-    """The groups of the newer protocol in a registry. `heartbeat` returns at once, and raises nothing."""
+    """Answers requests of the newer protocol for the groups in a registry. `heartbeat` neither waits nor raises."""
 
     def __init__(self, groups: GroupRegistry, topics: consumer_group.SubscribedTopics) -> None:
         self._groups, self._topics = groups, topics
@@ -116,13 +118,14 @@ class ConsumerCoordinator:
         version: int,
         answer: consumer_group.AnswerHeartbeat,
     ) -> None:
-        """Answer when the changes are durable; the first heartbeat of a group creates it."""
+        """Answer when the changes are durable. The heartbeat of a joining member creates a missing group."""
         try:
             consumer_group.check_heartbeat(request, version)
             texts = request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host
             if _longest(text or "" for text in (*texts, request.pattern, *(request.topics or ()))) > MAX_TEXT_BYTES:
                 raise CoordinatorError(ErrorCode.invalid_request)
             if request.pattern:
+                # raises ValueError for an invalid pattern
                 consumer_group.matches(request.pattern, ())
             subscriptions = self._subscriptions(group)
         except CoordinatorError as refused:
@@ -218,11 +221,11 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class DroppedTopics:
-    """Deletes groups' offsets in topics dropped since an earlier check; `find` raises TopicNotFoundError."""
+    """Deletes the committed offsets of dropped topics. `find` raises TopicNotFoundError for a missing topic."""
 
     def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
         self._offsets, self._find = offsets, find
-        # by name, the ids of topics at the last check
+        # the topic ids at the last check, by name
         self._topic_ids: dict[str, str] = {}
         # the names of dropped topics whose offsets could not be deleted yet
         self._unfinished = set[str]()
@@ -232,11 +235,12 @@ class DroppedTopics:
         self._unfinished.intersection_update(topics)
         previous_ids = self._topic_ids
         self._topic_ids = {name: id for name, id in previous_ids.items() if name in topics}
-        created_ms = dict[str, int]()
+        replaced_ms = dict[str, int]()
         for name in sorted(topics):
             snapshot: Snapshot | None = None
             try:
                 snapshot = self._find(name)
+                self._topic_ids[name] = snapshot.topic_id
             except TopicNotFoundError:
                 self._topic_ids.pop(name, None)
             except Exception as error:
@@ -246,25 +250,23 @@ class DroppedTopics:
             ids = () if snapshot is None else (snapshot.topic_id, *snapshot.former_ids)
             is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
             self._unfinished.discard(name)
-            if snapshot is not None:
-                self._topic_ids[name] = snapshot.topic_id
             if snapshot is not None and snapshot.replaced_ms:
-                # a new topic has replaced an old one: groups may have newer offsets, in the new topic
-                created_ms[name] = snapshot.replaced_ms
+                # groups may have offsets in the new topic: every check deletes only older offsets
+                replaced_ms[name] = snapshot.replaced_ms
             elif is_dropped:
                 self._offsets.delete_topic(name, partial(self._unfinished.add, name))
-        if created_ms:
-            self._offsets.delete_older(created_ms)
+        if replaced_ms:
+            self._offsets.delete_older(replaced_ms)
 
 
 #: The pause after an error, and between the loader's checks for partitions that other gateways lead now.
 _PAUSE_S = 1.0
-#: The longest wait for the end of a session: the system's call refuses very long times.
+#: The longest wait of the timer, since the system call refuses very long waits.
 _LONGEST_WAIT_S = 600.0
 
 
 class GroupServices:
-    """The groups that the `lease` gives to this gateway, kept in `store`, and their threads."""
+    """Coordinates the groups that the `lease` gives to this gateway. The groups are stored in `store`."""
 
     def __init__(
         self,
@@ -277,15 +279,14 @@ class GroupServices:
     ) -> None:
         self._store, self._lease, self._is_stopping = store, lease, threading.Event()
         self._wake, self._unloaded = threading.Event(), threading.Event()
-        # of each store that shares the lease: its coordination, and a function that reads its partition count
+        # by store that shares the lease: the function opens the store and returns its number of partitions
         self._coordinations, self._count_readers = list[Coordination](), list[Callable[[], int]]()
         self.coordination = self.share(store, store.open)
-        #: Returns the partition of `__consumer_offsets` for a group; and a fence for appends to a led partition.
         self.partition_of, self.fence = store.partition_of, store.fence
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
-        #: Sends waiting members to another coordinator.
+        #: Refuses all members, so that they look for another coordinator.
         self.release_members = self._registry.stop
         self.members, self._topics = GroupCoordinator(self._registry), topics
         self.configs = self._registry.configs
@@ -302,6 +303,7 @@ class GroupServices:
         _try_to("expiring committed offsets", self.offsets.expire)
 
     def share(self, store: LeaderStore, read_partition_count: Callable[[], int]) -> Coordination:
+        """Let the lease cover the partitions of `store`. The caller steps the coordination that is returned."""
         self._coordinations.append(Coordination(self._lease, store, self._unloaded))
         self._count_readers.append(read_partition_count)
         return self._coordinations[-1]
@@ -316,6 +318,7 @@ class GroupServices:
         tasks = [begin(read_count) for read_count in self._count_readers]
         sync = partial(self._sync, [task.wait for task in tasks])
         _try_to("joining the root's gateways", sync, fatal=StorageRefusedError)
+        # a failed `sync` may not have waited for all of them
         for task in tasks:
             with suppress(DistlogError):
                 task.wait()
@@ -396,17 +399,17 @@ def _try_to(task: str, work: Callable[[], None], fatal: type[Exception] | tuple[
 
 
 def _clear_and_continue(wake: threading.Event, is_stopping: threading.Event) -> bool:
-    # `stop` sets `is_stopping` before `wake`: in the reverse order here, no stop is missed
+    # in this order, since `stop` sets `is_stopping` before `wake`
     wake.clear()
     return not is_stopping.is_set()
 
 
-#: Instead of a term: the partition is being unloaded.
+#: The term of a partition that is being unloaded.
 _UNLOADING = -1
 
 
 class Coordination:
-    """Loads the partitions of `store` that the `lease` holds, and unloads others, which sets `unloaded`."""
+    """Loads the partitions of `store` that the `lease` holds. Sets `unloaded` after it has unloaded others."""
 
     def __init__(self, lease: GatewayLease, store: LeaderStore, unloaded: threading.Event) -> None:
         self._lease, self._store, self._unloaded = lease, store, unloaded
@@ -417,7 +420,7 @@ class Coordination:
 
     @property
     def loaded(self) -> AbstractSet[int]:
-        """The partitions that must not be given up yet."""
+        """The partitions that the lease must not give up yet."""
         return self._loaded.keys()
 
     @property
@@ -438,7 +441,7 @@ class Coordination:
 
     def step(self, registry: CoordinatedEntries[Any]) -> None:
         """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
-        previous = self.loaded
+        previous = set(self.loaded)
         try:
             self._load_and_unload(registry)
         finally:
@@ -460,7 +463,7 @@ class Coordination:
 
     def _unload(self, partitions: set[int], registry: CoordinatedEntries[Any]) -> None:
         remaining = {number: term for number, term in self._loaded.items() if number not in partitions}
-        # a partition counts as loaded while its changes are in flight
+        # the lease must not give up a partition while its changes are in flight
         self._loaded = {**remaining, **dict.fromkeys(partitions, _UNLOADING)}
         registry.unload(lambda key: self._store.partition_of(key) in partitions)
         self._store.drain()

@@ -112,7 +112,7 @@ class PendingOffset:
     position: Position
 
 
-#: The versions of a classic group's record: of its key, and of its value as written.
+#: The versions in which the key and the value of a classic group are written.
 _CLASSIC_KEY_VERSION, _CLASSIC_VALUE_VERSION = 2, 3
 
 
@@ -238,7 +238,7 @@ def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None
 
 
 def _length(count: int) -> bytes:
-    """A varint of the next number, since 0 stands for null (KIP-482)."""
+    """The varint of `count + 1`, since 0 stands for null (KIP-482)."""
     return uvarint(count + 1)
 
 
@@ -260,7 +260,7 @@ def _encode_partitions(partitions: frozenset[TopicIdPartition]) -> bytes:
 
 def _read_partitions(reader: FieldReader) -> frozenset[TopicIdPartition]:
     partitions = set[TopicIdPartition]()
-    # a null list (-1) is like an empty one
+    # a null list (-1) is read as an empty one
     for _ in range(reader.count()):
         topic = uuid.UUID(bytes=reader.read(16))
         count = reader.count()

@@ -36,7 +36,7 @@ PARTITIONS = 50
 
 
 class OffsetsTopic:
-    """The topic `__consumer_offsets`: stores the groups in led partitions; for many threads."""
+    """The topic `__consumer_offsets`. Stores groups in the partitions that this gateway leads. Thread-safe."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class OffsetsTopic:
         #: The topic after the first use; None again after it was dropped.
         self._cached: _OpenTopic | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
-        # by partition, since a stopped process may hold the lock of one; on an object store only one, under None
+        # by partition, since a stopped process may hold the lock of one; an object store has only the key None
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._callback_thread: threading.Thread | None = None
@@ -69,7 +69,7 @@ class OffsetsTopic:
         self._open_topic().leadership.begin(partitions, check_may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        """Store nothing more in these partitions, and close their files, which keep the space of deleted segments."""
+        """Lead partitions no longer. Their files are closed, since open files keep the space of deleted segments."""
         self._open_topic().leadership.end(partitions)
         with self._lock:
             ended_batchings = [self._batchings.pop(number) for number in partitions if number in self._batchings]
@@ -81,7 +81,7 @@ class OffsetsTopic:
             self._compaction.step(cached.topic, cached.leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
-        """The partitions that another gateway leads since a failure; all if the topic was dropped."""
+        """If a store has failed, the partitions that another gateway leads now; all if the topic was dropped."""
         with self._lock:
             cached, has_failed = self._cached, any(batching.has_failed for batching in self._batchings.values())
         if cached is None or not has_failed:
@@ -125,7 +125,7 @@ class OffsetsTopic:
             if change is None:
                 continue
             key, value = change
-            # the producer whose open transaction has the record; transactions have only offsets
+            # the producer of the open transaction that has the record; a transaction has only records of offsets
             producer_id = record.waits_for
             if producer_id is None:
                 yield change
@@ -140,7 +140,7 @@ class OffsetsTopic:
                 yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
     def store(self, group: str, changes: Sequence[offsets_format.GroupChange], on_stored: OnStored) -> None:
-        """Store changes; a group's calls keep their order. They are refused while too many bytes are in flight."""
+        """Store changes, for each group in the order of the calls. Refuses them if too many bytes are in flight."""
         number = self.partition_of(group)
         try:
             batching = self._batching_of(number)
@@ -149,7 +149,7 @@ class OffsetsTopic:
             on_stored(ErrorCode.coordinator_not_available)
             return
         records = [(offsets_format.encode_key(key), _encoded(value)) for key, value in changes]
-        # Kafka has two codes for changes that are larger than a batch may be
+        # Kafka's codes for changes that are larger than a batch may be
         is_group = not all(isinstance(key, kafka_offsets.OffsetKey) for key, _ in changes)
         size_code = ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
         batching.append(number, records, on_stored, size_code)
@@ -202,7 +202,7 @@ class OffsetsTopic:
 
 #: The bytes that a record counts on top of its key and value.
 _RECORD_OVERHEAD = 100
-#: The most bytes in flight, for which the writer's buffer has room: so its `append` never waits.
+#: The most bytes in flight. The writer's buffer has room for them, so its `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20
 
 
@@ -240,7 +240,7 @@ class OffsetsBatching:
                 elif self.has_failed or self._waiting_bytes + size > _MAX_WAITING_BYTES:
                     call.code = ErrorCode.coordinator_load_in_progress
                 else:
-                    # before `append`, which may deliver the records itself
+                    # before `append`, which may call `_on_delivery`
                     self._calls.setdefault(partition, deque()).append(call)
                     self._waiting_bytes += size
             if call.code is not ErrorCode.none:
@@ -306,7 +306,7 @@ class OffsetsBatching:
 
 _log = logging.getLogger(__name__)
 
-#: `segment.bytes` is Kafka's `offsets.topic.segment.bytes`; a batch may be larger than all records of a call.
+#: `segment.bytes` is Kafka's `offsets.topic.segment.bytes`. `max.message.bytes` has room for all records of a call.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
 #: How long a change waits for a lock; then its client retries. Kafka's `offsets.commit.timeout.ms`.
 _LOCK_WAIT_S = 5.0

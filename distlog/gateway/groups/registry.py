@@ -60,8 +60,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     def __init__(self, check: Callable[[str], None], new: Callable[[str], Entry]) -> None:
         self.check, self._new = check, new
         self._lock, self._entries = threading.Lock(), dict[str, Entry]()
-        # the number of calls of `unload`
-        self._unloads = 0
+        self._unload_count = 0
 
     @contextmanager
     def lock_entry(
@@ -69,7 +68,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     ) -> Iterator[Entry]:
         """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`."""
         while True:
-            unloads = self._unloads
+            unload_count = self._unload_count
             # `check` refuses entries that are being loaded
             if not is_loading:
                 self.check(name)
@@ -78,8 +77,8 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                 if entry is None and create:
                     entry = self._entries[name] = self._new(name)
             if entry is None:
-                # if it was unloaded since the check above, `missing_code` would make members give up their partitions
-                if unloads != self._unloads:
+                if unload_count != self._unload_count:
+                    # if the entry was unloaded, `missing_code` would make its members give up their partitions
                     continue
                 raise CoordinatorError(missing_code)
             with entry.lock:
@@ -98,7 +97,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
     def unload(self, is_unloaded: Callable[[str], bool]) -> None:
         """Remove the entries whose names are unloaded; no thread uses these entries when this returns."""
         with self._lock:
-            self._unloads += 1
+            self._unload_count += 1
             unloaded = {name: entry for name, entry in self._entries.items() if is_unloaded(name)}
         for name, entry in unloaded.items():
             with entry.lock:
@@ -134,7 +133,7 @@ _LOAD_PAUSE_MS = 1000
 
 
 class GroupRegistry(CoordinatedEntries[Group]):
-    """The groups by name; for many threads. `on_earlier_deadline` is called when `due_s` becomes shorter."""
+    """The groups by name, thread-safe. `on_earlier_deadline` is called when `due_s` becomes shorter."""
 
     def __init__(
         self,
@@ -177,7 +176,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
             else:
                 records[key] = value
         for key, value in values.items():
-            # not `locked`, which refuses a group without a name: Kafka may have stored one
+            # not `locked`, which refuses the empty name: Kafka may have stored such a group
             with self._loading(key.group) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
@@ -224,9 +223,10 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 yield group
 
     def on_unloaded(self, entry: Group) -> None:
-        # heartbeats of the newer protocol do not wait for other members: the store answers them
-        for member in entry.membership.members if isinstance(entry.membership, ClassicGroup) else ():
-            member.refuse(ErrorCode.not_coordinator)
+        # in the newer protocol, requests wait only for the store, which answers them
+        if isinstance(entry.membership, ClassicGroup):
+            for member in entry.membership.members:
+                member.refuse(ErrorCode.not_coordinator)
 
     def _new_classic(self, name: str) -> ClassicGroup:
         return ClassicGroup(
@@ -275,8 +275,8 @@ class GroupRegistry(CoordinatedEntries[Group]):
         deletions: Sequence[GroupChange] = [(ClassicGroupKey(membership.id), None)]
         if isinstance(membership, ConsumerGroup):
             deletions = membership.deletions()
-        # before the removal, so that a client that creates the group again stores its records after the deletions
         deletions = [*offsets.with_keys(dict.fromkeys(offsets.partitions)), *deletions]
+        # before the removal: a client that creates the group again stores its records after the deletions
         self.store.store(membership.id, deletions, on_stored)
         self.remove(membership.id, group)
 
@@ -301,7 +301,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
         return max(0.0, (self.next_deadline - self.clock()) / 1000)
 
     def stop(self) -> None:
-        """Send all members to another gateway, also those that send requests later."""
+        """Refuse waiting and later requests of members, so that they look for another gateway."""
         self._is_stopped = True
         for group in self.all():
             with group.lock:
@@ -314,7 +314,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 deadline, name = heapq.heappop(self._queue)
             try:
                 with self.locked(name) as group:
-                    # a group may also be in the queue with a later deadline, which does not apply any more
+                    # the queue may also have former deadlines of the group, which do not apply any more
                     if deadline == group.queued_deadline:
                         group.queued_deadline = inf
                         group.membership.expire()
@@ -358,7 +358,7 @@ class GroupOffsets:
         # the topics that have offsets; None to collect them again
         self._topics: frozenset[str] | None = frozenset()
         self._pending = WaitingChanges[TopicPartition, Position]()
-        #: The numbers of changes in flight by partition: outside of transactions, and in transactions.
+        #: The numbers of changes in flight by partition.
         self._in_flight, self._transactional_in_flight = Counter[TopicPartition](), Counter[TopicPartition]()
         #: The producer ids of transactions that ended while offsets were in flight, and whether they were committed.
         self._ended_transactions = list[tuple[int, bool]]()
@@ -410,7 +410,7 @@ class GroupOffsets:
         return frozenset(self._by_partition) | self.pending | self.in_flight
 
     def begin_transactional_commit(self, partitions: Iterable[TopicPartition]) -> int:
-        """Note that offsets of a transaction are in flight; returns how many transactions have ended already."""
+        """Note that offsets of a transaction are in flight. Returns the `ended_count` for `add_transactional`."""
         self._transactional_in_flight += Counter(iter(partitions))
         return len(self._ended_transactions)
 
@@ -433,7 +433,7 @@ class GroupOffsets:
             self._ended_transactions.clear()
 
     def has_transactional_commit(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """True if offsets of a transaction are in flight, in one of `partitions` or in any."""
+        """Whether a transaction's offsets are in flight, in one of `partitions`, or in any partition if None."""
         in_flight = self._transactional_in_flight
         return any(in_flight[partition] for partition in (in_flight if partitions is None else partitions))
 
