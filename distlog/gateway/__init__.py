@@ -1,5 +1,5 @@
 """The Kafka protocol for the topics of one root, which Kafka clients read and write.
 
-A request goes its way in Kafka: SocketServer, Connection, RequestChannel, KafkaRequestHandlerPool, KafkaApis, and the
-log. Record batches pass as bytes: they are checked and appended as they came, and served as they are stored.
+A request passes the same components as in Kafka: SocketServer, Connection, RequestChannel, KafkaRequestHandlerPool,
+KafkaApis, and the log. The gateway appends the bytes of received record batches, and serves the stored bytes.
 """

@@ -38,7 +38,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A gateway, which is a broker for clients. A loopback `host` can be reached only from `machine`."""
+    """A gateway, which clients regard as a broker. Only `machine` can reach a loopback `host`."""
 
     id: int
     host: str
@@ -68,13 +68,13 @@ def this_machine() -> str:
 
 
 def advertised(host: str, port: int) -> tuple[str, int]:
-    """The address of a listener for other machines: the machine's name if it listens at all addresses."""
+    """Return a listener's address for other machines: this machine's name if it listens at all addresses."""
     return (this_machine() if host in {"0.0.0.0", "::", ""} else host), port
 
 
-# The gateways are a consumer group (distlog.core.read.consumer_group) in the root's folder, and share the partitions
-# of `__consumer_offsets`. Each gateway sends heartbeats; the partitions of a dead gateway go to other gateways. Their
-# clocks are not compared, so a former holder may still run: the epoch of a partition (Leadership) fences it.
+# The gateways of a root form a consumer group (distlog.core.read.consumer_group) to share the partitions of
+# `__consumer_offsets`. If a gateway sends no heartbeats, other gateways get its partitions. The former holder may
+# still run, since clocks of gateways are not compared, but the epoch of a partition (Leadership) fences it.
 
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
 
@@ -83,7 +83,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The lease at the last sync; `joins` counts this gateway's joins of the group, and `term` its new leases."""
+    """The state after the last sync. `joins` counts how often this gateway has joined, `term` its new leases."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -93,12 +93,12 @@ class _View:
 
 
 def _no_offsets(numbers: Collection[int], added: bool) -> Mapping[int, int]:
-    """The committed offsets of partitions when the group first shares them: gateways commit none."""
+    """Return 0 as the first committed offset of each partition, since gateways commit no offsets."""
     return dict.fromkeys(numbers, 0)
 
 
 class GatewayLease:
-    """This gateway's lease. One thread calls `sync` and `leave`. `node_id` is None for the lowest free id."""
+    """This gateway's lease. One thread calls `sync` and `leave`. A `node_id` of None means the lowest free id."""
 
     def __init__(
         self,
@@ -117,16 +117,16 @@ class GatewayLease:
         )
         # the gateways that were logged as unreachable
         self._unreachable = set[Node]()
-        # all other gateways know this gateway from this time on
+        # from this time on, all other gateways have this gateway in their views
         self._clock, self._known_s = clock, -math.inf
 
     def set_address(self, host: str, port: int, machine: str) -> None:
         self.node = Node(self.node.id, host, port, machine)
 
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
-        """Send a heartbeat, and share `count()` partitions; returns True if the held partitions or the term changed.
+        """Send a heartbeat, and share `count()` partitions. Returns whether the held partitions or the term changed.
 
-        `pending` partitions are not given up yet. The first call replaces a former gateway at this address. Raises
+        Partitions in `pending` are kept for now. The first call replaces an earlier gateway with this address. Raises
         the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
@@ -138,7 +138,7 @@ class GatewayLease:
         nodes = {peer.id: node for peer in state.members if (node := Node.parse(peer.name)) is not None}
         self.node = nodes.get(member.id, self.node)
         if is_new and len(nodes) > 1:
-            # the other gateways refresh their views once in this fraction of a lease; twice that, to be sure
+            # each gateway refreshes its view once in this fraction of a lease; the factor 2 is a margin
             lease_ms = max(peer.lease_ms for peer in state.members)
             self._known_s = self._clock() + 2 * FREQUENT.refresh * lease_ms / 1000
         for node in nodes.values():
@@ -173,12 +173,12 @@ class GatewayLease:
     @property
     def held_partitions(self) -> frozenset[int]:
         view = self._view
-        # after another join, the partitions of the view are of a former member
+        # if this gateway joined again after the view, the view has the partitions of its former member
         return frozenset() if self.is_lapsed or self._member.joins != view.joins else view.held_partitions
 
     @property
     def term(self) -> int:
-        """Grows when an expired lease is held again, after which all partitions must be loaded again."""
+        """Changes with each new lease: then all partitions must be loaded again."""
         return self._view.term
 
     @property
@@ -189,22 +189,22 @@ class GatewayLease:
 
     @property
     def neighbours(self) -> int:
-        """The number of gateways at this gateway's host and machine, with itself."""
+        """The number of gateways with this gateway's host and machine, including itself."""
         return sum((node.host, node.machine) == (self.node.host, self.node.machine) for node in self.nodes)
 
     def holder(self, partition: int) -> Node | None:
-        """The gateway that coordinates a partition; None if there is none that this gateway's clients can reach."""
+        """The gateway that coordinates a partition. None if no gateway does, or if clients cannot reach it."""
         holder = self._view.holders.get(partition)
         if holder is not None and holder.id == self.node.id:
             return self.node if partition in self.held_partitions else None
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
-        """Return a gateway's id for each partition: a client's batches stay in order only at one gateway."""
+        """Return the id of each partition's leader. Only one gateway leads a partition, to keep batches in order."""
         return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
-        """The name with which this gateway joins `members`: with the lowest free id, if its own is used."""
+        """Return this gateway's name among `members`, with the lowest free id if its own id is None or used."""
         used_ids = {node.id for other in members if (node := Node.parse(other.name)) is not None}
         node_id = self.node.id if self._member.id else self._wanted_id
         if node_id is None or node_id in used_ids:
@@ -218,7 +218,7 @@ class GatewayLease:
 
 @lru_cache(maxsize=256)
 def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
-    """Give gateways equal numbers of partitions by rendezvous hashing: few partitions move when a gateway joins."""
+    """Give gateways equal numbers of partitions. Few partitions move when a gateway joins (rendezvous hashing)."""
     # `larger_shares` gateways get one partition more
     equal_share, larger_shares = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
@@ -237,14 +237,14 @@ def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
     return hashlib.blake2b(f"{topic_id}/{partition}/{node_id}".encode(), digest_size=8).digest()
 
 
-# If a process was paused, two processes may run a task at once in spite of the lease: all tasks allow that.
+# If a process was paused, two processes may run a task at once in spite of the lease. All tasks allow this.
 
 MAINTENANCE_GROUP = "maintenance"
 LEASE_S = 60.0
 
 
 class TaskLease:
-    """The lease of the process that runs the tasks; one thread calls `keep` and `leave`."""
+    """The lease of the process that runs the maintenance tasks. One thread calls `keep` and `leave`."""
 
     def __init__(
         self,
@@ -263,7 +263,7 @@ class TaskLease:
         return bool(self._member.owned) and not self._member.is_lapsed
 
     def keep(self) -> None:
-        """Take or renew the lease when that is due. Errors are logged."""
+        """Acquire or renew the lease if this is due. Errors are logged."""
         try:
             if self._member.due_s(()) <= 0:
                 self._member.sync(lambda: 1, _no_offsets, ())
@@ -278,7 +278,7 @@ class TaskLease:
 
 
 class Maintenance:
-    """The tasks of `root` in threads, while this process has their lease. `settings` are broker settings of Kafka."""
+    """Runs the tasks of `root` while this process has their lease. `settings` are broker settings of Kafka."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class Maintenance:
             root, config=settings, storage_options=storage_options, on_run=on_run, may_run=lambda: self.lease.is_held
         )
         self._scheduler = Scheduler()
-        # often, since `keep` does nothing before the renewal is due
+        # more often than the lease is renewed: `keep` returns at once if no renewal is due
         self._scheduler.schedule("maintenance-lease", self.lease.keep, delay_ms=0, period_ms=int(lease_s * 1000 / 20))
 
     def start(self) -> None:
@@ -316,11 +316,11 @@ _LOCK_WAIT_S = 5.0
 
 
 class Leadership:
-    """The partitions of a topic that this process leads; safe between threads, except `begin` and `end`."""
+    """The partitions of a topic that this process leads. Only `begin` and `end` are not safe between threads."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
-        # by partition: a new leader commits the next epoch, which fences the former leader
+        # by led partition: its epoch. A new leader commits the next epoch, which fences the former leader.
         self._epochs: Mapping[int, int] = {}
 
     @property
@@ -328,7 +328,7 @@ class Leadership:
         return self._epochs.keys()
 
     def begin(self, partitions: Collection[int], check_may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions from one commit on. `check_may_lead`, called before each try, may raise."""
+        """Commit that this process leads `partitions`. `check_may_lead` is called before each try, and may raise."""
         if not partitions:
             return
         with CommitRace(self._handle.log, self._current.refresh(), "lead") as race:
@@ -337,7 +337,7 @@ class Leadership:
                 epochs = {number: _epoch(head, number) + 1 for number in partitions}
                 race.put([SetTransaction(_app_id(n), new, offsets={}, in_order=True) for n, new in epochs.items()])
         self._current.advance(race.snapshot)
-        # direct appends, which make no commit, exist only on local disks
+        # on a local disk, the former leader may still be in a direct append, which makes no commit
         if self._handle.storage.is_local_disk:
             wait_for_appends(self._handle, race.snapshot, partitions, _LOCK_WAIT_S)
         self._epochs = {**self._epochs, **epochs}
@@ -368,20 +368,20 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
 
 # A gateway that takes over a partition reads all its segments, so the leader compacts them often.
 
-#: The new segments that are worth a compaction of a small partition.
+#: A small partition is compacted when it has this many new segments.
 LEAST_SEGMENTS = 64
-#: A compaction also rewrites the clean segments: so it waits for one more new segment per 64 KiB of clean bytes.
+#: A large partition needs a new segment per 64 KiB of clean bytes, since a compaction also rewrites these bytes.
 CLEAN_BYTES_PER_SEGMENT = 64 << 10
 COMPACTION_PERIOD_MS = 5000
-#: `_due` decides by the number of segments, not by their share of the bytes.
+#: The ratio is disabled, since `_due` decides by the number of segments.
 _COMPACTION_DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
 
 
 class InternalTopicCompaction:
-    """Compacts partitions of a topic of the gateways when they have many new segments; for one thread."""
+    """Compacts partitions of an internal topic when they have many new segments; for one thread."""
 
     def __init__(self) -> None:
-        # by partition: the log end offset at the last compaction, or the last try
+        # by partition: the log end offset when its compaction was last tried
         self._topic_id, self._tried_ends = "", dict[int, int]()
 
     def step(self, topic: Topic, partitions: Collection[int]) -> None:
@@ -391,7 +391,7 @@ class InternalTopicCompaction:
             # a new topic of the same name has other offsets
             self._topic_id, self._tried_ends = snapshot.topic_id, {}
         numbers = list(self._due(snapshot, partitions))
-        # noted also for failures: a partition is tried again only after enough new segments
+        # noted even if the compaction fails, so that it is tried again only after enough new segments
         self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in numbers})
         if numbers:
             try:

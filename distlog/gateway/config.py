@@ -66,7 +66,7 @@ class GroupSettings:
 #: Kafka's authorizer class for ACLs; here it selects the gateway's ACLs.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorizer")
-#: A comma between two users, a usual mistake; the name of a user may contain other commas.
+#: Matches a comma that separates two users. Another comma may be a part of a user's name.
 _COMMA = re.compile(r",\s*User:")
 
 
@@ -107,18 +107,18 @@ class GatewayConfig:
     """Limits and defaults of a gateway; times in ms, sizes in bytes. Some fields are settings of Kafka, by its names.
 
     `advertised` is the host and port for clients; by default, the address that each client has connected to.
-    `fetch_memory_bytes` bounds the records in responses that clients have not received yet. A request must arrive,
-    and a response be received, in `request_timeout_ms` plus a second for each MiB, without a pause of
-    `request_timeout_ms`. `authentication_timeout_ms` bounds the TLS handshake, and then SASL. Half of `open_files`
-    may be connections. `process` is the number of this process among `processes` with the same settings, which share
-    the memory equally, and have consecutive ids.
+    `fetch_memory_bytes` bounds the records in responses that clients have not received yet. A client may take
+    `request_timeout_ms`, plus a second for each MiB, to send a request or to receive a response, without a pause of
+    `request_timeout_ms`. `authentication_timeout_ms` bounds the TLS handshake and SASL together. At most half of
+    `open_files` are connections. `process` is the number of this process among `processes` with the same settings:
+    they share the memory equally, and have consecutive ids.
     """
 
     advertised: tuple[str, int] | None = None
     process: int = 0
     processes: int = 1
     node_id: int | None = broker_setting(
-        "node.id broker.id", None, "the id of this gateway; -1: the lowest that no other has", most=999_999_999
+        "node.id broker.id", None, "the id of this gateway; -1 means the lowest free id", most=999_999_999
     )
     broker_session_timeout_ms: int = broker_setting(
         "broker.session.timeout.ms",
@@ -203,7 +203,7 @@ class GatewayConfig:
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
 
 
-#: By topic setting: the broker setting in the same unit. The first broker setting of a time in TIMES is in ms.
+#: By topic setting: the broker setting in the same unit. For a time, this is the first one in TIMES, in ms.
 _BROKER_NAMES = {topic: broker for broker, topic in SAME_MEANING.items()}
 _BROKER_NAMES |= {topic: brokers[0][0] for topic, brokers in TIMES.items()}
 
@@ -216,7 +216,7 @@ class ShownSetting(NamedTuple):
 
 
 def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> GatewayConfig:
-    """The config with the settings of Kafka that it knows; other settings are ignored. Raises InvalidConfigError."""
+    """Return `config` with those `settings` that a gateway has. Others are ignored. Raises InvalidConfigError."""
     groups = replace(config.groups, **given_values(GroupSettings, settings))
     acls = replace(config.acls, **given_values(AclSettings, settings))
     # a file of settings without an authorizer does not disable --acls
@@ -234,7 +234,7 @@ def setting_text(value: object) -> str:
 
 
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
-    """The broker settings that apply to topics that don't set them; the user has set `defaults`."""
+    """The broker settings for topics without settings of their own. The user has set `defaults`."""
     values = TopicConfig.parse(defaults).all()
     for topic, broker in _BROKER_NAMES.items():
         meaning = f"{topic} of topics that do not set it"
@@ -271,7 +271,7 @@ class GroupConfigs:
         return self._overrides.get(group, {})
 
     def all_settings(self, group: str) -> Iterator[ShownSetting]:
-        """The settings of a group; one that has Kafka's value counts as a default."""
+        """The settings of a group. A setting with Kafka's default value is shown as a default."""
         values, defaults = self.of(group), GroupSettings()
         for name, (attribute, _, _) in _GROUP_FIELDS.items():
             value = getattr(values, attribute)
@@ -287,7 +287,7 @@ class GroupConfigs:
 
     def parse_changes(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
         """Parse changes; None removes a setting. Raises InvalidConfigError with Kafka's texts."""
-        # an unknown name is refused, but to remove one has no effect
+        # the removal of an unknown name has no effect; `_group_number` refuses to set one
         numbers = {
             name: None if value is None else _group_number(name, value)
             for name, value in changes.items()
@@ -323,7 +323,7 @@ def _group_number(name: str, value: str) -> int:
 
 
 def decode_setting(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[str, str], int | None]:
-    """The group, name and value of a setting in a record; the value None removes it. Raises ValueError."""
+    """Return the group and name of a stored setting, and its value, None if it was removed. Raises ValueError."""
     group, name = str(fields["group"]), str(fields["setting"])
     number = None if value is None else _group_number(name, value.decode())
     if number == 0:

@@ -1,4 +1,4 @@
-"""Logs of events that clients may cause at any rate: summaries, not a line for each event."""
+"""Logs summaries of events and failures, since clients may cause them at any rate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from distlog.core.display import text
 from distlog.core.errors import DistlogError
 
 _log = logging.getLogger("distlog.gateway")
-#: Events, and failures with the same text, are logged once in this time.
+#: In this time, at most one summary of events and one failure with the same text are logged.
 _PERIOD_S = 60.0
-#: The most sources of events that are counted, and that a line shows; and the most characters of a source or detail.
+#: The most sources that are counted, the most that a line shows, and the most characters of a source or a detail.
 _MAX_SOURCES, _MAX_SHOWN_SOURCES, _MAX_CHARACTERS = 1000, 5, 200
 #: The most texts of failures that are remembered.
 _MAX_FAILURES = 1000
@@ -34,7 +34,7 @@ class EventLog:
         self.total = 0
 
     def note(self, source: str, detail: str) -> None:
-        """Count an event; the text may come from a client, and is cut."""
+        """Count an event. Both texts are cut, since they may come from a client."""
         source, detail = source[:_MAX_CHARACTERS], detail[:_MAX_CHARACTERS]
         with self._lock:
             self.total += 1
@@ -62,7 +62,7 @@ class FailureLog:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
-        # by text, when it was logged; the oldest first
+        # by text: when it was last logged, the oldest first
         self._logged_s: dict[str, float] = {}
 
     def note(self, subject: str, error: BaseException) -> None:

@@ -43,15 +43,14 @@ from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 _log = logging.getLogger("distlog.gateway")
-#: How long a stop may take.
 STOP_TIMEOUT_S = 8.0
-#: The fraction of a stop's time that is reserved to sync and close files, after the wait for clients.
+#: The fraction of a stop's time that is reserved for its end: to sync and close files.
 _CLOSING_FRACTION = 0.25
-#: How much longer the end of the network thread may take.
+#: How much longer than its timeout a stop may wait for the network thread.
 _THREAD_END_S = 0.5
-#: How long a start waits for its other processes, and the pause between two checks.
+#: How long a start waits for this machine's other processes, and the pause between two checks.
 _PROCESSES_WAIT_S, _PROCESSES_PAUSE_S = 10.0, 0.02
-#: How often logs are checked for a `flush.ms` that has passed.
+#: How often logs are checked for records that are due by `flush.ms`.
 _FLUSH_MS = 500
 #: How often denials and failures are logged.
 _LOG_MS = 5000
@@ -113,7 +112,7 @@ class GatewayServer:
             acls = RootAcls(metadata, clock, super_users, everyone_if_none=everyone_if_none)
             users = root_users = RootUsers(metadata, clock)
             if authentication is not None:
-                # called for each login, since a change of the users makes another object
+                # a function, since each change of the users makes a new object
                 authentication.root_secrets = lambda: root_users.secrets
         self.broker = Broker(
             config=config,
@@ -147,7 +146,7 @@ class GatewayServer:
             ("log-flusher", metadata.flush_due, _FLUSH_MS),
             ("event-logs", self._log_events, _LOG_MS),
             ("dropped-topics", dropped.check, refresh_ms),
-            # not in the thread of the groups' timers, since the offsets of thousands of groups may expire together
+            # not in the thread of the groups' timers, which the expired offsets of thousands of groups would delay
             ("expired-offsets", groups.expire_offsets, _EXPIRY_MS),
             ("close-unused", partial(metadata.close_unused, lambda: scheduler.is_stopping), _CLOSE_MS),
             ("group-topics", groups.consumers.refresh, refresh_ms),
@@ -200,20 +199,21 @@ class GatewayServer:
     def start(
         self, on_joined: Callable[[], object] = lambda: None, should_stop: Callable[[], bool] = lambda: False
     ) -> GatewayServer:
-        """Begin to answer; `on_joined` is called when the root's gateways include this one. Raises StorageError."""
+        """Begin to answer. `on_joined` is called when the root's gateways include this one. Raises StorageError."""
         self._thread.start()
         try:
             self._run_in_loop(self._sockets.listen(self.host, self._requested_port)).result()
             host, port = self.broker.config.advertised or advertised(self.host, self.port)
             self._lease.set_address(host, port, this_machine())
             self._groups.join()
-            # until ACLs are known, only super users are served
-            for records in self._root_records if self.broker.acls is not None else ():
-                records.try_refresh()
+            if self.broker.acls is not None:
+                # until the ACLs are read, only super users are served
+                for records in self._root_records:
+                    records.try_refresh()
             on_joined()
             self._wait_for_processes(should_stop)
         except BaseException:
-            # also after an interrupt: else other gateways would send clients to this one, which answers nothing
+            # also after an interrupt: other gateways must not send clients to a gateway that does not answer
             self._run_in_loop(self._sockets.stop(0)).result()
             ShutdownDeadline(STOP_TIMEOUT_S).run(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
@@ -221,7 +221,7 @@ class GatewayServer:
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()
-        # records are served while groups and transactions are loaded, which may take long
+        # first, so that records are served while groups and transactions are loaded, which may take long
         for pool in self._apis.pools.values():
             pool.start()
         transactions = begin(self._transactions.start)
@@ -238,11 +238,11 @@ class GatewayServer:
             time.sleep(_PROCESSES_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Answer the requests in flight, and sync all appends. Returns False if it gave up work after `timeout_s`."""
+        """Answer the requests in flight, and sync all appends. Returns False if work was left after `timeout_s`."""
         if self._loop.is_closed():
             return True
         deadline, drain_deadline = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_FRACTION) * timeout_s)
-        # the loop answers clients while this thread lets their requests end: waiting fetches, appends and members
+        # the loop sends responses while this thread ends the waits of fetches, appends and members
         sockets_stop = self._run_in_loop(self._sockets.stop(drain_deadline.left_s))
         self.broker.fetches.stop()
         self.broker.appends.stop()
@@ -286,7 +286,7 @@ def warm_up() -> None:
     """Compile or load kernels before the first request: append to a small topic and read it, as the gateway does."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # the batch is appended again with its time, and the clock may be set back in between
+            # allow any time, since the clock may be set back before the batch is appended again
             topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
             topic.append([{"key": b"k", "value": b"v", "partition": 1}])
             batch = bytes(topic.read(1, 0))
@@ -306,7 +306,7 @@ def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list
         ("connections", "open connections", len(sockets.connections)),
         ("request_queue_size", "requests that wait for a handler", waiting),
         ("request_memory_bytes", "bytes of requests that are received or handled", sockets.memory.used),
-        ("fetch_memory_bytes", "bytes of records that clients have not taken yet", broker.fetch_memory.used),
+        ("fetch_memory_bytes", "bytes of records that clients have not received yet", broker.fetch_memory.used),
         ("node_id", "the id of this broker", broker.cluster.node.id),
         ("brokers", "live gateways of the root, in this gateway's view", len(broker.cluster.nodes)),
         ("coordinated_partitions", "partitions of this gateway's groups", len(broker.cluster.held_partitions)),
@@ -315,7 +315,7 @@ def _server_metrics(sockets: SocketServer, broker: Broker, waiting: int) -> list
     ]
     counters = [
         ("connections_accepted", "connections that were accepted", sockets.accepted),
-        ("connections_refused", "connections above the limit, in all or of one address", sockets.refused),
+        ("connections_refused", "connections refused: too many, in all or from one address", sockets.refused),
         ("tls_handshakes_failed", "connections that failed in the TLS handshake", sockets.tls_failed),
         ("connections_hung_up", "connections closed as invalid, not allowed, too slow, or idle", sockets.hung_up),
         ("unreadable_files", "responses that end at an unreadable file: check the disk", sockets.unreadable.total),

@@ -1,4 +1,4 @@
-"""Finds the handler of a request, and runs it in a thread: Kafka's KafkaApis and its request channel."""
+"""Finds the handler of a request, and runs it in a thread (Kafka's KafkaApis and RequestChannel)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 _log = logging.getLogger("distlog.gateway")
-#: The largest Produce request, in bytes and in topics and partitions, that the network's thread may handle itself.
+#: The most bytes, and the most topics and partitions, of a Produce request that the network's thread may handle.
 _SMALL_BYTES, _FEW_PARTITIONS = 128 << 10, 9
 
 
@@ -78,12 +78,12 @@ class KafkaApis:
         self.pools[Handlers.PASSWORDS].channel.offer(request)
 
     def _handle(self, request: Request) -> bool:
-        """Handle a request, and respond unless its handler does; returns False if it would wait, but may not."""
+        """Handle a request, and send its handler's response, if any. Returns False if a pool must handle it."""
         api, start_s = self._apis[request.head.api_key], time.perf_counter()
         try:
             request.read(messages.MAX_ITEMS if request.may_wait else _FEW_PARTITIONS)
             if request.granted is None:
-                # a request that has waited keeps its rights
+                # a request that is handled again after a wait keeps its rights
                 acls, session = self.broker.acls, request.session
                 request.granted = Rights() if acls is None else acls.rights(request.user, session.address[0])
             fields = api.handle(request, self.broker)
@@ -91,7 +91,7 @@ class KafkaApis:
                 request.respond(fields)
         except (WouldWaitError, messages.InvalidRequestError) as error:
             if not request.may_wait:
-                # a thread of a handler reads a large or invalid request again
+                # a thread of the pool handles the request again, and refuses it if it is too large or invalid
                 return False
             request.hang_up(str(error))
         except Exception:
@@ -122,7 +122,7 @@ class Handlers(Enum):
     """Pools of threads that handle APIs: work of one pool never waits for work of another pool."""
 
     RECORDS = "request"
-    #: For members of groups, which use the storage of groups only.
+    #: For members of groups. They use only the storage of groups.
     MEMBERS = "group"
     #: For steps of transactions, which wait for the storage.
     TRANSACTIONS = "transaction"
@@ -133,27 +133,27 @@ class Handlers(Enum):
     PASSWORDS = "password"
 
 
-#: The threads of a pool. Members have two, so that no session ends while the storage is slow. A thread of TOPICS may
-#: wait for a lock that a stopped process holds. Clients that guess passwords get one core at most.
+#: The threads of each pool. MEMBERS has two, so that no session expires while the storage is slow. PASSWORDS has one,
+#: so that clients that guess passwords use at most one core.
 _THREADS = {Handlers.MEMBERS: 2, Handlers.TOPICS: 4, Handlers.SASL: 1, Handlers.PASSWORDS: 1}
 
 
 class Api(NamedTuple):
-    """An API in versions `oldest` to `newest`; `handle` returns the response, or None to respond later."""
+    """An API in versions `oldest` to `newest`. `handle` returns the response, or None if it responds itself."""
 
     key: int
     name: str
     oldest: int
     newest: int
     handle: Callable[[Request, Broker], messages.Fields | None]
-    #: The rights that the handler checks, for the documentation.
+    #: The rights that the handler checks, as the documentation lists them.
     rights: str
     handlers: Handlers = Handlers.RECORDS
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The components that handlers use. Without `acls`, clients may do everything, except changing `users`."""
+    """The components that handlers use. Without `acls`, clients may do everything but change `users`."""
 
     config: GatewayConfig
     metadata: MetadataCache
@@ -184,7 +184,7 @@ class Broker:
         return node.host, node.port
 
 
-#: The pause before clients that have used their fraction of the time are checked again.
+#: The pause before the queue is checked again if all its clients have used their fractions of the time.
 _PAUSE_S = 0.005
 
 
@@ -196,7 +196,7 @@ class RequestChannel:
         self._queue = FairQueue[Request](shares, handlers)
         # True wakes a thread to take a request, False ends a thread
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        # True while a thread polls the queue, whose clients have used their fraction of the time
+        # True while one thread polls the queue, because no queued request may run yet
         self._is_polled = False
 
     def __len__(self) -> int:
@@ -208,20 +208,20 @@ class RequestChannel:
         self._wake(1)
 
     def receive(self) -> Request | None:
-        """Wait for the next request, and return it; None ends a handler."""
+        """Wait for the next request, and return it. Returns None if the calling thread must end."""
         waits_for_time = False
         while True:
             is_running = self._poll_again() if waits_for_time else self._wakeups.get()
             with self._shares.lock:
-                # at the end, queued requests are handled without limits
+                # when the pool stops, queued requests are handled without limits
                 request = self._queue.next(limited=is_running)
                 if waits_for_time:
                     self._is_polled = waits_for_time = False
-                # if no request may run yet, one thread polls again after a pause, for all threads
+                # if no queued request may run yet, this thread polls again after a pause, and no other thread does
                 if request is None and is_running and len(self._queue) and not self._is_polled:
                     self._is_polled = waits_for_time = True
                 has_more = request is not None and len(self._queue) and not self._is_polled
-            # queued requests are handled before the end of a thread
+            # threads end after the queued requests: put the wakeup back
             if not is_running and request is not None:
                 self._wakeups.put(False)
             elif has_more:
@@ -230,7 +230,7 @@ class RequestChannel:
                 return request
 
     def _poll_again(self) -> bool:
-        # no `get` with a timeout: one waited forever while other threads removed items (CPython 3.11)
+        # not `get` with a timeout: in CPython 3.11, it waited forever while other threads removed items
         time.sleep(_PAUSE_S)
         try:
             return self._wakeups.get_nowait()
@@ -245,7 +245,7 @@ class RequestChannel:
         with self._shares.lock:
             self._queue.end(share, used_s)
             waiting = len(self._queue)
-        # two threads, so that all threads work again soon after a single client was limited
+        # two, so that the number of working threads grows again after a single client was limited
         self._wake(min(waiting, 2))
 
     def end(self) -> None:
@@ -258,9 +258,9 @@ class RequestChannel:
                 self._wakeups.put(True)
 
 
-#: The time that the network's thread takes for a request and its response.
+#: The CPU time of the network's thread for a request and its response.
 _NETWORK_S = 0.0006
-#: A request counts for its duration, at most for this multiple of its CPU time: its thread also waits for others.
+#: A request's use is its duration, but at most this multiple of its CPU time: its thread may wait for other threads.
 _MAX_DURATION_PER_CPU = 3
 
 
@@ -283,7 +283,7 @@ class KafkaRequestHandlerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def handle_at_once(self, request: Request) -> bool:
-        """Handle a request in the network's thread; returns False if requests are queued, or this one must wait."""
+        """Handle a request in the network's thread. Returns False if requests are queued, or it must wait."""
         if len(self.channel) or not self._shares.leaves_room(request.share):
             return False
         started_s, started_cpu_s = time.monotonic(), time.thread_time()
@@ -292,14 +292,14 @@ class KafkaRequestHandlerPool:
         request.may_wait = True
         cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
         used_s = min(_MAX_DURATION_PER_CPU * cpu_s, duration_s)
-        # a request that must wait is handled again: its response counts then, but this attempt now
+        # without _NETWORK_S if the request must wait: the thread that handles it again adds this time
         self.channel.add_use(request.share, used_s + (_NETWORK_S if is_handled else 0))
         request.note_use(REQUEST_PERCENTAGE, duration_s)
         return is_handled
 
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
-            # read before the call, in which `offer_password` may give the request another share
+            # read first, since `offer_password` may give the request another share in the call
             share = request.share
             started_s, started_cpu_s = time.monotonic(), time.thread_time()
             self._handle(request)

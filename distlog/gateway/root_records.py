@@ -51,7 +51,7 @@ Value = TypeVar("Value")
 
 
 class RootRecords(ABC, Generic[Key, Value]):
-    """The newest value of each key in the topic `name`. `subject` names the values in logs. For many threads."""
+    """The newest value of each key in the topic `name`, for many threads. Logs call the values `subject`."""
 
     name: str
     subject: str
@@ -61,12 +61,12 @@ class RootRecords(ABC, Generic[Key, Value]):
         self._hosted: HostedTopic | None = None
         self._tail = PartitionTail(lambda offset: None)
         self._values: dict[Key, Value] = {}
-        # True if `on_changed` was called with these values; False before the first refresh
+        # True if `on_changed` was called with the current values
         self._is_reported = False
 
     @abstractmethod
     def parse(self, key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
-        """Parse a record; None removes the key. An error is logged; UnknownValueError also removes its key."""
+        """Parse a record. A value of None removes the key, and so does UnknownValueError. Errors are logged."""
 
     @abstractmethod
     def on_changed(self, values: Mapping[Key, Value]) -> None:
@@ -94,7 +94,7 @@ class RootRecords(ABC, Generic[Key, Value]):
             FAILURES.note(f"reading {self.subject}", error)
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Store records; they are durable, and apply here, when this returns. Raises DistlogError."""
+        """Store records durably, and apply them in this gateway. Raises DistlogError."""
         if records:
             hosted = self._metadata.internal_topic(self.name, 1, _CONFIG)
             hosted.append_run(0, internal_batch(records, self._clock()), lambda snapshot: None)
@@ -133,7 +133,7 @@ _log = logging.getLogger("distlog.gateway")
 _CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
 #: The most characters of an error that the log shows: a record may have any text.
 _MAX_SHOWN_CHARACTERS = 300
-#: The errors of fields that are missing, or are not of the expected type.
+#: The errors that parsing raises if a field is missing or has the wrong type.
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -159,7 +159,7 @@ def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
 
 
 def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
-    """The key of a record, and its ACL, None if it was removed. Raises ValueError, without the content."""
+    """Return the key of a record and its ACL, None if removed. Raises ValueError, which does not quote the record."""
     if value is None:
         return key, None
     try:
@@ -170,7 +170,7 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
             raise ValueError("it is not an ACL")
         operation = Operation.__members__.get(fields["operation"])
         if operation is None and permission is Permission.DENY:
-            # to ignore the ACL would allow the operation
+            # if the ACL were ignored, the operation would be allowed
             operation = Operation.ALL
             _log.error("an ACL that denies an unknown operation denies all operations: upgrade this gateway")
         if operation is None:
@@ -178,7 +178,7 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
         return key, check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
     except InvalidConfigError as error:
-        # without the error's details, which are from the record
+        # without the details of the error, which quote the record
         raise ValueError(error.message) from None
     except _MALFORMED:
         raise ValueError("it is not an ACL") from None
@@ -200,7 +200,7 @@ class RootAcls(RootRecords[bytes, Acl]):
         super().__init__(metadata, clock)
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
         self._lists = AccessLists((), self._super_users)
-        # the keys of each ACL's records: one key if gateways wrote it; other programs may order the fields otherwise
+        # the keys of each ACL's records: several if another program orders the fields of a key in another way
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self.denials = EventLog("requests that no ACL allows")
 
@@ -230,7 +230,7 @@ class RootAcls(RootRecords[bytes, Acl]):
         self._lists = AccessLists(keys, self._super_users, everyone_if_none=self._everyone_if_none)
 
 
-# The record of a credential: user and mechanism in the key, the secret in the value as in the file of users.
+# A credential's record has the user and the mechanism in its key. Its value is the secret, as in the file of users.
 
 
 class Credential(NamedTuple):
@@ -244,7 +244,7 @@ def encode_credential(credential: Credential, secret: ScramSecret | None) -> tup
 
 
 def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
-    """The credential of a record. Raises InvalidConfigError, ValueError, without the value."""
+    """Return the credential of a record. Raises InvalidConfigError, ValueError, which do not quote the value."""
     try:
         fields: Any = json.loads(key)
         credential = Credential(check_name(fields["user"]), fields["mechanism"])
@@ -265,7 +265,7 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
 
 class RootUsers(RootRecords[Credential, ScramSecret]):
     name, subject, parse = CREDENTIALS_TOPIC, "the credentials of users", staticmethod(decode_credential)
-    #: The secrets by user and mechanism, as of the last refresh; another object after a change.
+    #: The secrets by user and mechanism at the last refresh. A change makes a new object.
     secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
 
     def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
@@ -278,9 +278,9 @@ class RootUsers(RootRecords[Credential, ScramSecret]):
         self.secrets = users
 
 
-# In a quota's record, the name null is the default entity; without a value, the quota is removed.
+# In the key of a quota's record, the name null means the default entity. A record without a value removes the quota.
 
-#: The upper limit of a quota, as of Kafka's LONG settings.
+#: A quota must be less than this, as a LONG setting of Kafka.
 _MAX_QUOTA = float(1 << 63)
 
 Changes = Mapping[str, float | None]
@@ -317,8 +317,10 @@ _Key = tuple[Entity | str, str]
 
 
 def encode_config(subject: Entity | str, name: str, value: float | None) -> tuple[bytes, bytes | None]:
-    quota: dict[str, object] = {"entity": dict(subject.parts), "quota": name} if isinstance(subject, Entity) else {}
-    key = json.dumps(quota or {"group": subject, "setting": name}, sort_keys=True).encode()
+    fields: dict[str, object] = {"group": subject, "setting": name}
+    if isinstance(subject, Entity):
+        fields = {"entity": dict(subject.parts), "quota": name}
+    key = json.dumps(fields, sort_keys=True).encode()
     return key, None if value is None else json.dumps(value).encode()
 
 

@@ -3,7 +3,6 @@
 from distlog.gateway.apis import configs, fetch, groups, produce, security, topics, transactions
 from distlog.gateway.kafka_apis import Api
 
-#: All APIs, by their keys.
 APIS: dict[int, Api] = {
     api.key: api
     for module in (produce, fetch, topics, configs, groups, transactions, security)

@@ -18,7 +18,7 @@ from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.fairness import CLIENT_ID, USER, Entity
 from distlog.gateway.server.request import Request, fields_or_errors_of_items, grouped
 
-#: Kafka's topic settings for replicas, tiers and old formats: they are accepted, and have no effect here.
+#: Kafka's topic settings for replicas, tiers and old formats. They are accepted, but have no effect.
 _IGNORED = {"min.insync.replicas", "unclean.leader.election.enable"}
 _IGNORED |= {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 _IGNORED |= {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
@@ -75,12 +75,12 @@ def topic_setting_fields(config: TopicConfig, **options: bool) -> Iterator[Field
 
 def _broker_setting_fields(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
     settings, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
-    # node.id=-1 means any free id: show the id that the gateway has got
+    # node.id=-1 means the lowest free id: show the id that the gateway has
     settings = [
         setting._replace(value=str(broker.cluster.node.id)) if setting.name == "node.id" else setting
         for setting in settings
     ]
-    # the address that this client was given; Kafka's tools expect it among the settings
+    # the address by which this client finds the gateway, since Kafka's tools expect it among the settings
     host, port = broker.address(request, broker.cluster.node)
     value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
     meaning = "where clients find this gateway; set by `--advertised`"
@@ -106,9 +106,9 @@ def _group_setting_fields(broker: Broker, group: str, **options: bool) -> Iterat
 #: ConfigResource.Type of Kafka's admin client.
 TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 _LISTED_TYPES = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
-#: ListConfigResources of this version lists only client metrics resources, which the gateway does not have.
+#: This version of ListConfigResources lists only client metrics resources, which the gateway does not have.
 _CLIENT_METRICS_VERSION = 0
-#: The reasons why these resources cannot be altered, or have no settings.
+#: By type of resource: why its settings cannot be altered, or do not exist.
 _REFUSAL_REASONS = {
     BROKER: "The settings of a gateway are read-only: change its server.properties or --config, and start it again",
     _LOGGER: "A gateway has no dynamic log levels",
@@ -136,7 +136,7 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
 
 
 def _describe_once(request: Request, broker: Broker, equal_resources: Sequence[Any]) -> Fields:
-    """The settings of one resource, which a request may name several times; null keys mean all settings."""
+    """The settings of one resource, which a request may name several times. If keys are null, all are returned."""
     key_lists = [resource.configuration_keys for resource in equal_resources]
     keys = None if None in key_lists else frozenset().union(*key_lists)
     all_settings = _all_settings(broker, request, equal_resources[0])
@@ -152,12 +152,11 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
     if kind == GROUP:
         return _group_setting_fields(broker, name, **details)
     if kind == CLIENT_METRICS:
-        # the gateway has no client metrics resources
         return ()
     if kind != BROKER:
         raise RefusedError(_REFUSAL_REASONS.get(kind, f"Unknown resource type {kind}"))
     if not name:
-        # no name means the dynamic settings of all brokers: gateways have none
+        # without a name: the dynamic settings of all brokers, which gateways do not have
         return ()
     own_id = str(broker.cluster.node.id)
     if name != own_id:
@@ -166,7 +165,7 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
 
 
 def list_config_resources(request: Request, broker: Broker) -> Fields:
-    """List the topics, the live gateways, and the groups that have settings of their own; or only some types."""
+    """List topics, live gateways and groups with settings of their own, or only resources of requested types."""
     if code := request.rights.check_code(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return {"error_code": code}
     types = set(request.get("resource_types", ()))
@@ -187,19 +186,20 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
 
 
 # IncrementalAlterConfigs sets and resets single settings of topics and groups, and changes lists (KIP-339).
-# AlterConfigs replaces all settings (KIP-133); Kafka has deprecated it.
+# AlterConfigs replaces all settings (KIP-133). Kafka has deprecated it.
 
 #: AlterConfigOp.OpType of Kafka's admin client.
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 class _CurrentSettings(NamedTuple):
-    #: The names of the settings that the resource sets itself, and the values of settings that are lists.
+    #: The names of the settings that the resource sets itself.
     overrides: Iterable[str]
+    #: The items of the settings that are lists, which APPEND and SUBTRACT change.
     list_values: Mapping[str, Sequence[str]] = {}
 
 
-#: Returns the new values of settings by name, None for the default, from the current values and the request.
+#: Returns the new values by setting, None for the default, from the current settings and a requested resource.
 _ChangesOf = Callable[[_CurrentSettings, Any], dict[str, str | None]]
 
 
@@ -277,7 +277,7 @@ def _check_not_null(changes: Iterable[Any]) -> None:
 
 #: How a component of a filter matches: an exact name, the default, or any name.
 _EXACT, _DEFAULT_NAME, _ANY = range(3)
-#: The entity type of Kafka's quotas of addresses: kafka-configs requests them, but the gateway has none.
+#: The entity type of quotas for IP addresses. kafka-configs requests them, but the gateway has none.
 _IP = "ip"
 
 
@@ -286,7 +286,7 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
 
 
 def _describe_quotas(request: Request, broker: Broker) -> Fields:
-    """The quotas of entities that match the filter; a `strict` request excludes entities that have more types."""
+    """The quotas of entities that match the filter. If it is `strict`, entities with other types do not match."""
     request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
     _check_filter(request.body.components)
     broker.configs.refresh()
@@ -352,7 +352,7 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
             raise RefusedError("the request sets a quota of this entity more than once: set it once")
         check_quotas(entity, changes)
     except ValueError as error:
-        # as in Kafka, which returns INVALID_REQUEST for a wrong setting here
+        # as in Kafka, the code is INVALID_REQUEST, although a setting is wrong
         raise RefusedError(str(error)) from None
     if not validate_only:
         broker.configs.alter_quotas(entity, changes)

@@ -22,20 +22,20 @@ from distlog.gateway.server.request import Request, by_topic, topic_key
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition
 
-#: A fetch with a greater epoch is in a session (KIP-227). Sessions are optional: gateways have none.
+#: A fetch with a greater epoch is in a session (KIP-227). Gateways have no sessions, which are optional.
 _NEW_SESSION_EPOCH = 0
 #: The isolation level of clients that read committed records only.
 _READ_COMMITTED = 1
 #: The longest wait of a fetch, even if its `fetch.max.wait.ms` is longer.
 _MAX_WAIT_S = 60.0
-#: The offsets in the response for a partition that cannot be read.
+#: The offsets in a response for a partition that cannot be read.
 _NO_OFFSETS = LogOffsets(-1, -1, -1)
-#: The times in ListOffsets for the earliest offset on the broker's disk, and the latest in tiered storage (KIP-405).
+#: In ListOffsets, the times that mean the earliest offset on the broker's disk, and the latest in tiered storage.
 _EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
 
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
-    """Return the records, or None if the fetch waits for `min_bytes`: then it is called again."""
+    """Return the records, or None if the request waits for `min_bytes`. After the wait, this is called again."""
     body, operation = request.body, request.handler_state
     if operation is None:
         wait_s = min(max(body.max_wait / 1000, 0), _MAX_WAIT_S)
@@ -62,14 +62,14 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
             read.partition: read.data.visible_end for read in reads if read.partition and read.data
         }
         broker.fetch_memory.release(sum(read.size for read in reads))
-        # read again if `wait` refuses, since there are records after the read, or since the time is over
+        # if `wait` returns False, records came after the read, or the time is over: read again
         if broker.fetches.wait(operation):
             return None
     return _response(request, broker, reads)
 
 
 class _FetchedPartition(NamedTuple):
-    """The fetched records of one partition, or its error; its `topic` is a name or an id."""
+    """The fetched records of one partition, or its error. `topic` is a name or an id."""
 
     topic: str | uuid.UUID
     number: int
@@ -93,7 +93,7 @@ def _read_all(request: Request, broker: Broker, operation: DelayedFetch) -> list
         read = _read(request, broker, topic, partition, remaining_bytes, committed, is_first=is_first)
         reads.append(read)
         remaining_bytes -= read.size
-    # the bytes of the reads stay reserved; negative if the first batch was larger than the limit
+    # the bytes that were read stay reserved; `remaining_bytes` is negative if the first batch exceeds the limit
     broker.fetch_memory.release(remaining_bytes)
     return reads
 
@@ -114,7 +114,7 @@ def _read(
         max_bytes = max(min(requested.partition_max_bytes, remaining_bytes), 0)
         data = partition.fetch(requested.fetch_offset, max_bytes, committed=committed)
         if data.batches is not None and len(data.batches) > max_bytes and not is_first:
-            # only the first batch of a response may be larger than the client's limit
+            # only the first batch of a response may exceed the client's limit
             data = data._replace(batches=None, aborted=())
         return _FetchedPartition(topic, requested.partition, partition, data, ErrorCode.none)
     except Exception as error:
@@ -152,7 +152,7 @@ def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
 def _record_bytes(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
     if isinstance(batches, StoredBatches):
         return batches
-    # `moved`: the offsets of the commit must be written into a copy of the bytes
+    # if `moved`, the bytes are copied to write the offsets of the commit into them
     return bytes(batches) if batches.moved else batches.data
 
 
@@ -169,14 +169,14 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
 
 
 def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
-    """The partitions of a request by topic and number; of repeated ones the last, as in Kafka."""
+    """The partitions of a request by topic and number. As in Kafka, the last of equal partitions applies."""
     return {(topic.name, item.partition_index): item for topic in request.body.topics for item in topic.partitions}
 
 
 def _topic_offsets(
     request: Request, broker: Broker, topic: str, requested: Sequence[Any], committed: bool
 ) -> list[Fields]:
-    """Look up the offsets of partitions; on an object store in parallel, after one refresh."""
+    """Look up the offsets of partitions. On an object store, this is parallel, after one refresh."""
     try:
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         hosted = broker.metadata.fresh_topic(topic)
@@ -193,7 +193,7 @@ def _topic_offsets(
 
 
 def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields:
-    """The offset for a time in ms, or for one of Kafka's special times, with its timestamp and epoch."""
+    """The offset for a time in ms or one of Kafka's special times, and the timestamp and epoch of this offset."""
     partition = hosted.partition(requested.partition_index)
     state, time_ms = partition.state(), requested.timestamp
     epochs = partition.leader_epochs(state)
@@ -203,11 +203,11 @@ def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields
     if time_ms in (EARLIEST, _EARLIEST_LOCAL):
         start = state.log_start_offset
         return {"offset": start, "leader_epoch": epochs.epoch_of(state, start)}
-    # as in Kafka, an offset that does not exist has the fields' defaults: -1
+    # as in Kafka, all fields have their default -1 if the offset does not exist
     if time_ms == _LATEST_TIERED or (time_ms < 0 and time_ms != MAX_TIMESTAMP):
         return {}
     offset_and_time = offset_for_time(hosted.topic.reader, state, time_ms)
-    # a reader of committed records gets only offsets before the last stable offset
+    # `end` is the last stable offset for a reader of committed records
     if offset_and_time is None or offset_and_time[0] >= end:
         return {}
     offset, timestamp = offset_and_time
@@ -215,7 +215,7 @@ def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields
 
 
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
-    # an imported log has its broker's epochs: each ends where the next one begins, and the latest at the log end
+    # an imported log has the epochs of its broker; each ends where the next begins, the latest at the log end
     requested = {(topic.topic, item.partition): item for topic in request.body.topics for item in topic.partitions}
     ends = (
         (name, fields_or_error(_epoch_end, request, broker, name, item, partition=number))

@@ -27,11 +27,11 @@ from distlog.gateway.topics.metadata_cache import HostedTopic
 
 #: The first version of FindCoordinator with a list of keys.
 _FIRST_WITH_KEY_LIST = 4
-#: The first versions of JoinGroup in which a client must know its id (KIP-394), and may skip assignments (KIP-814).
+#: The first versions of JoinGroup in which a client must send its id (KIP-394), and may skip assignments (KIP-814).
 _FIRST_WITH_ID_REQUIRED, _FIRST_WITH_SKIPPED_ASSIGNMENT = 4, 9
 #: The first version of JoinGroup in whose response the protocol may be null.
 _FIRST_WITH_NULL = 7
-#: The codes of a group, not of a member: admin clients retry LeaveGroup if its whole response has one.
+#: The codes of a whole group: admin clients retry LeaveGroup if the response, not only a member in it, has one.
 _GROUP_CODES = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 #: The key type of transactional ids in FindCoordinator.
 _TRANSACTION = 1
@@ -79,7 +79,7 @@ def join_group(request: Request, broker: Broker) -> None:
         instance_id=request.get("group_instance_id"),
         client_id=request.client_id,
         client_host=f"/{request.session.address[0]}",
-        # version 0 has one timeout for the session and for the rebalance
+        # in version 0, the session timeout is also the rebalance timeout
         rebalance_timeout_ms=request.get("rebalance_timeout", body.session_timeout),
         session_timeout_ms=body.session_timeout,
         protocol_type=body.protocol_type,
@@ -96,7 +96,7 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
             "error_code": reply.error,
             "generation_id": reply.generation,
             "protocol_type": reply.protocol_type,
-            "protocol_name": reply.protocol if request.api_version >= _FIRST_WITH_NULL else reply.protocol or "",
+            "protocol_name": reply.protocol if request.api_version >= _FIRST_WITH_NULL else (reply.protocol or ""),
             "leader": reply.leader,
             "skip_assignment": reply.skip_assignment,
             "member_id": reply.member_id,
@@ -125,7 +125,7 @@ def sync_group(request: Request, broker: Broker) -> None:
 
 
 def _respond_to_sync(request: Request, reply: SyncReply) -> None:
-    # Java's `poll` would fail at this code: make the member join again instead
+    # make the member join again, since `poll` of the Java client fails after this code
     is_loading = reply.error is ErrorCode.coordinator_load_in_progress
     request.respond(
         {
@@ -148,7 +148,7 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
 
 
 def leave_group(request: Request, broker: Broker) -> Fields:
-    """Remove members: one before version 3, several from then on. Static members may be named by instance id."""
+    """Remove one member, or several from version 3 on. Static members may be named by their instance ids."""
     members, group = broker.groups.members, request.body.group_id
     if denied := _read_denial(request):
         return {"error_code": denied}
@@ -169,14 +169,14 @@ def leave_group(request: Request, broker: Broker) -> Fields:
 
 
 class RequestedOffsets:
-    """The offsets that a client commits. Missing or forbidden partitions get codes; a `denial` is the code of all."""
+    """The offsets that a client commits. A partition that is refused gets a code: `denial`, or one of its own."""
 
     def __init__(self, request: Request, broker: Broker, denial: ErrorCode) -> None:
         now_ms, find = broker.clock(), broker.metadata.topic
         self._codes = dict[TopicPartition, ErrorCode]()
         self.positions = dict[TopicPartition, Position]()
         for topic in request.body.topics:
-            # a slow clock must not make the offset older than the topic, which would drop it
+            # an offset that is older than its topic is ignored, so a slow clock must not make it older
             commit_ms = max(now_ms, _replaced_ms(broker, topic.name))
             for requested in topic.partitions:
                 partition = topic.name, requested.partition_index
@@ -187,7 +187,7 @@ class RequestedOffsets:
                     self.positions[partition] = Position(requested.committed_offset, epoch, metadata, commit_ms)
 
     def topics(self, code: ErrorCode) -> list[Fields]:
-        """Return the fields of the response; `code` is for partitions that were not refused."""
+        """Return the fields of the response. `code` is for partitions that were not refused."""
         return by_topic(
             (name, {"partition_index": number, "error_code": own_code or code})
             for (name, number), own_code in self._codes.items()
@@ -195,7 +195,7 @@ class RequestedOffsets:
 
 
 def _replaced_ms(broker: Broker, topic: str) -> int:
-    """The time at which the topic replaced a dropped one of its name; 0 if there was none, or it cannot be read."""
+    """The time at which the topic replaced a dropped topic of its name. 0 if it did not, or cannot be read."""
     with suppress(DistlogError):
         return broker.metadata.topic(topic).snapshot.replaced_ms
     return 0
@@ -208,7 +208,7 @@ def partition_code(
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
     except StorageError as error:
-        # clients retry after this code; Kafka's coordinators have none for a failed storage
+        # a code after which clients retry, since Kafka has none for the failed storage of a coordinator
         FAILURES.note("reading a topic", error)
         return ErrorCode.coordinator_not_available
     except DistlogError as error:
@@ -232,9 +232,9 @@ def offset_commit(request: Request, broker: Broker) -> None:
     )
 
 
-#: A committed offset; an error code; or None for a partition without a committed offset.
+#: A committed offset, or an error code, or None for a partition without a committed offset.
 PositionOrCode = Position | ErrorCode | None
-#: The answer for a partition without a committed offset: the client begins by `auto.offset.reset`.
+#: The answer for a partition without a committed offset: the client applies `auto.offset.reset`.
 _NO_POSITION = Position(-1)
 
 
@@ -242,7 +242,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
     groups, stable = request.get("groups"), request.get("require_stable", False)
     if groups is None:
         return _group_offsets(request, broker, request.body.group_id, [request.body.topics], stable)
-    # a request may name a group several times: with other topics, or another member
+    # if a request names a group several times, all topics are answered, for the member of the last item
     answers = [
         {
             "group_id": name,
@@ -256,7 +256,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
 def _group_offsets(
     request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, member_item: Any = None
 ) -> Fields:
-    """The offsets in the listed topics, in all if a list is None; `member_item` may name a member (version 9)."""
+    """The offsets in the listed topics, or in all if a list is None. `member_item` names a member since version 9."""
     rights, requested = request.rights, None
     if None not in topic_lists:
         requested = dict.fromkeys(
@@ -273,12 +273,12 @@ def _group_offsets(
         allowed = None if requested is None else [partition for partition in requested if not denials[partition[0]]]
         committed = broker.groups.offsets.fetch(group, allowed, stable=stable, member_id=member_id, epoch=epoch)
     except CoordinatorError as refused:
-        # version 1 has codes only for partitions: without them, the client would reset its offsets
+        # in version 1, only partitions have codes: without a code, the client would reset its offsets
         return {"error_code": refused.code, "topics": _offset_topics(dict.fromkeys(requested or (), refused.code))}
     positions = dict[TopicPartition, PositionOrCode]()
     for partition, position in committed.items():
         if requested is not None:
-            # an offset that was committed to a dropped topic of this name does not apply
+            # an offset of a dropped topic of this name does not apply to the new topic
             is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, partition[0])
             positions[partition] = None if is_old else position
         elif rights.may_describe(partition[0]):
@@ -377,7 +377,7 @@ def _check_heartbeat_rights(request: Request, broker: Broker) -> None:
         return
     names = set(body.subscribed_topic_names or ())
     if pattern:
-        # the coordinator refuses an invalid pattern
+        # the coordinator will refuse an invalid pattern
         with suppress(ValueError):
             names |= matches(pattern, broker.metadata.client_topic_names())
     for name in names:
@@ -385,7 +385,7 @@ def _check_heartbeat_rights(request: Request, broker: Broker) -> None:
 
 
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
-    # the names of topics by id: listed once, when the first group needs them
+    # the names of topics by id; filled when the first group needs them
     names: dict[UUID, str] = {}
     groups = [
         fields_or_error(_describe_consumer_group, request, broker, name, names, group_id=name)
@@ -434,7 +434,7 @@ def _describe_consumer_group(request: Request, broker: Broker, group: str, names
 
 
 def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, str]) -> list[Fields]:
-    # the name of a dropped topic is unknown
+    # without dropped topics, which have no names any more
     return [
         {**topic, "topic_name": names[topic["topic_id"]]}
         for topic in by_topic(sorted(partitions))

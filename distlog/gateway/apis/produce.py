@@ -1,4 +1,4 @@
-"""The API that appends records: Produce. Its error codes are in `protocol.error_codes`."""
+"""The API that appends records: Produce."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from distlog.gateway.topics.partition import Fence, Partition, producer_of
 
 
 def produce(request: Request, broker: Broker) -> None:
-    """Append batches and respond, now or in a later call. Raises WouldWaitError if the request may not wait."""
+    """Append batches and respond, now or in a later call. Raises WouldWaitError if this would wait, but may not."""
     if request.handler_state is None:
         if not request.may_wait and not _needs_only_writes(request, broker):
             raise WouldWaitError
@@ -47,21 +47,21 @@ _log = logging.getLogger("distlog.gateway")
 #: The base offset in the response for a batch that was not appended.
 _NO_OFFSET = -1
 _ACKS = (-1, 0, 1)
-#: The position and the form of two fields of a batch: its first and its largest timestamp.
+#: The position and the format of a batch's first timestamp and, after it, its largest timestamp.
 _TIMESTAMPS_POSITION, _TIMESTAMPS_FORMAT = 27, struct.Struct(">qq")
-#: The most record errors in a response, so that it is not much larger than its request.
+#: The most record errors in a response, which must not become much larger than its request.
 _MAX_RECORD_ERRORS = 10_000
-#: An append may wait for a lock for at least this time, even if a client's `timeout.ms` is shorter.
+#: An append may wait this long for a lock, even if the client's `timeout.ms` is shorter.
 _MIN_WAIT_S = 1.0
 
 
 class BatchState(Enum):
     WAITING = auto()
-    #: Another process holds the partition's lock: the batch is appended when the lock is free.
+    #: Not appended, since another process holds the partition's append lock.
     LOCKED = auto()
     COMMITTING = auto()
     APPENDED = auto()
-    #: Appended, and flushed when the partition's flush lock is free.
+    #: Appended, but not flushed, since another process holds the partition's flush lock.
     FLUSH_LOCKED = auto()
     #: Appended, and flushed if the topic's flush policy requires it.
     DURABLE = auto()
@@ -74,7 +74,7 @@ _TOPIC = attrgetter("topic")
 
 @dataclass(slots=True, eq=False)
 class ProducedBatch:
-    """The batch of one partition; `topic` is a name or an id."""
+    """The batch of one partition. `topic` is a name or an id."""
 
     topic: str | uuid.UUID
     number: int
@@ -87,12 +87,12 @@ class ProducedBatch:
 
 
 class ProduceRequest(DelayedAppend):
-    """A Produce request: Kafka's DelayedProduce. After each wait for locks, another thread calls `step` again."""
+    """A Produce request (Kafka's DelayedProduce). After a wait for locks, another thread calls `step` again."""
 
     def __init__(self, request: Request, broker: Broker) -> None:
         body = request.body
         wait_s = min(max(body.timeout / 1000, _MIN_WAIT_S), TIMEOUT_S)
-        # a client that wants no response may disconnect before the append
+        # a client that wants no response (acks=0) may disconnect before its records are appended
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._batches = broker, list(_produced_batches(body))
         # commits whose callbacks have not run yet
@@ -113,7 +113,7 @@ class ProduceRequest(DelayedAppend):
             self.request.allow_pipelining()
         self._flush()
         if commits:
-            # the last callback waits or responds
+            # the callback of the last commit waits for locks, or responds
             for batch, result in commits:
                 result.add_done_callback(partial(self._on_committed, batch))
         else:
@@ -166,7 +166,7 @@ class ProduceRequest(DelayedAppend):
         else:
             batch.state = BatchState.APPENDED
             if batch.info.appended.flush_due:
-                # a failed sync may cut the batch off the log: note it as failed until the sync succeeds
+                # note the batch as failed until it is synced, since a failed sync may cut it off the log
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, records)
             else:
                 self._succeed(batch)
@@ -198,14 +198,14 @@ class ProduceRequest(DelayedAppend):
         if not attributes_of(records) & TRANSACTIONAL:
             return records, None
         if id_ is None:
-            # no coordinator would ever end the transaction
+            # without an id, no coordinator would end the transaction
             raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
         producer_id, epoch, _ = producer_of(records)
         producer = ProducerId(producer_id, epoch)
         return records, self._broker.transactions.fence(id_, producer, (hosted.name, batch.number))
 
     def _on_committed(self, batch: ProducedBatch, result: Future[AppendInfo]) -> None:
-        """Set the outcome of a batch; after the last one, wait for locks or respond."""
+        """Set the outcome of a batch. After the last commit, wait for locks, or respond."""
         if (error := result.exception()) is not None:
             self._fail([batch], error)
         else:
@@ -223,7 +223,7 @@ class ProduceRequest(DelayedAppend):
 
     def _flush(self) -> None:
         batches = self._in_states(BatchState.APPENDED, BatchState.FLUSH_LOCKED)
-        # starting a thread costs as much as a flush without its sync: so a thread flushes several batches
+        # starting a thread costs as much as a flush without its sync, so each thread flushes several batches
         threads = min(len(batches), PARALLEL_REQUESTS)
         if threads > 1:
             in_parallel(self._flush_batches, [batches[first::threads] for first in range(threads)])
@@ -244,7 +244,7 @@ class ProduceRequest(DelayedAppend):
                 self._succeed(batch)
 
     def _wait_or_respond(self) -> None:
-        """Wait for locks that other processes hold; respond without any, or when the time is over."""
+        """Wait for locks that other processes hold. Respond if there are none, or if the time is over."""
         locked = self._in_states(BatchState.LOCKED, BatchState.FLUSH_LOCKED)
         # by partition: True for the flush lock, False for the append lock
         locks = {batch.partition: batch.state is BatchState.FLUSH_LOCKED for batch in locked if batch.partition}
@@ -262,23 +262,23 @@ class ProduceRequest(DelayedAppend):
         _warn_of_early_times(batch, batch.partition)
 
     def _fail(self, batches: Iterable[ProducedBatch], error: BaseException | None = None) -> None:
-        """Fail these batches with the error, or with their own errors; note batches that clients will send again."""
+        """Fail the batches, each with `error` or its own error. Note those that clients will send again."""
         for batch in batches:
             batch.state, batch.error = BatchState.FAILED, error or batch.error
             assert batch.error is not None
             batch.code = topic_error_code(batch.error, batch.topic)
             if batch.code is ErrorCode.producer_fenced:
-                # Produce has an older code for a fenced producer than other APIs
+                # in Produce, Kafka has an older code for a fenced producer
                 batch.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(batch.error)
             if batch.code.retriable and batch.records:
-                # noted by the requested name or id, since the topic may be missing; the log checks both
+                # by the requested name or id, since the topic may be missing; appends check both
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, batch.records)
 
     def _respond(self) -> None:
         request, batches = self.request, self._batches
         if request.body.acks == 0:
-            # as in Kafka: a client that gets no responses learns of an error by the end of the connection
+            # as in Kafka, closing the connection reports an error to a client that wants no responses
             if any(batch.state is BatchState.FAILED for batch in batches):
                 request.hang_up("a produce request with acks=0 failed")
             else:
@@ -293,7 +293,7 @@ class ProduceRequest(DelayedAppend):
 
 
 def _needs_only_writes(request: Request, broker: Broker) -> bool:
-    """True if the topics are open on a local disk, and no batch needs a sync, decompression or a transaction."""
+    """Whether the topics are open on a local disk, and no batch needs a sync, decompression or a transaction."""
     if request.body.transactional_id is not None:
         return False
     for topic in request.body.topic_data:
@@ -315,7 +315,7 @@ def _produced_batches(body: Any) -> Iterator[ProducedBatch]:
 
 
 def _warn_of_early_times(batch: ProducedBatch, partition: Partition) -> None:
-    """Warn of appended records with times before 1990, which are most often seconds in place of milliseconds."""
+    """Warn of appended records with times before 1990: most often, these are seconds instead of milliseconds."""
     if batch.info is None or not batch.records or batch.info.appended.append_time_ms != NO_TIMESTAMP:
         return
     times_ms = _TIMESTAMPS_FORMAT.unpack_from(batch.records, _TIMESTAMPS_POSITION)
@@ -324,11 +324,11 @@ def _warn_of_early_times(batch: ProducedBatch, partition: Partition) -> None:
 
 
 def _drop_tracebacks(error: BaseException) -> None:
-    """Drop the tracebacks of an error: their frames keep the request and its records in memory."""
+    """Drop the tracebacks of an error, since their frames keep the request and its records in memory."""
     causes, ids = [error], set[int]()
     while causes:
         cause = causes.pop()
-        # causes and contexts may be the same errors, or form a circle
+        # an error may be a cause and a context, or be its own cause through other errors
         if id(cause) not in ids:
             ids.add(id(cause))
             cause.__traceback__ = None
@@ -339,7 +339,7 @@ def _batch_fields(batch: ProducedBatch, max_record_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": batch.number, "error_code": batch.code}
     if batch.state is BatchState.FAILED:
         errors = batch.error.record_errors if isinstance(batch.error, RecordValidationError) else ()
-        # as in Kafka: clients have their own texts for the codes of transactions
+        # as in Kafka, without a text: clients have texts for the codes of transactions
         error = None if isinstance(batch.error, CoordinatorError) else batch.error
         return {
             **fields,

@@ -37,10 +37,10 @@ from distlog.gateway.server.request import Request, grouped
 
 
 def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
-    """Return the enabled mechanisms; disconnect a client that chooses another one."""
+    """Return the enabled mechanisms. Disconnect a client that chooses another one."""
     sasl = request.session.sasl
     if sasl is None or not sasl.expects_handshake:
-        # as in Kafka: no SASL on this listener, or a second handshake
+        # as in Kafka, if this listener has no SASL, and for a second handshake
         return {"error_code": ErrorCode.illegal_sasl_state}
     if not sasl.choose(request.body.mechanism, bare_tokens=request.api_version == 0):
         refusal = {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": sasl.mechanisms}
@@ -50,7 +50,7 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
 
 
 def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
-    """Answer the next token. A password check has a queue of its own, so that no other request waits for it."""
+    """Answer the next token. Password checks have their own queue, so that no other request waits for them."""
     session = request.session
     if session.sasl is None or session.principal is not None or session.sasl.expects_handshake:
         reason = "SaslAuthenticate without SaslHandshake, or after authentication"
@@ -82,7 +82,6 @@ def _refuse(request: Request, broker: Broker, fields: Fields, *, user: str, reas
 #: The mechanisms by their codes: ScramMechanism of Kafka's admin client.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _MECHANISM_CODES = {name: code for code, name in _MECHANISMS.items()}
-#: The longest salt that a client may give a user.
 _MAX_SALT_BYTES = 1 << 10
 _USERS_DISABLED = {
     "error_code": ErrorCode.security_disabled,
@@ -95,12 +94,12 @@ def describe_users(request: Request, broker: Broker) -> Fields:
 
     def describe() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
-        # without ACLs there are no users: an error would end kafka-configs, which always requests them
+        # no users without ACLs: an error would end kafka-configs, which always requests users
         secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         if users is not None:
             users.refresh()
             secrets = users.secrets
-        # as null does, an empty list means all: the Java client sends one
+        # an empty list means all users, as null does: the Java client sends an empty list
         names = grouped((user.name for user in requested) if requested else secrets, str)
         results = [
             fields_or_error(_user_fields, equal_names, secrets.get(name), user=name)
@@ -130,7 +129,8 @@ def alter_users(request: Request, broker: Broker) -> Fields:
         return {"results": [{"user": name, **_USERS_DISABLED} for name in changes]}
     if denied := _alter_denial(request):
         return {"results": [{"user": name, **denied} for name in changes]}
-    outcome, sasl = fields_or_error(users.refresh), request.session.sasl
+    outcome = fields_or_error(users.refresh)
+    sasl = request.session.sasl
     valid_changes = list[tuple[Credential, ScramSecret | None]]()
 
     def add(name: str, requested: list[Any]) -> None:
@@ -148,7 +148,7 @@ def alter_users(request: Request, broker: Broker) -> Fields:
 
 
 def _parsed_change(requested: Any, users: RootUsers, *, is_file_user: bool) -> tuple[Credential, ScramSecret | None]:
-    """Return a credential and its new secret, None to delete it. Raises RefusedError."""
+    """Return a credential and its new secret, None if it is deleted. Raises RefusedError."""
     mechanism = _MECHANISMS.get(requested.mechanism)
     if mechanism is None:
         raise RefusedError("Unknown SCRAM mechanism", code=ErrorCode.unsupported_sasl_mechanism)
@@ -270,7 +270,7 @@ def create_acls(request: Request, broker: Broker) -> Fields:
 
 
 def _with_outcome(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
-    """Give all valid items of the request the `outcome` of their common change."""
+    """Give all valid items of a request the `outcome` of the change that applies them together."""
     return [{**result, **outcome} if result["error_code"] is ErrorCode.none else result for result in results]
 
 

@@ -28,9 +28,9 @@ from distlog.gateway.server.request import Request, by_topic, fields_or_errors_o
 from distlog.gateway.topics.metadata_cache import INTERNAL_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
-#: Cluster features with their versions (KIP-584). Clients learn from them which group protocols a gateway supports.
+#: Cluster features with their versions (KIP-584). Clients read from them which group protocols exist.
 _FEATURES = {"group.version": 1}
-#: Clients of ApiVersions up to this version refuse a feature whose `min_version` is 0.
+#: Clients that send ApiVersions up to this version refuse a feature whose `min_version` is 0.
 _LAST_WITHOUT_ZERO = 3
 #: The first version of Metadata whose response may have null for a name.
 _FIRST_WITH_NULL_NAMES = 12
@@ -50,7 +50,7 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         {"name": name, "max_version_level": level, "min_version_level": level} for name, level in _FEATURES.items()
     ]
     return {
-        # the response to an unknown version is in version 0
+        # without a body, the request has an unknown version
         "error_code": ErrorCode.unsupported_version if request.body is None else ErrorCode.none,
         "api_keys": keys,
         "supported_features": supported if request.api_version > _LAST_WITHOUT_ZERO else [],
@@ -87,12 +87,12 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                     yield {"error_code": error_code(result), "name": name, "is_internal": name in INTERNAL_TOPICS}
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
-    # each topic once: a small request that repeats a large topic must not have a response of gigabytes
+    # each topic once, since a small request may repeat a large topic until the response has gigabytes
     names_by_id = cache(broker.metadata.names_by_id)
     for topic in {_topic_key(topic): topic for topic in topics}.values():
         topic_id, given_name = getattr(topic, "topic_id", None), requested_name(topic)
         arguments = request, broker, names_by_id, given_name, topic_id, may_create
-        response_name = given_name if request.api_version >= _FIRST_WITH_NULL_NAMES else given_name or ""
+        response_name = given_name if request.api_version >= _FIRST_WITH_NULL_NAMES else (given_name or "")
         yield fields_or_error(_requested_topic, *arguments, name=response_name, topic_id=topic_id)
 
 
@@ -102,7 +102,7 @@ def _topic_key(topic: Any) -> object:
 
 
 def requested_name(topic: Any) -> str | None:
-    """The name of a topic in Metadata, or None if only its id is given: then the Java client sends an empty name."""
+    """The name of a topic in Metadata, None if only its id is given. The Java client sends an empty name then."""
     has_id = getattr(topic, "topic_id", None) is not None
     return None if has_id and not topic.name else topic.name
 
@@ -129,12 +129,12 @@ def _requested_topic(
 
 
 def check_may_create(request: Request, name: str) -> None:
-    """Raise AccessDeniedError unless the client may create this topic, or any topic of the cluster."""
+    """Raise AccessDeniedError unless the client may create this topic, or all topics of the cluster."""
     if not request.rights.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
         request.rights.check(Operation.CREATE, ResourceType.TOPIC, name)
 
 
-#: Lists the names of all topics by their ids, once for a request.
+#: Returns the names of all topics by their ids. They are listed once for a request.
 _ListNamesById = Callable[[], Mapping[uuid.UUID, str]]
 
 
@@ -159,7 +159,7 @@ def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fi
 
 
 def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
-    # no leader epoch: gateways elect no leaders, and without an epoch clients check none
+    # without a leader epoch, since gateways elect no leaders: clients check no epoch then
     leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
     return [
         {
@@ -198,15 +198,15 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
 
 
 def _fields_from(request: Request, broker: Broker, name: str, start: int, most: int) -> Fields:
-    """The topic with up to `most` partitions from `start` on, and the cursor of the next partition, or None."""
+    """The topic with up to `most` partitions from `start` on, and the cursor of the next partition if one is left."""
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     summary = broker.metadata.fresh_topic(name).summary
     end = min(summary.partitions, start + most)
-    # empty lists, as from a broker: the Java client refuses null, which the protocol allows
+    # empty lists as from a broker, since the Java client fails for null, although the protocol allows it
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(start, end), broker)]
     next_cursor = {"topic_name": name, "partition_index": end} if end < summary.partitions else None
-    # with 0 partitions, since the requested ones replace them
+    # with 0 partitions, since the requested partitions are added below
     fields = _topic_fields(summary._replace(partitions=0), request, broker)
     return {**fields, "partitions": partitions, "next_cursor": next_cursor}
 
@@ -230,7 +230,7 @@ def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
         return
     partitions = dict.fromkeys((topic.topic, number) for topic in request.body.topics for number in topic.partitions)
     for name, requested in grouped(partitions, itemgetter(0)).items():
-        # missing topics are left out as in Kafka, and so are unreadable topics
+        # missing topics are left out, as in Kafka, and so are unreadable topics
         try:
             hosted = broker.metadata.fresh_topic(name)
         except (TopicNotFoundError, InvalidTopicError):
@@ -255,15 +255,14 @@ def _partition_sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
     return {"name": hosted.name, "partitions": partitions}
 
 
-#: A client's number of partitions, or of replicas, that means the default.
+#: The number of partitions or replicas by which a client requests the default.
 _DEFAULT_COUNT = -1
-#: The fields that a setting has in CreateTopics: fewer than in DescribeConfigs.
+#: The fields of a setting in CreateTopics, which are fewer than in DescribeConfigs.
 _SETTING_FIELDS = ("name", "value", "read_only", "config_source", "is_sensitive")
 
 
 def create_topics(request: Request, broker: Broker) -> Fields:
     create = partial(_create, request, broker, validate_only=request.get("validate_only", False))
-    # a topic that appears twice gets an error: the key is its name
     return {"topics": fields_or_errors_of_items(create, request.body.topics, _NAME, _name_field)}
 
 
@@ -340,9 +339,9 @@ def delete_topics(request: Request, broker: Broker) -> Fields:
 def _drop_by_name_or_id(request: Request, broker: Broker, names_by_id: _ListNamesById, topic: Any) -> Fields:
     name = _find_name(topic.name, topic.topic_id, names_by_id)
     if topic.name is None:
-        # a client that has only the id may not learn the name
+        # the name must not be revealed to a client that has only the id
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    # not raised to the caller, whose fields lack the name if the request has only the id
+    # errors are returned here, since the caller has no name for them if the request has only the id
     return fields_or_error(_drop, request, broker, name, topic.topic_id, name=name)
 
 
@@ -365,7 +364,7 @@ def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_on
     snapshot = handle.current.refresh()
     check_grows(snapshot, topic.count)
     added = topic.count - len(snapshot.partitions)
-    # null lets the gateways choose the brokers; an empty list would assign no broker to the new partitions
+    # null lets gateways choose brokers; an empty list is refused, since it assigns none to the new partitions
     if topic.assignments is not None:
         if len(topic.assignments) != added:
             raise _invalid_assignment(
@@ -378,7 +377,7 @@ def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_on
 
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:
-    """Answer ELECTION_NOT_NEEDED for each requested partition; as in Kafka, a request for all gets an empty list."""
+    """Answer ELECTION_NOT_NEEDED for each requested partition. As in Kafka, a request for all gets an empty list."""
     if code := request.rights.check_code(Operation.ALTER, ResourceType.CLUSTER):
         return {"error_code": code}
     topics = request.body.topic_partitions or ()
@@ -397,7 +396,7 @@ def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:
-    """Refuse the request as a whole: after an error for a partition the Java client retries for a minute."""
+    """Refuse the whole request, since the Java client retries for a minute after an error of a partition."""
     if code := request.rights.check_code(Operation.DESCRIBE, ResourceType.CLUSTER):
         return {"error_code": code, "error_message": None}
     return {"error_code": ErrorCode.invalid_request, "error_message": "gateways have no quorum: the storage decides"}

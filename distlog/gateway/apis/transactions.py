@@ -28,7 +28,7 @@ from distlog.gateway.transactions.transaction_log import internal_batch
 
 
 def run_for_code(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
-    """Do `work`, and return the code of its error, or `none`; `fenced` is the code for a fenced producer."""
+    """Run `work`, and return the code of its error, or `none`. `fenced` is the code for a fenced producer."""
     try:
         work()
     except CoordinatorError as refused:
@@ -49,14 +49,14 @@ def _denial(request: Request, transactional_id: str, group: str | None = None) -
 
 
 def fenced_code(api_version: int, first_version: int) -> ErrorCode:
-    """The code for a fenced producer: PRODUCER_FENCED from `first_version` on, before that an older code."""
+    """The code for a fenced producer: PRODUCER_FENCED from `first_version` on, an older code before it."""
     return ErrorCode.producer_fenced if api_version >= first_version else ErrorCode.invalid_producer_epoch
 
 
-#: The first versions of InitProducerId, and of the other APIs, that have PRODUCER_FENCED.
+#: The first versions with PRODUCER_FENCED: of InitProducerId, and of the other APIs.
 _INIT_FENCED_SINCE, _FENCED_SINCE = 4, 2
 _NO_PRODUCER = ProducerId(-1, -1)
-#: The duration in a ListTransactions request that lists transactions of any duration.
+#: With this duration, ListTransactions lists transactions of any duration.
 _NO_DURATION = -1
 
 
@@ -64,7 +64,7 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
     body, rights, id_ = request.body, request.rights, request.body.transactional_id
     code, producer = ErrorCode.none, _NO_PRODUCER
     if id_ is None:
-        # the right to write to any topic is enough (KIP-679)
+        # it is enough if the client may write to any topic (KIP-679)
         if not rights.allows_any(Operation.WRITE, ResourceType.TOPIC):
             code = rights.check_code(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         if code is ErrorCode.none:
@@ -133,7 +133,7 @@ def _commit(request: Request, broker: Broker, requested: RequestedOffsets) -> No
     body, groups = request.body, broker.groups
     producer = ProducerId(body.producer_id, body.producer_epoch)
     hosted, number = broker.metadata.fresh_topic(OFFSETS_TOPIC), groups.partition_of(body.group_id)
-    # a new coordinator of the group would miss these offsets: refuse the append
+    # refuse the append if the group has a new coordinator, which would miss these offsets
     check_coordinated = groups.fence(number)
     check_open = broker.transactions.fence(body.transactional_id, producer, (OFFSETS_TOPIC, number))
 
@@ -167,8 +167,8 @@ def end_txn(request: Request, broker: Broker) -> Fields:
     return {"error_code": code}
 
 
-# Coordinators write their markers themselves, so this request comes from an administrator's tool, for a transaction
-# that hangs without a coordinator. If it has one, the request is refused: the coordinator may have decided otherwise.
+# Coordinators write their markers themselves. So this request comes from an administrator's tool, for a transaction
+# without a coordinator. The request is refused if there is one, since it may have decided otherwise.
 _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
 
 
@@ -196,7 +196,7 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     partition = hosted.partition(number)
     producer = next((entry for entry in partition.producers() if entry["producer_id"] == requested.producer_id), None)
     if producer is None or producer["transaction_first_offset"] < 0:
-        # no transaction is open: an earlier request may have ended it
+        # no transaction is open, since an earlier request may have ended it
         return None
     if requested.producer_epoch < producer["producer_epoch"]:
         raise CoordinatorError(ErrorCode.invalid_producer_epoch)
@@ -283,7 +283,7 @@ def _transaction_fields(request: Request, state: TransactionState) -> Fields:
     }
 
 
-#: The fields of a producer in the response, by their names in an entry of a producer snapshot.
+#: By the name in an entry of a producer snapshot: the field of the response.
 _SAME_NAMES = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")
 _FIELDS = {**{name: name for name in _SAME_NAMES}, "transaction_first_offset": "current_txn_start_offset"}
 

@@ -1,4 +1,4 @@
-"""Kafka's error codes for our errors, and what clients may read of an error."""
+"""Kafka's error codes for the errors of distlog, and the texts of errors that clients may get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CoordinatorError(Exception):
 
     def __init__(self, code: ErrorCode, member_id: str = "") -> None:
         super().__init__(code.name)
-        #: `member_id` is the id that a joining member must send the next time (KIP-394).
+        #: `member_id` is the id that the member must send when it joins again (KIP-394).
         self.code, self.member_id = code, member_id
 
 
@@ -26,7 +26,7 @@ class UnknownTopicIdError(errors.TopicNotFoundError):
 
 
 class RefusedError(errors.DistlogError):
-    """The gateway refuses a request, with Kafka's `code`; the client gets the text."""
+    """The gateway refuses a request, with Kafka's `code`. The client gets the text."""
 
     def __init__(self, message: str, *, code: ErrorCode = ErrorCode.invalid_request, **details: Any) -> None:
         super().__init__(message, **details)
@@ -37,7 +37,7 @@ class AccessDeniedError(RefusedError):
     """The client may not do this with the resource, or no client may."""
 
 
-#: The codes by class of error. The first class in an error's `__mro__` that has a code decides.
+#: The codes by class of error. The first class in an error's `__mro__` with a code applies.
 CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidConfigError: ErrorCode.invalid_config,
     errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
@@ -49,12 +49,12 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.TopicExistsError: ErrorCode.topic_already_exists,
     errors.ReadOnlyTopicError: ErrorCode.policy_violation,
     errors.OffsetOutOfRangeError: ErrorCode.offset_out_of_range,
-    # the version is too old: a client that retries reads the newest
+    # a client that retries reads the newest version
     errors.SnapshotTooOldError: ErrorCode.not_leader_or_follower,
     errors.CommitConflictError: ErrorCode.not_leader_or_follower,
     errors.ProducerFencedError: ErrorCode.invalid_producer_epoch,
     errors.OutOfOrderSequenceError: ErrorCode.out_of_order_sequence_number,
-    # the outcome is unknown; an idempotent client sends the batch again
+    # an idempotent client sends the batch again, since the outcome is unknown
     errors.CommitStateUnknownError: ErrorCode.request_timed_out,
     errors.UnsupportedVersionError: ErrorCode.unsupported_for_message_format,
     errors.StorageError: ErrorCode.kafka_storage_error,
@@ -64,7 +64,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.CorruptRecordError: ErrorCode.corrupt_message,
 }
 
-#: Errors about a request: the client gets their text. The text of all others goes to the log.
+#: Errors about a request. The client gets their text, and the log gets the text of other errors.
 _REQUEST_ERRORS = (
     errors.InvalidConfigError,
     errors.InvalidRecordError,
@@ -78,14 +78,14 @@ _REQUEST_ERRORS = (
     errors.CorruptRecordError,
     RefusedError,
 )
-#: Details that clients do not get: locations on the server.
+#: Details that clients do not get, since they are locations on the server.
 _SERVER_DETAILS = frozenset({"url", "file", "path", "directory", "root"})
 _NO_TOPIC = "This server does not host this topic-partition."
 _HIDDEN_TEXT = "the request failed in the gateway: see its log"
 
 
 def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
-    """Return Kafka's code for `error`; log an error whose text clients do not get, as a failure of `subject`."""
+    """Return Kafka's code for `error`. Log it as a failure of `subject` if clients do not get its text."""
     if isinstance(error, (CoordinatorError, RefusedError)):
         return error.code
     log_failure(error, subject)
@@ -93,16 +93,16 @@ def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
 
 
 def log_failure(error: BaseException, subject: str) -> None:
-    """Log an error of the gateway, but not an error of the client's request."""
+    """Log an error unless it is about the client's request."""
     if not _is_for_clients(error):
         FAILURES.note(subject, error)
 
 
 def client_text(error: BaseException) -> str:
-    """The text of `error` for clients: without the server's folders and unexpected errors."""
+    """The text of `error` for clients, which hides the server's folders and unexpected errors."""
     if not isinstance(error, errors.DistlogError) or not _is_for_clients(error):
         return _HIDDEN_TEXT
-    # the library's text is about a URL, which clients do not have
+    # the error's own text is about a URL, which clients do not have
     message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
     details = {name: detail for name, detail in error.details.items() if name not in _SERVER_DETAILS}
     return str(errors.DistlogError(message, **details))
@@ -110,19 +110,19 @@ def client_text(error: BaseException) -> str:
 
 def _is_for_clients(error: BaseException) -> bool:
     if isinstance(error, errors.CorruptRecordError) and error.details.get("file") is not None:
-        # a record in the storage, since a record of a request has no file
+        # the record is in the storage, since a record of a request has no file
         return False
     return isinstance(error, _REQUEST_ERRORS)
 
 
 def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
-    """The code of a partition's error; UNKNOWN_TOPIC_ID for a missing topic that was requested by id."""
+    """The code of a partition's error, UNKNOWN_TOPIC_ID if the topic was requested by an id and is missing."""
     is_missing = isinstance(error, errors.TopicNotFoundError) and "partition" not in error.details
     return ErrorCode.unknown_topic_id if is_missing and isinstance(topic, uuid.UUID) else error_code(error)
 
 
 def fields_or_error(work: Callable[..., Fields | None], *arguments: Any, **fields: Any) -> Fields:
-    """Return `fields` with the result of `work` for the arguments, or with the code and the text of its error."""
+    """Return `fields` with the result of `work(*arguments)`, or with the code and the text of its error."""
     try:
         result = work(*arguments)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Reads and writes messages of Kafka's protocol: each schema is compiled once into a list of steps."""
+"""Reads and writes messages of Kafka's protocol, by steps that are compiled once for each schema."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from distlog.core.segments.chunks import StoredBatches
 
 
 class InvalidRequestError(CorruptionError):
-    """The bytes of a request do not follow Kafka's protocol: the connection must end."""
+    """The bytes of a request do not follow Kafka's protocol, so the connection must end."""
 
 
 BAD_CLIENT = "the client has a bug, or sends another version than it says"
 
-# All schemas are in one file: importing kio's classes of one version takes ms, for which a request would wait.
+# All schemas are in one file, since a request would wait for milliseconds while kio's classes are imported.
 
-#: The formats in `struct` of fields with a fixed size, by kio's names. Times are numbers of ms.
+#: By kio's names of kinds: the formats (in `struct`) of fields with a fixed size. Times are numbers of ms.
 FIXED = {
     "bool": "?",
     "int8": "b",
@@ -43,14 +43,14 @@ FIXED = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-#: The other kinds of fields, and their defaults where Kafka's message files have none.
+#: The other kinds of fields, and the defaults of fields without a default in Kafka's message files.
 EMPTY_VALUES: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
 API_VERSIONS_KEY = 18
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """A field; `kind` is a key of FIXED or EMPTY_VALUES, or "" for a `message`. Tagged fields are optional."""
+    """A field. `kind` is a key of FIXED or EMPTY_VALUES, or "" for a `message`. Fields with a `tag` are optional."""
 
     name: str
     kind: str
@@ -63,7 +63,7 @@ class SchemaField:
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """A message, or a part of one, in one version; since KIP-482 it `is_flexible`."""
+    """A version of a message, or of a part of one. Versions since KIP-482 are flexible."""
 
     name: str
     is_flexible: bool
@@ -83,7 +83,7 @@ class BodySchema:
 
 
 def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
-    """The lines of each block of messages.txt: its name and versions, then the fields, indented if nested."""
+    """The lines of each block of messages.txt: a name and versions, and a line for each field, indented if nested."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     blocks = dict[tuple[str, int], tuple[str, ...]]()
     for block in text.split("\n\n"):
@@ -93,35 +93,35 @@ def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
     return blocks
 
 
-#: Read at the import, since later a gateway may be out of file descriptors. Written by `tools/kafka_messages.py`.
+#: Read at the import, since a gateway may later run out of file descriptors. `tools/kafka_messages.py` writes it.
 _BLOCKS = _blocks()
 
 
 @cache
 def response_fields(api_key: int) -> frozenset[str]:
     """The names of all fields of an API's response in any of its versions, and `error_message`."""
-    # handlers may return an error's text even if their API has no field for it
+    # handlers may return an error's text even if the response has no field for it
     return frozenset({"error_message", *(line.split()[0] for line in _BLOCKS["response", api_key][1:])})
 
 
 def _schema(direction: str, api_key: int, version: int) -> BodySchema:
-    # an unknown API has no versions: 0 to -1
+    # no version is between 0 and -1, the versions of an unknown API
     name_and_versions, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
     name, *versions = name_and_versions.split()
     oldest, newest, first_flexible = map(int, versions)
     if not oldest <= version <= newest:
         raise InvalidRequestError("unsupported API version", api_key=api_key, version=version)
     body = _message(name, deque(lines), 0, version, version >= first_flexible)
-    # a client that does not know the gateway's versions yet must be able to read this head (KIP-511)
+    # the response to ApiVersions has a plain head, which clients can read before they have the versions (KIP-511)
     return BodySchema(body, body.is_flexible and (direction, api_key) != ("response", API_VERSIONS_KEY))
 
 
-#: Return the schema of an API by its key and version. They raise InvalidRequestError for an unsupported version.
+#: Return the schema for an API's key and version. They raise InvalidRequestError for an unsupported version.
 request_schema, response_schema = partial(_schema, "request"), partial(_schema, "response")
 
 
 def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible: bool) -> MessageSchema:
-    """Parse the fields of a message from the next lines of this depth, which are removed."""
+    """Remove the next `lines` of this depth, and parse them into the fields of a message."""
     fields = list[SchemaField]()
     while lines and lines[0].startswith(" " * depth):
         field_name, kind, *words = lines.popleft().split()
@@ -129,7 +129,7 @@ def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible
         is_array, kind, message = kind.endswith("[]"), kind.removesuffix("[]"), None
         if kind not in FIXED and kind not in EMPTY_VALUES:
             message, kind = _message(kind, lines, depth + 1, version, is_flexible), ""
-        # the options since, until and null are versions of the message
+        # the values of `since`, `until` and `null` are versions
         if options.get("since", 0) <= version <= options.get("until", version):
             is_nullable = "null" in options and version >= options["null"]
             default = options.get("default", empty_value(kind, is_array=is_array))
@@ -138,24 +138,24 @@ def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible
 
 
 def empty_value(kind: str, *, is_array: bool) -> Any:
-    """The default of a field whose message file has none; a message's is empty."""
-    return () if is_array else 0 if kind in FIXED else EMPTY_VALUES.get(kind, {})
+    """The default of a field that has none in its message file. The default of a message has no fields."""
+    return () if is_array else (0 if kind in FIXED else EMPTY_VALUES.get(kind, {}))
 
 
-# A schema is compiled into steps: consecutive fields of fixed size are one step, and an array of messages of one size
-# is read in one call. A reader returns a named tuple for a message, a tuple for an array, ms for a time. Writers get
-# fields by name; a missing field has its default.
+# A schema is compiled into steps. Consecutive fields of fixed size are one step, and an array of messages of fixed
+# size is read in one call. A reader returns a named tuple for a message, a tuple for an array, and ms for a time.
+# Writers get the fields by name, and write the defaults of missing fields.
 #
-# Counts and lengths in a request are untrusted: they are compared with the remaining bytes and with MAX_ITEMS before
-# any object is made. Objects for millions of small fields would take minutes.
+# Counts and lengths in a request are untrusted. They are compared with the remaining bytes and with MAX_ITEMS before
+# objects are made, since objects for millions of small fields would take minutes.
 
-#: The fields of a message by kio's names; an array is a sequence of messages. Times are ints: ms.
+#: The fields of a message by kio's names. An array is a sequence, and a time is an int in ms.
 Fields = Mapping[str, Any]
 ResponseChunk = bytes | memoryview | StoredBatches
 
-#: The most elements of arrays, and tagged fields, in a request: more than the partitions of any client.
+#: The most items in a request: elements of arrays, and tagged fields. No client has as many partitions.
 MAX_ITEMS = 50_000
-#: Smaller chunks are copied into one: a copy costs less than a system call.
+#: Smaller chunks are copied into one, since a copy costs less than a system call.
 COPIED_BYTES = 1 << 14
 #: The bytes of an id, and the most bytes of a varint of 32 bits.
 _UUID_BYTES, _UVARINT_BYTES = 16, 5
@@ -175,7 +175,7 @@ class ItemBudget:
         self._remaining = remaining
 
     def charge(self, count: int, min_bytes: int, remaining_bytes: int) -> None:
-        """Count items of at least `min_bytes`; raises InvalidRequestError for too many, or too few bytes for them."""
+        """Count items of at least `min_bytes`. Raises InvalidRequestError for too many items or too few bytes."""
         if count * min_bytes > remaining_bytes:
             text = f"a request claims more items than it has bytes for: {BAD_CLIENT}"
             raise InvalidRequestError(text, items=count, bytes=remaining_bytes)
@@ -185,16 +185,16 @@ class ItemBudget:
             raise InvalidRequestError(text, most=MAX_ITEMS)
 
 
-#: Reads a message at a position; returns the message and its end.
+#: Reads a message at a position. Returns the message and its end.
 MessageReader = Callable[[memoryview, int, ItemBudget], tuple[Any, int]]
-#: Reads one or several fields at a position, and appends their values to the list; returns their end.
+#: Reads one or several fields at a position, and appends their values to the list. Returns their end.
 _StepReader = Callable[[list[Any], memoryview, int, ItemBudget], int]
-#: Reads a length at a position; returns the length, -1 for null, and its end.
+#: Reads a length at a position. Returns the length, or -1 for null, and the end of its bytes.
 _LengthReader = Callable[[memoryview, int], tuple[int, int]]
 
 
 def message_reader(message: MessageSchema) -> MessageReader:
-    """Compile a reader of the message, which skips unknown tagged fields. It raises InvalidRequestError."""
+    """Compile a reader of the message. It skips unknown tagged fields, and raises InvalidRequestError."""
     steps, make = _read_steps(message), _maker(message)
 
     def read(data: memoryview, position: int, budget: ItemBudget) -> tuple[Any, int]:
@@ -213,7 +213,7 @@ def message_reader(message: MessageSchema) -> MessageReader:
 
 
 def client_id_and_end(frame: memoryview) -> tuple[str, int]:
-    """The client id in a request's head, which has one format in all versions, and its end."""
+    """Return the client id in a request's head, and its end. All versions have it in the same format."""
     values: list[Any] = []
     try:
         position = _read_client_id(values, frame, _HEAD.size, ItemBudget())
@@ -231,7 +231,7 @@ def skip_tags(data: memoryview, position: int, budget: ItemBudget) -> int:
 
 
 def _in_order(message: MessageSchema) -> list[SchemaField]:
-    """The fields as they are read: tagged ones last."""
+    """The fields in the order in which they are read: the tagged fields are last."""
     return sorted(message.fields, key=lambda field: field.tag is not None)
 
 
@@ -257,7 +257,7 @@ def _read_steps(message: MessageSchema) -> list[_StepReader]:
 
 
 def _runs(message: MessageSchema) -> Iterator[tuple[bool, Iterator[SchemaField]]]:
-    """The untagged fields in runs, each with True if its fields have a fixed size."""
+    """Yield the untagged fields in runs: True and fields of fixed size, or False and other fields."""
     fields = (field for field in message.fields if field.tag is None)
     return groupby(fields, lambda field: field.kind in FIXED and not field.is_array)
 
@@ -299,11 +299,11 @@ def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -
 def _read_sized(
     make: Callable[[memoryview], Any], length: struct.Struct | None, name: str, *, is_nullable: bool
 ) -> _StepReader:
-    """Read a text, or bytes, after a `length`; if `length` is None, after a compact length (a varint, KIP-482)."""
+    """Read a text or bytes. Their length is compact (a varint, KIP-482) if `length`, its format, is None."""
     unpack, length_size = (None, 0) if length is None else (length.unpack_from, length.size)
 
     def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
-        # a call of a _LengthReader would take longer than the rest
+        # inlined, since a call of a _LengthReader would take longer than all other work
         if unpack is not None:
             (size,) = unpack(data, position)
             position += length_size
@@ -385,7 +385,7 @@ def _read_array(field: SchemaField, is_flexible: bool) -> _StepReader:
 
 
 def _fixed_array_reader(field: SchemaField) -> Callable[[memoryview], tuple[Any, ...] | None] | None:
-    """Return a reader of all elements in one call if they have a fixed size. It returns None for tagged fields."""
+    """Return a reader of all elements at once, or None if sizes differ. It returns None for tagged fields."""
     if (number := FIXED.get(field.kind)) is not None:
         size = struct.calcsize(">" + number)
         return lambda data: struct.unpack(f">{len(data) // size}{number}", data)
@@ -406,14 +406,14 @@ def _fixed_array_reader(field: SchemaField) -> Callable[[memoryview], tuple[Any,
 
 
 def _min_bytes(field: SchemaField, is_flexible: bool) -> int:
-    """The least bytes of a field, or of one element if it is an array."""
+    """The least bytes of a field, or of an element if the field is an array."""
     if field.message is not None:
         return _min_message_bytes(field.message)
     if field.kind in FIXED:
         return struct.calcsize(">" + FIXED[field.kind])
     if field.kind == "uuid":
         return _UUID_BYTES
-    # the length before a text, or before bytes
+    # an empty text, and empty bytes, have only their length
     length = _INT16 if field.kind == "string" else _INT32
     return 1 if is_flexible else length.size
 
@@ -429,8 +429,8 @@ def _min_message_bytes(message: MessageSchema) -> int:
 
 
 def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _StepReader]]) -> _StepReader:
-    """Read tagged fields by their readers, and skip fields without one."""
-    # negative indexes: the tagged fields are the last values of the message
+    """Read the tagged fields that have readers, and skip others."""
+    # the indexes are negative, since the tagged fields are the last values of the message
     tagged = {tag: (index - len(readers), step) for index, (tag, step) in enumerate(readers)}
 
     def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
@@ -438,7 +438,7 @@ def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _S
         if not data[position]:
             return position + 1
         count, position = _uvarint(data, position)
-        # at least a byte for the tag, and one for the size
+        # each has at least a byte for the tag, and one for the size
         budget.charge(count, 2, len(data) - position)
         for _ in range(count):
             tag, position = _uvarint(data, position)
@@ -470,7 +470,7 @@ def _plain_length(layout: struct.Struct) -> _LengthReader:
 
 
 def _compact_length(data: memoryview, position: int) -> tuple[int, int]:
-    # the stored number is larger by one, so that null is 0
+    # the stored number is the length plus one, and 0 means null
     first = data[position]
     if first < 0x80:
         return first - 1, position + 1
@@ -490,11 +490,11 @@ def _uvarint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 class ChunkWriter:
-    """The written bytes: large chunks are not copied, small ones are joined."""
+    """The written bytes. Large chunks are not copied, and small chunks are joined."""
 
     def __init__(self) -> None:
         self.chunks = list[ResponseChunk]()
-        #: Small chunks that follow the last one of `chunks`.
+        #: The joined small chunks after the last of `chunks`.
         self.small = bytearray()
 
     def put(self, data: ResponseChunk) -> None:
@@ -637,12 +637,12 @@ def _nullable(put: _ValueWriter, null: bytes, present: bytes = b"") -> _ValueWri
 
 
 def _length(plain: struct.Struct, is_flexible: bool) -> Callable[[int], bytes]:
-    """Return a function that encodes lengths; -1 is null."""
+    """Return a function that encodes a length, or -1 for null."""
     return (lambda size: uvarint(size + 1)) if is_flexible else plain.pack
 
 
 def uvarint(value: int) -> bytes:
-    """The unsigned number, 7 bits a byte, the lowest first."""
+    """Encode an unsigned number with 7 bits in each byte, the lowest bits first."""
     if value < 0x80:
         return bytes((value,))
     data = bytearray()
@@ -654,12 +654,12 @@ def uvarint(value: int) -> bytes:
 
 
 PRODUCE_KEY = 0
-#: The largest request without records: many small fields cost thirty times their size, and seconds.
+#: The largest request without records: many small fields take thirty times their size as objects, and seconds.
 LARGEST_OTHER_BYTES = 4 << 20
 
 
 class RequestHead(NamedTuple):
-    """The start of every request's header; the response has the same correlation id."""
+    """The start of every request's header. The response has the same correlation id."""
 
     api_key: int
     api_version: int
@@ -667,7 +667,7 @@ class RequestHead(NamedTuple):
 
 
 class ParsedRequest(NamedTuple):
-    """A request's client id, and its body: a named tuple of the fields of this version."""
+    """A request's client id and its body, a named tuple of the fields that this version has."""
 
     client_id: str
     body: Any
@@ -703,13 +703,13 @@ def _reader(api_key: int, version: int) -> tuple[bool, MessageReader]:
     return schema.is_head_flexible, message_reader(schema.body)
 
 
-#: The length and the correlation id at the start of a response; the length counts the bytes after itself.
+#: The length and the correlation id at the start of a response. The length counts the bytes after the length.
 _RESPONSE_HEAD = struct.Struct(">ii")
 _LENGTH_BYTES = 4
 
 
 def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponseChunk]:
-    """The chunks of a response with its length and head, without fields that this version lacks."""
+    """Return the chunks of a response with its length and head. Fields that this version lacks are left out."""
     header, write = _writer(api_key, version)
     writer = ChunkWriter()
     writer.small += bytes(_RESPONSE_HEAD.size) + header
@@ -724,6 +724,6 @@ def write_response(api_key: int, version: int, correlation_id: int, fields: Fiel
 def _writer(api_key: int, version: int) -> tuple[bytes, MessageWriter]:
     """The response's header after the correlation id, and the writer of the body."""
     schema = response_schema(api_key, version)
-    # a flexible header ends with the number of its tagged fields: none
+    # a flexible header ends with 0, the number of its tagged fields
     header = b"\0" if schema.is_head_flexible else b""
     return header, message_writer(schema.body, response_fields(api_key))

@@ -13,7 +13,7 @@ from distlog.core.paths import is_topic_name
 
 
 class ResourceType(IntEnum):
-    """The kind of a resource; ANY only in filters."""
+    """The kind of a resource. ANY is only for filters."""
 
     ANY = 1
     TOPIC = 2
@@ -23,7 +23,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """An operation on a resource; ANY only in filters, ALL only in ACLs."""
+    """An operation on a resource. ANY is only for filters, ALL only for ACLs."""
 
     ANY = 1
     ALL = 2
@@ -40,7 +40,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an ACL denies or allows its operation; ANY only in filters."""
+    """Whether an ACL denies or allows its operation. ANY is only for filters."""
 
     ANY = 1
     DENY = 2
@@ -48,7 +48,7 @@ class Permission(IntEnum):
 
 
 class PatternType(IntEnum):
-    """The meaning of the name in an ACL; ANY and MATCH only in filters."""
+    """The meaning of the name in an ACL. ANY and MATCH are only for filters."""
 
     ANY = 1
     MATCH = 2
@@ -56,7 +56,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-#: The name of the only resource of type CLUSTER, and the name that stands for all resources.
+#: The name of the only resource of type CLUSTER, and the name that stands for all resources of a type.
 CLUSTER_NAME, WILDCARD = "kafka-cluster", "*"
 _USER = "User:"
 EVERYONE = _USER + WILDCARD
@@ -69,17 +69,17 @@ OPERATIONS = {
     ResourceType.CLUSTER: (_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.IDEMPOTENT_WRITE, *_CONFIGS),
     ResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
 }
-#: For an operation, the operations whose permission implies it (Kafka's `AuthorizerData`). Denials imply nothing.
+#: By operation: other operations whose ACLs also allow it, as in Kafka. ACLs that deny imply nothing.
 _IMPLIED_BY = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
 }
-#: The longest principal, and the longest name, of an ACL.
+#: The longest principal and the longest name of a resource in an ACL.
 _MAX_TEXT_BYTES = 1 << 10
 
 
 class Acl(NamedTuple):
-    """One ACL: `principal` as in `User:alice`, and `host` is an address, or `*` for all."""
+    """An ACL. `principal` is written as `User:alice`. `host` is an address, or `*` for all."""
 
     resource_type: ResourceType
     pattern_type: PatternType
@@ -91,7 +91,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """Return the ACL. Raises InvalidConfigError for a filter, and as in Kafka for an ACL that would never apply."""
+    """Return the ACL with a normal host. Raises InvalidConfigError for a filter, or an ACL that can never apply."""
     if acl.resource_type not in OPERATIONS or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         kinds = {"resource": acl.resource_type.name, "pattern": acl.pattern_type.name}
         raise InvalidConfigError("an ACL needs a type of resource, and the pattern type LITERAL or PREFIXED", **kinds)
@@ -126,7 +126,7 @@ _MAPPED = "::ffff:"
 
 
 def check_host(host: str) -> str:
-    """Return the host in the form of `client_host`. Raises InvalidConfigError for a text that matches no client."""
+    """Return the host in the form of `client_host`. Raises InvalidConfigError if it can match no client."""
     if host == WILDCARD:
         return host
     try:
@@ -142,13 +142,13 @@ def check_host(host: str) -> str:
 
 
 def client_host(address: str) -> str:
-    """A client's address in the form of ACLs: without a scope; a mapped IPv4 address as IPv4."""
+    """A client's address as ACLs have it: without a scope, and as IPv4 if it is a mapped IPv4 address."""
     host = address.partition("%")[0]
     return host.removeprefix(_MAPPED) if "." in host else host
 
 
 def check_principal(principal: str) -> str:
-    """Return the principal. Raises InvalidConfigError unless it is `User:` and a possible name."""
+    """Return the principal. Raises InvalidConfigError unless it is `User:` and a printable name."""
     is_name = len(principal) > len(_USER) and principal.isprintable() and _is_valid_text(principal)
     if not principal.startswith(_USER) or not is_name:
         raise InvalidConfigError("a principal must be User: and a name, as in User:alice", principal=repr(principal))
@@ -156,7 +156,7 @@ def check_principal(principal: str) -> str:
 
 
 class AclFilter(NamedTuple):
-    """Matches ACLs: None and ANY match all of a field (`AclBindingFilter` of Kafka)."""
+    """Matches ACLs. None and ANY match all values of a field (`AclBindingFilter` of Kafka)."""
 
     resource_type: ResourceType
     pattern_type: PatternType
@@ -167,7 +167,7 @@ class AclFilter(NamedTuple):
     permission: Permission
 
     def matches(self, acl: Acl) -> bool:
-        """True if the filter selects the ACL; the pattern type MATCH selects all ACLs that apply to `name`."""
+        """Whether the filter selects the ACL. The pattern type MATCH selects all ACLs that apply to `name`."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.operation in (Operation.ANY, acl.operation)
@@ -187,7 +187,7 @@ class AclFilter(NamedTuple):
         return is_match and self.pattern_type is PatternType.MATCH
 
 
-#: The most cached decisions, and the most characters of a cached decision's names: clients choose these names.
+#: The most cached decisions, and the most characters of the names in a cached decision, which clients choose.
 _MAX_DECISIONS, _MAX_CACHED_TEXT = 20_000, 512
 
 
@@ -201,7 +201,6 @@ class AccessLists:
         self._by_pattern: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
         for acl in acls:
             self._by_pattern.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
-        # the lengths of the prefixes in ACLs, by type of resource
         self._prefix_lengths = {
             kind: sorted({len(acl.name) for acl in self._of_type(kind) if acl.pattern_type is PatternType.PREFIXED})
             for kind in OPERATIONS
@@ -213,7 +212,7 @@ class AccessLists:
         return [acl for acls in self._by_pattern.values() for acl in acls]
 
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """True if the principal, as in `User:alice`, may do this with a resource from this address."""
+        """Whether the principal (`User:alice`) may do this with a resource from this address."""
         key = principal, host, operation, kind, name
         if len(principal) + len(name) > _MAX_CACHED_TEXT:
             return self._decide(*key)
@@ -225,7 +224,7 @@ class AccessLists:
         return decision
 
     def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """True if an ACL allows the operation for some resource, and no denial covers that ACL (KIP-679)."""
+        """Whether an ACL allows the operation for some resource, and no denial covers this ACL (KIP-679)."""
         if principal in self._super_users:
             return True
         denied, allowed = list[Acl](), list[Acl]()

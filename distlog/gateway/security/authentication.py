@@ -1,4 +1,4 @@
-"""SASL for Kafka clients: PLAIN (RFC 4616) and SCRAM (RFC 5802), by the users of a file."""
+"""SASL for Kafka clients: PLAIN (RFC 4616) and SCRAM (RFC 5802)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSec
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
-#: Random bytes of a nonce, and of the key of cached passwords.
+#: The random bytes of a nonce, and of the key with which cached passwords are hashed.
 _NONCE_BYTES = 24
-#: How long a correct password stays cached, and how many passwords are cached.
+#: How long a correct password stays cached, and the most cached passwords.
 _CACHE_TIME_S, _MAX_CACHED = 600.0, 10_000
 #: The longest SASL message: a name and a password need much less.
 _MAX_TOKEN_BYTES = 8 << 10
-#: The client's first and last SCRAM messages, and its escaped name. `bare` is a message without its `gs2` header;
-#: a client may ask to act `as` another user (RFC 5802).
+#: The client's first and last SCRAM messages, and its escaped name. As in RFC 5802, `bare` is a
+#: message without its `gs2` header, and `as` is another user whose rights the client asks for.
 _FIRST = re.compile(
     r"(?P<gs2>[ny],(?:a=(?P<as>[^,]*))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)"
 )
@@ -41,7 +41,7 @@ def new_nonce() -> str:
 
 
 class AuthenticationFailedError(DistlogError):
-    """A client failed to authenticate. Its response does not say why."""
+    """A client failed to authenticate. The response to the client does not contain the reason."""
 
 
 class AuthenticatedUser(NamedTuple):
@@ -74,14 +74,14 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
 
 
 class KnownPasswords:
-    """Keyed hashes of passwords that were correct in the last minutes: they make reconnections cheap."""
+    """Keyed hashes of recent correct passwords, to make reconnections cheap."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._key, self._lock = clock_s, os.urandom(_NONCE_BYTES), threading.Lock()
         self._cached: dict[bytes, tuple[float, ScramSecret]] = {}
 
     def user(self, login: PlainLogin, users: Users) -> AuthenticatedUser | None:
-        """The user of a login whose password is cached; None if the password must be checked."""
+        """Return the user of a login whose password is cached, or None if the password must be checked."""
         cached_s, secret = self._cached.get(self._hash(login), (float("-inf"), None))
         if secret is None or self._clock_s() - cached_s > _CACHE_TIME_S:
             return None
@@ -99,11 +99,11 @@ class KnownPasswords:
 
 
 class ScramExchange:
-    """The server's side of one SCRAM exchange: `first`, then `last`. Kafka clients have no channel binding."""
+    """The server's side of a SCRAM exchange: first `first`, then `last`. Channel binding is not supported."""
 
     def __init__(self, mechanism: str, users: Users, nonce: Callable[[], str]) -> None:
         self._mechanism, self._users, self._new_nonce = mechanism, users, nonce
-        #: The user that the client claims to be; empty until its first message, which also sets the other fields.
+        #: The user that the client claims to be. `first` sets this field and the fields that `last` reads.
         self.name = ""
 
     def first(self, token: bytes) -> bytes:
@@ -148,7 +148,7 @@ def _text(token: bytes) -> str:
 
 
 def _valid_name(name: str, acts_as: str) -> str:
-    """Return a name that is valid, if the client does not act as another user. Raises AuthenticationFailedError."""
+    """Return the name. Raises AuthenticationFailedError if it is invalid, or if the client acts as another user."""
     if not name or len(name.encode()) > MAX_NAME_BYTES or acts_as not in ("", name):
         raise AuthenticationFailedError("unknown user, or wrong password")
     return name
@@ -167,14 +167,14 @@ def _decoded(text: str) -> bytes:
 
 #: An address's count of failures halves in this time.
 _HALF_LIFE_S = 30.0
-#: The delay of a response grows by the shortest delay for each _FAILURES_PER_DELAY failures, up to the longest.
+#: A response has one shortest delay, or one for each _FAILURES_PER_DELAY failures, but at most the longest delay.
 _FAILURES_PER_DELAY, _LONGEST_DELAY_S = 10, 20.0
-#: How many addresses are remembered with their failures.
+#: The most addresses whose failures are counted.
 _MAX_ADDRESSES = 10_000
 
 
 class FailedLogins:
-    """The failed authentications by address; for many threads. `clock_s` is monotonic."""
+    """The failed authentications by address, for many threads. `clock_s` is monotonic."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
@@ -183,13 +183,13 @@ class FailedLogins:
         self.log = EventLog("failed authentications", clock_s)
 
     def note_failure(self, address: str, shortest_s: float) -> float:
-        """Count a failure of the address; returns the delay of its response in seconds."""
+        """Count a failure of the address. Returns the delay of the response in seconds."""
         with self._lock:
             now_s = self._clock_s()
             last_count, last_s = self._failures.pop(address, (0.0, now_s))
             count: float = last_count * 0.5 ** ((now_s - last_s) / _HALF_LIFE_S) + 1
             if len(self._failures) >= _MAX_ADDRESSES:
-                # the address whose last failure is the oldest
+                # forget the address whose last failure is the oldest
                 del self._failures[next(iter(self._failures))]
             self._failures[address] = count, now_s
         return min(shortest_s * max(count / _FAILURES_PER_DELAY, 1), max(_LONGEST_DELAY_S, shortest_s))
@@ -200,25 +200,25 @@ _NO_SECRETS: _Secrets = {}
 
 
 class Authentication:
-    """The SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
+    """The SASL settings and counters, for many threads. `mechanisms` are Kafka's `sasl.enabled.mechanisms`."""
 
     def __init__(self, users: UsersFile, mechanisms: Sequence[str] = MECHANISMS) -> None:
         self.users, self.mechanisms = users, tuple(mechanisms)
         self.passwords, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
-        #: Returns the secrets of the root's users, by name and mechanism: the same object until they change.
+        #: Returns the secrets of the root's users, by name and mechanism. Returns the same object until they change.
         self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
-        # users of the file, secrets of the root, and the users of both
+        # the file's users and the root's secrets of the last call of `current`, and its result
         self._cached = users.current(), _NO_SECRETS, users.current()
         self._lock = threading.Lock()
         self._counts = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
 
     def current(self) -> Users:
-        """The current users: the users of the file, and the root's users with other names."""
+        """Return the users of the file, and the root's users with other names."""
         file_users, root_secrets = self.users.current(), self.root_secrets()
         cached_file_users, cached_root_secrets, users = self._cached
         if cached_file_users is not file_users or cached_root_secrets is not root_secrets:
             users = file_users.with_root_users(root_secrets)
-            # one assignment: no other thread reads a mixture
+            # one assignment, so that no other thread reads a mixture
             self._cached = file_users, root_secrets, users
         return users
 
@@ -230,7 +230,7 @@ class Authentication:
         with self._lock:
             counts = sorted(self._counts.items())
         values: list[Value] = [({"mechanism": name, "result": result}, float(n)) for (name, result), n in counts]
-        return [Metric("distlog_gateway_authentications", "counter", "exchanges of SASL: ok, or failed", values)]
+        return [Metric("distlog_gateway_authentications", "counter", "SASL exchanges that were ok or failed", values)]
 
 
 class SaslExchange:
@@ -239,7 +239,7 @@ class SaslExchange:
         self.mechanism = ""
         self._scram: ScramExchange | None = None
         self._user: AuthenticatedUser | None = None
-        #: True if the next frame is a token without Kafka's request header: the client sent SaslHandshake 0.
+        #: True if the next frame is a token without a request header, since the client sent SaslHandshake 0.
         self.expects_bare_token = False
         self.mechanisms, self.failures = authentication.mechanisms, authentication.failures
 
@@ -248,14 +248,14 @@ class SaslExchange:
         return not self.mechanism
 
     def claimed_user(self, token: bytes) -> str:
-        """The user that the client claims to be; empty if unknown."""
+        """Return the user that the client claims to be, or an empty name if it has not sent one."""
         login = self._login(token)
         if login is not None:
             return login.name
         return self._scram.name if self._scram is not None else ""
 
     def is_slow(self, token: bytes) -> bool:
-        """True if the token has a password that is not cached: its check takes milliseconds of CPU time."""
+        """Whether the token has a password that is not cached, and takes milliseconds of CPU time to check."""
         login = self._login(token)
         authentication = self._authentication
         return login is not None and authentication.passwords.user(login, authentication.current()) is None
@@ -267,7 +267,7 @@ class SaslExchange:
             return None
 
     def choose(self, mechanism: str, *, bare_tokens: bool) -> bool:
-        """Choose the mechanism of the exchange; returns False if it is not enabled."""
+        """Choose the mechanism of the exchange. Returns False if it is not enabled."""
         if mechanism not in self.mechanisms:
             self._authentication.count("other", "failed")
             return False
@@ -275,7 +275,7 @@ class SaslExchange:
         return True
 
     def step(self, token: bytes) -> tuple[bytes, str | None]:
-        """Return the answer, and after the last token the user's name. Raises AuthenticationFailedError."""
+        """Return the answer, and the user's name once authenticated. Raises AuthenticationFailedError."""
         try:
             answer, self._user = self._step(token)
         except AuthenticationFailedError:
@@ -288,11 +288,11 @@ class SaslExchange:
         return answer, self._user.name
 
     def is_file_user(self, name: str) -> bool:
-        """True if the file of users has this name: the file takes precedence."""
+        """Whether the file of users has this name. The file takes precedence over the root."""
         return name in self._authentication.users.current().secrets
 
     def is_revoked(self, users: Users) -> bool:
-        """True if the user was deleted, or got another password, since the login."""
+        """Whether the user was deleted, or has got another password, since the login."""
         user = self._user
         return user is not None and user.secret not in users.secrets.get(user.name, {}).values()
 

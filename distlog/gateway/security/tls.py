@@ -1,4 +1,4 @@
-"""TLS for a listener by PEM files, as in Kafka's `ssl.*` settings."""
+"""TLS for a listener with PEM files, as in Kafka's `ssl.*` settings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from distlog.gateway.security.users_file import stamp_of
 _log = logging.getLogger("distlog.gateway")
 #: The values of `ssl.client.auth`.
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-#: The most bytes of the first line of a file with a password.
+#: The most bytes of a password file that are read. Its first line is the password.
 _MAX_PASSWORD_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Paths of PEM files; `crl` has the CRLs of all authorities from a client's certificate to its root."""
+    """Paths of PEM files. `crl` has the CRLs of all authorities from a client's certificate to its root."""
 
     certificate: str
     key: str
@@ -37,7 +37,7 @@ class TlsFiles:
             text = f"ssl.client.auth must be one of {', '.join(CLIENT_AUTH)}"
             raise InvalidConfigError(text, found=self.client_auth)
         if (self.ca is None) == (self.client_auth != "none"):
-            text = "client certificates and their authorities need each other: set both, or neither"
+            text = "set both ssl.client.auth and the certificates of clients' authorities, or neither"
             raise InvalidConfigError(text, cafile=self.ca, client_auth=self.client_auth)
         if self.crl is not None and self.ca is None:
             raise InvalidConfigError("a CRL needs its authorities' certificates: add their file", crlfile=self.crl)
@@ -80,18 +80,18 @@ def _storage_errors(files: str, **names: str) -> Iterator[None]:
 
 
 class TlsContext:
-    """The TLS context of the current files; of the former files if the current ones are unusable."""
+    """The TLS context of the files. If the files become unusable, the former context stays in use."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files, self._stamp = files, files.stamp()
-        #: The context of new connections; the existing ones keep theirs.
+        #: The context of new connections. Existing connections keep theirs.
         self.current = files.context()
 
     def refresh(self) -> None:
         stamp = self._files.stamp()
         if stamp == self._stamp:
             return
-        # set before the files are read, so that the next refresh reads concurrent changes
+        # set before the files are read, so that the next refresh notices changes during the read
         self._stamp = stamp
         try:
             self.current = self._files.context()
@@ -101,7 +101,7 @@ class TlsContext:
             _log.info("TLS: the certificate was read again from %s", self._files.certificate)
 
 
-#: The abbreviations of attributes in RFC 2253, by OpenSSL's names.
+#: The abbreviations of attributes (RFC 2253) by their names in OpenSSL.
 _SHORT_NAMES = {
     "commonName": "CN",
     "localityName": "L",
@@ -115,17 +115,17 @@ _SHORT_NAMES = {
 }
 #: The characters that are escaped in a name.
 _ESCAPED = re.compile(r'([,+"\\<>;])')
-#: `RULE:pattern/replacement/case` or DEFAULT, and the comma after it; a / in the pattern is written \/.
+#: `RULE:pattern/replacement/case` or DEFAULT, and the comma after the rule. A / in a pattern is written \/.
 _RULE = re.compile(r"\s*(?:RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?)|(DEFAULT))\s*(?:,|$)")
 _GROUP_REFERENCE = re.compile(r"\$(\d)")
-#: The rule DEFAULT: the pattern, the replacement and the case.
+#: The pattern, the replacement and the case of the rule DEFAULT.
 _DEFAULT = re.compile(".*", re.DOTALL), "$0", ""
-#: A client whose subject is longer has no name.
+#: No rule matches a longer subject.
 _MAX_NAME_BYTES = 1 << 10
 
 
 def subject_name(certificate: Mapping[str, Any]) -> str:
-    """The subject of a certificate of `SSLSocket.getpeercert` in the form of RFC 2253 (`CN=a,O=b`)."""
+    """Return the subject of a certificate (`SSLSocket.getpeercert`) in the form of RFC 2253 (`CN=a,O=b`)."""
     return ",".join(
         "+".join(f"{_SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in attributes)
         for attributes in reversed(certificate.get("subject", ()))
@@ -140,10 +140,10 @@ def _escaped(value: str) -> str:
 
 
 class PrincipalMapper:
-    """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]`, or DEFAULT, with commas.
+    """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]` or DEFAULT, between commas.
 
-    The first rule that matches the whole name applies: $1 is the pattern's first group, L makes lower and U upper
-    case. DEFAULT keeps the name. Raises InvalidConfigError.
+    The first rule whose pattern matches the whole subject applies. In the replacement, $1 is the pattern's first
+    group. L converts the name to lower case, U to upper case. DEFAULT keeps the subject. Raises InvalidConfigError.
     """
 
     def __init__(self, rules: str) -> None:
@@ -160,7 +160,7 @@ class PrincipalMapper:
             position = match.end()
 
     def name(self, subject: str) -> str | None:
-        """The user of a subject, empty if the subject is; None without a matching rule, or if it isn't printable."""
+        """Return the user of a subject, or None if no rule names a user. Only an empty subject has an empty user."""
         if not subject.isprintable() or len(subject.encode()) > _MAX_NAME_BYTES:
             return None
         for pattern, replacement, case in self._rules:
@@ -184,7 +184,7 @@ def _rule(pattern: str, replacement: str, case: str) -> tuple[re.Pattern[str], s
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address."""
+    """Return whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

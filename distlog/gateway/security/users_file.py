@@ -21,7 +21,7 @@ from distlog.core.storage.locks_and_pages import flocked
 
 
 class UsersFile:
-    """The current users of a file, for many threads. An unreadable file changes nothing."""
+    """The users of a file, for many threads. If the file becomes unreadable, the former users stay valid."""
 
     def __init__(self, path: str) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -47,18 +47,18 @@ class UsersFile:
 # As in Kafka and its clients, names and passwords are UTF-8 without SASLprep.
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: The iterations of a new secret: the most that Kafka allows. Clients demand a minimum.
+#: The iterations of a new secret: the most that Kafka allows.
 ITERATIONS = 16_384
-#: The mechanism by which a plain password of an unknown user is checked.
+#: The mechanism that checks the plain password of an unknown user.
 UNKNOWN_USER_MECHANISM = "SCRAM-SHA-256"
-#: The iterations that a secret may have: RFC 5802 has the minimum; with more than the maximum, logins would hang.
+#: The iterations that a secret may have. RFC 5802 has the minimum. The maximum keeps logins from hanging.
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
 SALT_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ScramSecret:
-    """One user's secret for one mechanism. It never shows its keys."""
+    """A user's secret for one mechanism. Its `repr` has no keys."""
 
     salt: bytes
     iterations: int
@@ -72,7 +72,7 @@ def secret_of(mechanism: str, password: str, salt: bytes, iterations: int) -> Sc
 
 
 def secret_of_salted(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramSecret:
-    """The secret of RFC 5802's SaltedPassword, which an administrator's client derived."""
+    """Return the secret for a SaltedPassword of RFC 5802, which a client may have computed."""
     name = HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
     server_key = hmac.digest(salted_password, b"Server Key", name)
@@ -89,7 +89,7 @@ def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, Scra
 #                                        "stored_key": "<base64>", "server_key": "<base64>"},
 #                      "SCRAM-SHA-512": ...}}}
 
-#: The version of the format, the only one that this library reads.
+#: The only version of the format that this library reads.
 _FORMAT = 1
 _DECOY_BYTES = 32
 MAX_NAME_BYTES = 255
@@ -97,13 +97,13 @@ MAX_NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The secrets of users. An unknown name gets a constant salt from `decoy`, so that clients cannot detect it."""
+    """The secrets of users. `decoy` gives unknown names constant salts, so that clients cannot detect them."""
 
     decoy: bytes = field(repr=False)
     secrets: Mapping[str, Mapping[str, ScramSecret]] = field(repr=False)
 
     def secret(self, name: str, mechanism: str) -> tuple[ScramSecret, bool]:
-        """The secret of a user, and True; for another name a secret that no password fits, and False."""
+        """Return a user's secret and True, or, for an unknown name, a secret that fits no password and False."""
         secret = self.secrets.get(name, {}).get(mechanism)
         if secret is not None:
             return secret, True
@@ -113,7 +113,7 @@ class Users:
         return ScramSecret(salt, ITERATIONS, key, key), False
 
     def plain_mechanism(self, name: str) -> str:
-        """The mechanism that checks a plain password: the cheapest one that the user has."""
+        """The mechanism for a user's plain password: SCRAM-SHA-256 if the user has both, since it is cheaper."""
         return min(self.secrets.get(name, ()), default=UNKNOWN_USER_MECHANISM)
 
     def with_root_users(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
@@ -141,8 +141,8 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
     try:
         document = json.loads(text)
         if document["format"] != _FORMAT:
-            text = "the file of users has a format that only a newer distlog may know"
-            raise UnsupportedVersionError(text, path=path)
+            reason = "the file of users has another format: upgrade distlog"
+            raise UnsupportedVersionError(reason, path=path)
         decoy = b64decode(document["decoy"], validate=True)
         users = {check_name(name): _secrets(name, fields) for name, fields in document["users"].items()}
         if len(decoy) != _DECOY_BYTES:
@@ -153,7 +153,7 @@ def parse_users(text: str | bytes, path: str | None = None) -> Users:
 
 
 def check_name(name: str) -> str:
-    """Return a user's name. Raises InvalidConfigError for a name that clients cannot send, or logs cannot show."""
+    """Return the name. Raises InvalidConfigError if clients cannot send it, or logs cannot show it."""
     if not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
         text = f"a user's name must have 1 to {MAX_NAME_BYTES} bytes, all printable"
         raise InvalidConfigError(text, user=ascii(name))
@@ -187,7 +187,7 @@ def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
 _log = logging.getLogger("distlog.gateway")
 #: The mode of a new file: its owner reads and writes it.
 _PRIVATE = 0o600
-#: Forbidden permissions: a group may only read a mounted file, and other users have no access.
+#: The permissions that the file must not have: its group may only read it, and other users have no access.
 _OTHER_ACCESS = 0o037
 #: The largest file of users: a million users need about half.
 _MAX_BYTES = 1 << 30
@@ -202,11 +202,11 @@ def read_users(path: str) -> Users:
 
 
 def write_users(path: str, change: Callable[[Users], Users], *, timeout_s: float = _WAIT_S) -> None:
-    """Change the users in the file atomically; a missing file is created for its owner only."""
+    """Change the users in the file atomically. A missing file is created for its owner only."""
     target = os.path.realpath(path)
     with flocked(f"{target}.lock", timeout_s) as lock:
         try:
-            # the lock file also belongs to the owner of the file of users
+            # the lock file gets the owner of the file of users
             with suppress(PermissionError):
                 os.fchmod(lock, _PRIVATE)
             _keep_owner(target, lock, _PRIVATE)
@@ -225,11 +225,11 @@ def _read(path: str) -> tuple[Users, _Stamp]:
             status = os.fstat(file.fileno())
             if status.st_mode & _OTHER_ACCESS:
                 raise StorageError(
-                    "the file of users is open to others than its owner and readers of its group: chmod 600, or 640",
+                    "the file of users may be accessed by other users: change its mode to 600 or 640",
                     path=path,
                     mode=oct(stat.S_IMODE(status.st_mode)),
                 )
-            # root may read any file, and a file of root is trusted
+            # root may use any file, and all users trust a file of root
             if 0 not in (os.geteuid(), status.st_uid) and status.st_uid != os.geteuid():
                 raise StorageError("the file of users belongs to another user: chown it to this one", path=path)
             text = file.read(_MAX_BYTES)
@@ -271,8 +271,8 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _keep_owner(path: str, descriptor: int, mode: int) -> None:
-    """Give a file the owner of the file at `path`, and its mode within `mode`."""
-    # without permission, the new file belongs to this process's user and group
+    """Give a file the owner of the file at `path`, and those bits of its mode that are in `mode`."""
+    # if this process may not change the owner, the new file belongs to this process's user
     with suppress(FileNotFoundError, PermissionError):
         status = os.stat(path)
         os.fchown(descriptor, status.st_uid, status.st_gid)

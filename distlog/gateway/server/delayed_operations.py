@@ -1,4 +1,4 @@
-"""Requests that wait: fetches for records, appends for a partition's lock (Kafka's purgatories)."""
+"""Fetches that wait for records, and appends that wait for a partition's lock (Kafka's purgatories)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from distlog.gateway.server.fairness import CpuShare, change_count
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import Partition, VisibleEnd
 
-#: A fetch gets at most a quarter of the free memory, or the minimum: a few slow clients cannot use all memory.
+#: A fetch gets at most a quarter of the free memory, or _MIN_BYTES: a few slow clients cannot occupy all memory.
 _FREE_MEMORY_DIVISOR = 4
 _MIN_BYTES = 64 << 10
 
 
 class FetchMemory:
-    """`limit` bytes for the records of fetches, until their clients have received the responses."""
+    """`limit` bytes for records, from their fetch until the client has received the response."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self.used, self._lock = limit, 0, threading.Lock()
 
     def reserve(self, size: int) -> int:
-        """Reserve up to `size` bytes before records are read; returns 0 if no memory is free."""
+        """Reserve up to `size` bytes before records are read. Returns the reserved bytes, 0 if none are free."""
         with self._lock:
             free = max(self._limit - self.used, 0)
             size = min(size, max(free // _FREE_MEMORY_DIVISOR, min(free, _MIN_BYTES)))
@@ -40,20 +40,20 @@ class FetchMemory:
             return size
 
     def release(self, size: int) -> None:
-        """Release bytes that were not read, or were sent. A negative `size` adds what a large batch used on top."""
+        """Release bytes that were not read, or were sent. A negative `size` counts bytes that were not reserved."""
         with self._lock:
             self.used -= size
 
 
 _log = logging.getLogger("distlog.gateway")
-#: A pause has this many times the duration of its check, unless the longest pause is shorter.
+#: A pause takes this many times as long as the check before it, but at most the longest pause.
 _PAUSES_PER_CHECK = 10
 
 Operation = TypeVar("Operation", bound="DelayedOperation")
 
 
 class _Purgatory(ABC, Generic[Operation]):
-    """Requests that wait for an event, which a thread checks with pauses of `shortest_s` to `longest_s`."""
+    """Requests that wait. A thread checks them, with pauses of `shortest_s` to `longest_s`."""
 
     def __init__(self, name: str, retry: Callable[[Request], None], shortest_s: float, longest_s: float) -> None:
         self._name, self._retry, self._shortest_s, self._longest_s = name, retry, shortest_s, longest_s
@@ -69,7 +69,7 @@ class _Purgatory(ABC, Generic[Operation]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Have all waiting requests answered now; later requests do not wait."""
+        """Let handlers answer all waiting requests now. Later requests do not wait."""
         self.is_stopped = True
         self._changed.set()
         with self._lock:
@@ -77,7 +77,7 @@ class _Purgatory(ABC, Generic[Operation]):
         self._wake(waiting)
 
     def _add(self, operation: Operation) -> bool:
-        """Let a request wait; returns False if its time is over, or the gateway is stopping."""
+        """Let a request wait. Returns False if its time is over, or if the gateway is stopping."""
         with self._lock:
             if self.is_stopped or operation.is_over:
                 return False
@@ -88,13 +88,13 @@ class _Purgatory(ABC, Generic[Operation]):
         return True
 
     def _wake(self, waiting: Iterable[Operation]) -> None:
-        """Let handlers handle these requests again, unless another thread has woken them."""
+        """Let handlers handle these requests again, except those that another thread has woken."""
         for operation in waiting:
             if self._claim(operation):
                 self._retry(operation.request)
 
     def _claim(self, operation: Operation) -> bool:
-        """End the wait of a request; returns False if another thread has done so."""
+        """End the wait of a request. Returns False if another thread has already ended it."""
         with self._lock:
             if not operation.is_waiting:
                 return False
@@ -105,14 +105,14 @@ class _Purgatory(ABC, Generic[Operation]):
 
     @abstractmethod
     def _watch(self, operation: Operation) -> None:
-        """Note what a request waits for; the lock is held."""
+        """Note what a request waits for. The lock is held."""
 
     def _unwatch(self, operation: Operation) -> None:
-        """Forget what a request waited for; the lock is held."""
+        """Forget what a request waited for. The lock is held."""
 
     @abstractmethod
     def _check(self) -> None:
-        """Wake the requests whose event has come, or whose time is over."""
+        """Wake the requests that need not wait any longer, or whose time is over."""
 
     def _check_periodically(self) -> None:
         while not self.is_stopped:
@@ -129,11 +129,11 @@ class _Purgatory(ABC, Generic[Operation]):
             time.sleep(min(max(self._shortest_s, _PAUSES_PER_CHECK * duration_s), self._longest_s))
 
 
-#: The pauses between checks of the ends of local logs, while fetches wait: the shortest and the longest.
+#: The shortest and the longest pause between checks for new records while fetches wait.
 _CHECK_S, _MAX_CHECK_PAUSE_S = 0.02, 1.0
-#: The most partitions that fetches watch; a partition that several fetches watch counts for each.
+#: The most partitions that fetches watch. A partition counts once for each fetch that watches it.
 _MAX_WATCHED = 200_000
-#: The most fetches of one client that an append wakes itself: this work delays the append's response.
+#: The most fetches of one client that an append wakes, since this delays the append's response.
 _MAX_WOKEN = 16
 
 
@@ -156,13 +156,13 @@ class DelayedFetch(DelayedOperation):
     #: The requested partitions, by the topic's name or id and the partition's number.
     partitions: Mapping[tuple[str | uuid.UUID, int], Any]
     missing: int = 0
-    #: The ends of the partitions when the fetch was read, up to which no record is new.
+    #: The ends of the partitions when they were read. Records past these ends are new.
     visible_ends: dict[Partition, VisibleEnd] = field(default_factory=dict)
     #: The partitions whose appends wake the fetch; none if the client watches too many.
     watched: tuple[Partition, ...] = ()
 
     def is_complete(self, ends: _VisibleEnds, partitions: Iterable[Partition]) -> bool:
-        """True if these partitions have enough new records, or a partition cannot be read any more."""
+        """Whether these partitions have enough new records, or a partition cannot be read any more."""
         growths = [self._growth(partition, ends) for partition in partitions]
         if None in growths:
             return True
@@ -172,16 +172,16 @@ class DelayedFetch(DelayedOperation):
     def _growth(self, partition: Partition, ends: _VisibleEnds) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
         current, previous = ends(partition, self.committed), self.visible_ends.get(partition)
-        # None if the fetch was read again concurrently, and did not get this partition
+        # None if another thread has read the fetch again, and did not get this partition
         if previous is None:
             return 0
         if current is None or current.offset < previous.offset:
             return None
-        # a merge may make a log smaller: new records count as at least one byte
+        # at least one byte for new records, since a merge may make the log smaller
         return max(current.log_bytes - previous.log_bytes, 1) if current.offset > previous.offset else 0
 
 
-#: Returns the visible end of a partition, for readers of committed records if the bool is True; None on an error.
+#: Returns a partition's visible end, None after an error. The bool is True for readers of committed records.
 _VisibleEnds = Callable[[Partition, bool], VisibleEnd | None]
 
 
@@ -192,21 +192,21 @@ def _visible_end(partition: Partition, committed: bool) -> VisibleEnd | None:
 
 
 class DelayedFetches(_Purgatory[DelayedFetch]):
-    """The fetches that wait. An append wakes some itself; the thread notices the appends of other processes."""
+    """The waiting fetches. Appends of this process wake them. The thread checks for appends of other processes."""
 
     def __init__(self, handle_again: Callable[[Request], None], refresh_ms: int) -> None:
         super().__init__("delayed-fetches", handle_again, _CHECK_S, _MAX_CHECK_PAUSE_S)
         self._refresh_ms = refresh_ms
-        # the fetches that watch a partition: from their wait until they are read again
+        # the fetches that watch each partition, from their wait until they are read again
         self._by_partition: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
         # by owner: the number of partitions that the owner's fetches watch
         self._watched = Counter[CpuShare]()
 
     def wait(self, fetch: DelayedFetch) -> bool:
-        """Let a fetch wait; returns False if there are enough records already, or its time is over."""
+        """Let a fetch wait. Returns False if there are already enough records, or if its time is over."""
         if not self._add(fetch):
             return False
-        # an append between the read of the fetch and its wait did not wake it: check again
+        # check again, since an append between the read and this wait has not woken the fetch
         return not (fetch.is_complete(_visible_end, fetch.watched) and self._claim(fetch))
 
     def forget(self, fetch: DelayedFetch) -> None:
@@ -238,7 +238,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
     def _watch(self, fetch: DelayedFetch) -> None:
         owner = _owner(fetch)
         watched_by_others = self._watched.total() - self._watched[owner]
-        # a client may watch half of the partitions that other clients leave
+        # an owner's fetches may watch half of what other owners leave of _MAX_WATCHED
         if self._watched[owner] + len(fetch.visible_ends) > (_MAX_WATCHED - watched_by_others) // 2:
             return
         fetch.watched = tuple(fetch.visible_ends)
@@ -250,7 +250,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._by_partition)
         for topic in {partition.hosted for partition in partitions if not partition.hosted.is_local}:
-            # not raised: the fetch reads again, and answers with the error
+            # the fetch of this topic is read again, and gets the error itself
             with suppress(DistlogError, OSError):
                 topic.refresh(self._refresh_ms)
         ends = cache(_visible_end)
@@ -266,23 +266,23 @@ def _owner(fetch: DelayedFetch) -> CpuShare:
     return share.parent or share
 
 
-# A waiting append occupies no handler: a lock that is held for long delays only the producers of its partition.
+# A waiting append occupies no handler. So a lock that is held for long delays only the producers of its partition.
 
-#: The pauses between checks of locks, while requests wait: the shortest and the longest.
+#: The shortest and the longest pause between checks of locks while requests wait.
 _APPEND_CHECK_S, _MAX_APPEND_PAUSE_S = 0.005, 0.1
 
 
 @dataclass(slots=True, eq=False)
 class DelayedAppend(DelayedOperation):
-    """A produce request that waits for a lock in each partition: of flushes (True), or of direct appends (False)."""
+    """A produce request that waits for `locks`: for a partition's flush lock (True) or append lock (False)."""
 
-    #: True if the request is appended even after its client has disconnected.
+    #: Whether the request is appended even after its client has disconnected.
     is_needed: bool
     locks: dict[Partition, bool] = field(default_factory=dict, init=False)
 
     @property
     def is_dropped(self) -> bool:
-        """True if no more of the request is appended, since its client has disconnected."""
+        """Whether no more of the request is appended, since its client has disconnected."""
         return self.request.is_gone and not self.is_needed
 
     @property
@@ -296,11 +296,11 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
         self._wait_counts = Counter[Partition]()
 
     def max_wait_s(self, partition: Partition) -> float:
-        """The seconds that a handler may wait for a lock: 0 if requests wait for this partition already."""
+        """The seconds that a handler may wait for a lock: 0 if other requests already wait for this partition."""
         return 0 if partition in self._wait_counts else SHORT_WAIT_S
 
     def wait(self, append: DelayedAppend, locks: Mapping[Partition, bool]) -> bool:
-        """Let a request wait for locks; returns False if its time is over."""
+        """Let a request wait for locks. Returns False if its time is over."""
         append.locks = dict(locks)
         return self._add(append)
 
@@ -323,5 +323,5 @@ def _is_free(partition: Partition, flush: bool) -> bool:
     try:
         return partition.is_free(flush=flush)
     except Exception:
-        # the waiting request tries again, and answers with the error
+        # the request tries again, and gets the error itself
         return True

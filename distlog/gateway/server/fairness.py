@@ -13,22 +13,22 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-# A use is a sum of CPU seconds that decays by half in each half-life: old work is forgotten, and idle time not saved.
+# A use is a sum of CPU seconds that halves in each half-life: old work is forgotten, and unused time is not saved.
 
-#: With IPv6, a client chooses among the addresses of its network, whose prefix has this length.
+#: The prefix length of an IPv6 network. A client can use any address of its network.
 _IPV6_PREFIX = 64
 _HALF_LIFE_S = 1.0
 #: The number of CPUs that a client keeps busy if its use stays at one second: ln 2 / half-life.
 _CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
-#: How long a client counts as active after a request: in this time, other clients must leave room for it.
+#: A client is active for this time after a request: other clients must leave room for it.
 _ACTIVE_S = 0.5
-#: The largest use, of 0.8 CPUs: even a client that used all the time for minutes waits at most a second.
+#: The largest use, of a client with 0.8 CPUs. So a client waits at most a second, even after minutes of work.
 _MAX_USE_S = 0.8 / _CPUS_PER_USE
 #: A share whose use has decayed to this is idle.
 _IDLE_USE_S = 1e-6
-#: Idle shares are forgotten when this many exist, or twice as many as the active ones.
+#: Idle shares are forgotten when there are this many shares, or twice as many as were left the last time.
 _MANY_SHARES = 1000
-#: Longer client ids are cut: without a login, a client may send ids of 32 KiB.
+#: Longer client ids are cut, since a client without a login may send ids of 32 KiB.
 _MAX_CLIENT_ID = 512
 
 CountKey = TypeVar("CountKey", bound=Hashable)
@@ -36,7 +36,7 @@ CountKey = TypeVar("CountKey", bound=Hashable)
 
 @dataclass(slots=True, eq=False)
 class CpuShare:
-    """The use of an owner or, with the owner as `parent`, of one client id. The root's children are the owners."""
+    """The use of an owner, or of a client id whose `parent` is its owner. The parent of all owners is the root."""
 
     name: Hashable
     parent: CpuShare | None
@@ -53,7 +53,7 @@ class CpuShare:
         return self.use_s * 0.5 ** ((now_s - self.active_s) / _HALF_LIFE_S) if self.use_s else 0
 
     def add_use(self, used_s: float, now_s: float) -> None:
-        """Add CPU time to this share and its parents, which are active from now on, even with 0."""
+        """Add CPU time to this share and its parents, and note that they are active now. `used_s` may be 0."""
         self.use_s = min(self.use(now_s) + used_s, _MAX_USE_S)
         self.active_s = now_s
         if self.parent is not None:
@@ -85,7 +85,7 @@ def owner_name(principal: str | None, address: str) -> str:
 
 
 def change_count(counts: Counter[CountKey], key: CountKey, amount: int) -> None:
-    """Add to a count, and forget a count of 0: clients choose the keys, so zeros would fill the memory."""
+    """Add to a count. A count of 0 is removed, since clients choose the keys and could fill the memory."""
     counts[key] += amount
     if not counts[key]:
         del counts[key]
@@ -100,13 +100,13 @@ class CpuShares:
         self._count, self._forget_at_count = 0, _MANY_SHARES
 
     def share(self, owner: str, client_id: str) -> CpuShare:
-        """The share of a client id; needs no lock, since only the network's thread and logins add shares."""
+        """Return the share of a client id. Needs no lock, since only the network's thread and logins add shares."""
         if self._count >= self._forget_at_count:
             self._forget_idle()
         return self._child(self._child(self.root, owner), client_id[:_MAX_CLIENT_ID])
 
     def leaves_room(self, share: CpuShare) -> bool:
-        """True if the client and its owner are below their allowances; takes the lock."""
+        """Whether the client and its owner are below their allowances. Acquires the lock."""
         now_s, allowance = self.clock_s(), _ALLOWED_FRACTION
         with self.lock:
             for level in (share.parent, share):
@@ -127,7 +127,7 @@ class CpuShares:
         return share
 
     def _forget_idle(self) -> None:
-        """Forget idle shares; a client that sends again later starts with no use."""
+        """Forget idle shares. A client that sends again starts without use."""
         now_s = self.clock_s()
         # lists, since the thread of authentication may add a share concurrently
         owners = list(self.root.children.values())
@@ -142,11 +142,11 @@ class CpuShares:
         self._forget_at_count = max(_MANY_SHARES, 2 * self._count)
 
 
-# The owner with the least use is next, then its client id with the least use, then the oldest request.
-# Threads share one interpreter, so a client that computes all the time slows down the other clients. While several
-# clients are active, a client near its allowance has one handler, and heavy clients together get a part of the time.
+# The queue picks the owner with the least use, then its client id with the least use, then this id's oldest request.
+# Threads share one interpreter, so a client that computes all the time slows down other clients. While several
+# clients are active, a client near its allowance gets one handler, and all heavy clients share a part of the time.
 
-#: The fraction of the time that all heavy clients have together.
+#: The fraction of the time that all heavy clients share.
 _HEAVY_FRACTION = 0.4
 #: A client's allowance, as a fraction of an equal share of the time. A client above it with many requests is heavy.
 _ALLOWED_FRACTION = 0.8
@@ -157,12 +157,12 @@ Waiting = TypeVar("Waiting")
 
 
 class FairQueue(Generic[Waiting]):
-    """Queued items (requests) of each share; `handlers` threads run them. The caller holds the shares' lock."""
+    """The queued items (requests) of each share, for `handlers` threads. The caller holds the lock of `shares`."""
 
     def __init__(self, shares: CpuShares, handlers: int) -> None:
         self._shares, self._handlers = shares, handlers
         self._waiting: dict[CpuShare, dict[CpuShare, deque[Waiting]]] = {}
-        # the number of running items of each owner and of each share
+        # the number of running items of each owner, and of each client id
         self._running = Counter[CpuShare]()
         self._waiting_count = 0
 
@@ -212,10 +212,10 @@ class FairQueue(Generic[Waiting]):
             ordered.sort(key=lambda share: (share.use(now_s), share.served_s))
         if not limited or not ordered:
             return ordered
-        # a share whose request waited for long is not in `active` anymore
+        # a share that has waited for more than _ACTIVE_S is not in `active`
         active = parent.active_child_count(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
-            # leaves a handler to a new client of another owner, and one to a new client id of this owner
+            # reserve a handler for another owner and, among client ids, one more for another client id of this owner
             reserved = 1 if parent is self._shares.root else 2
             return [share for share in ordered if self._running[share] < max(self._handlers - reserved, 1)]
         allowance = _ALLOWED_FRACTION * time_fraction / active
@@ -241,7 +241,7 @@ class FairQueue(Generic[Waiting]):
 
 PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
-#: All quotas by Kafka's names: bytes in a second, and percent of the time of one handler.
+#: The names of all quotas in Kafka: two of bytes per second, and one in percent of a handler's time.
 NAMES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 USER, CLIENT_ID = "user", "client-id"
 #: The longest name of a user or client id that may have a quota of its own.
@@ -251,7 +251,7 @@ DEFAULT = None
 
 
 class Entity(NamedTuple):
-    """The clients of a quota: parts are (type, name) with the type USER or CLIENT_ID, sorted by type."""
+    """The clients to which a quota applies. `parts` are (USER or CLIENT_ID, name), sorted."""
 
     parts: tuple[tuple[str, str | None], ...]
 
@@ -260,14 +260,14 @@ class Entity(NamedTuple):
         return cls(tuple(sorted(parts.items())))
 
 
-#: By entity and by name of the quota.
+#: The quotas by entity and by name.
 Limits = Mapping[Entity, Mapping[str, float]]
-#: The user and client id that share one quota; an empty name is all users, or all client ids.
+#: The user and client id that share one quota. An empty name stands for all users, or all client ids.
 _Debtor = tuple[str, str]
 
 
 def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, _Debtor]]:
-    """The entities that apply to a client, in Kafka's order, each with the debtor of its quota."""
+    """Yield the entities to which a client belongs, in Kafka's order, and the debtor of each entity's quota."""
     for name in (user, DEFAULT):
         for client in (client_id, DEFAULT):
             yield Entity.of({USER: name, CLIENT_ID: client}), (user, client_id)
@@ -276,21 +276,21 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, _Debtor]]:
         yield Entity.of({CLIENT_ID: client}), ("", client_id)
 
 
-# The bytes or the time that a client uses are a debt, which its quota pays off over time. One second of debt is
-# allowed, as in Kafka's windows. With more, the next request is read after a pause, which the response names.
+# The bytes or the time that a client uses are its debt, which its quota pays off over time. A debt of one second is
+# allowed, as in Kafka's windows. After that, the next request is read after a pause, which the response states.
 
 _BURST_S = 1.0
 #: The longest pause for the time of handlers, as in Kafka.
 _LONGEST_WAIT_S = {REQUEST_PERCENTAGE: 1.0}
 #: The longest pause for bytes: shorter than the request timeout of clients (30 s).
 _LONGEST_WAIT_FOR_BYTES_S = 20.0
-#: If there are more debts, paid debts are forgotten.
+#: If there are more debts than this, those that are paid off are forgotten.
 _MANY_DEBTS = 10_000
 
 
 @dataclass(slots=True)
 class _Debt:
-    #: The time in which the quota pays off the debt, as of `noted_s`.
+    #: How long the quota needs to pay off the debt, from `noted_s` on.
     seconds: float = 0
     noted_s: float = 0
 
@@ -314,7 +314,7 @@ class Quotas:
                 self._debts = {}
 
     def note(self, user: str, client_id: str, name: str, amount: float) -> None:
-        """Add what a client has used to the debt for the quota `name`: bytes, or seconds of a handler."""
+        """Add `amount`, in bytes or in seconds of a handler, to the debt of a client for the quota `name`."""
         if not self.limits or amount <= 0:
             return
         limit, debtor = self._limit_and_debtor(user, client_id, name)
@@ -330,7 +330,7 @@ class Quotas:
             debt.noted_s = now_s
 
     def wait_s(self, user: str, client_id: str) -> float:
-        """The seconds until the next request of a client may be read; mostly 0."""
+        """Return the seconds until the next request of a client may be read."""
         return max(self._wait_s(user, client_id, name) for name in NAMES) if self.limits else 0
 
     def _wait_s(self, user: str, client_id: str, name: str) -> float:
@@ -344,7 +344,7 @@ class Quotas:
 
     def _limit_and_debtor(self, user: str, client_id: str, name: str) -> tuple[float | None, _Debtor]:
         limits = self.limits
-        # clients without a login may send ids of any length: an id that is cut here is too long to have a quota
+        # cut, since clients without a login may send ids of any length; no id of this length has a quota
         for entity, debtor in _entities(user, client_id[: MAX_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)
             if limit is not None:
@@ -352,12 +352,12 @@ class Quotas:
         return None, ("", "")
 
 
-#: A connection may use this much, even while large requests that never arrive hold the memory.
+#: Each connection may use this much, even while large requests that never arrive occupy the memory.
 _ALWAYS_ADMITTED_BYTES = 64 << 10
 
 
 class RequestMemory:
-    """`limit` bytes for requests and responses, at most three quarters for one owner; for one thread."""
+    """`limit` bytes for requests and responses, of which an owner gets at most three quarters. For one thread."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._owner_limit, self.used = limit, limit * 3 // 4, 0
@@ -365,7 +365,7 @@ class RequestMemory:
         self._large_bytes = Counter[str]()
         # by owner: the number of its shares with `will_release`
         self._releasing = Counter[str]()
-        #: By the waiting share: the bytes that it waits for, and the callback for their grant.
+        #: By waiting share: the bytes that it waits for, and the function to call when they are reserved.
         self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
     def next_admitted(self) -> MemoryShare | None:
@@ -373,13 +373,13 @@ class RequestMemory:
         return min(fitting, key=lambda share: self._large_bytes[share.owner], default=None)
 
     def admits(self, share: MemoryShare, size: int) -> bool:
-        """True if a share may use `size` more bytes. A small share may until its owner has the maximum."""
+        """Whether a share may use `size` more bytes. A small share may, unless its owner exceeds its limit."""
         is_small = share.size + size <= _ALWAYS_ADMITTED_BYTES and self._large_bytes[share.owner] <= self._owner_limit
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
-        """True if there is room, or no other share will release memory: then a wait would never end."""
-        # this share cannot end its own wait, although it may be among the shares that will release memory
+        """Whether there is room. Also True if no other share will release memory, since a wait would never end."""
+        # without releasable bytes, this share cannot end its own wait, although it may be counted in `_releasing`
         own_count = int(share.will_release and not share.releasable)
         if self._large_bytes[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
             return False
@@ -394,7 +394,7 @@ class RequestMemory:
         self.update_releasing(share)
 
     def update_releasing(self, share: MemoryShare) -> None:
-        """Note whether a share will release its memory without getting more."""
+        """Note whether a share will release memory even if it gets no more."""
         will_release = share.size > 0 and (share not in self.waiting or share.releasable > 0)
         if will_release == share.will_release:
             return
@@ -403,7 +403,7 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """The memory of a connection, of which `releasable` bytes are released even while it waits for more memory."""
+    """A connection's memory. Its `releasable` bytes are released even while the connection waits for more."""
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
         self._memory, self.owner = memory, owner
@@ -433,7 +433,7 @@ class MemoryShare:
         self._memory.update_releasing(self)
 
     def charge(self, size: int) -> None:
-        """Count bytes that are used already, even above the limit."""
+        """Count bytes that are already used, even if they exceed the limit."""
         if size:
             self._memory.resize(self, self.size + size)
 

@@ -22,7 +22,7 @@ from distlog.gateway.topics.metadata_cache import MetadataCache
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request, which its handler answers once, from any thread. `read` parses the bytes of `frame` into `body`."""
+    """A request. Any thread may answer it, once. `read` parses the bytes of `frame` into `body`."""
 
     head: messages.RequestHead
     frame: memoryview | None
@@ -32,20 +32,20 @@ class Request:
     client: ClientConnection
     client_id: str = ""
     body: Any = None
-    #: Called when the client has received the response, or has disconnected.
+    #: Functions to call when the client has received the response, or has disconnected.
     on_sent: list[Callable[[], None]] = field(default_factory=list)
 
     is_gone: bool = False
-    #: The pause before the client's next request is read, by its quotas.
+    #: The pause before the client's next request is read, because of quotas.
     throttled_s: float = 0
-    #: The state that the API's handler keeps while the request waits; None at the handler's first call.
+    #: The handler's state between its calls for this request. None at the first call.
     handler_state: Any = None
     granted: Rights | None = None
-    #: False in the network's thread: there, a handler that would wait raises WouldWaitError.
+    #: False in the network's thread, where a handler raises WouldWaitError instead of waiting.
     may_wait: bool = True
-    #: Whether the next request may be handled before this one is answered, if its API allows that.
+    #: Whether a next Produce request may be handled before this one is answered.
     allows_next: bool = False
-    #: For the connection: unsent chunks of the response, reserved bytes, and whether the next request was read.
+    #: For the connection: unsent chunks of the response, reserved bytes, and whether it has read the next request.
     unsent: list[messages.ResponseChunk] | None = None
     memory: int = 0
     is_pipelined: bool = False
@@ -82,7 +82,7 @@ class Request:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         chunks = () if fields is None else self._chunks_of(fields)
         if chunks is not None:
-            # breaks the cycle of request, state and connection, which only garbage collection would free
+            # else only garbage collection would free the request, whose state refers to it
             self.handler_state = None
             self.client.send(self, chunks)
 
@@ -99,22 +99,22 @@ class Request:
         self.client.read_next()
 
     def _chunks_of(self, fields: messages.Fields) -> Sequence[messages.ResponseChunk] | None:
-        # as in Kafka, ApiVersions of an unknown version, the only request without a body, is answered in version 0
+        # only an ApiVersions request of an unknown version has no body; as in Kafka, it is answered in version 0
         version = self.head.api_version if self.body is not None else 0
         try:
             return messages.write_response(self.head.api_key, version, self.head.correlation_id, fields)
         except Exception:
-            # not raised: the caller has other requests to answer
+            # not raised, since the caller may have other requests to answer
             _log.exception("a response cannot be written (api_key=%d version=%d)", self.head.api_key, version)
             self.hang_up("the response cannot be written")
             return None
 
 
 class ClientConnection(Protocol):
-    """The connection of a request's client; any thread may call its methods."""
+    """The connection of a request's client. Any thread may call its methods."""
 
     def send(self, request: Request, chunks: Sequence[messages.ResponseChunk]) -> None:
-        """Send the response after the responses to earlier requests; without chunks, send nothing."""
+        """Send the response after the responses to earlier requests. Without chunks, nothing is sent."""
 
     def send_last(self, request: Request, chunks: Sequence[messages.ResponseChunk], after_s: float) -> None:
         """Send the response after some seconds, then close the connection."""
@@ -123,7 +123,7 @@ class ClientConnection(Protocol):
         """Close the connection without a response."""
 
     def read_next(self) -> None:
-        """Handle the next request, if it was received and the newest one allows that."""
+        """Handle the next request if it was received, and if the request before it allows this."""
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -131,7 +131,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """The client of a connection; `principal` is its user, None until the client has authenticated by `sasl`."""
+    """The client of a connection. `principal` is its user, None until it has authenticated with `sasl`."""
 
     address: tuple[str, int]
     local: tuple[str, int]
@@ -154,7 +154,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """A client's rights: all without `lists`. Checked before a resource is opened, to not reveal what exists."""
+    """A client's rights; all rights without `lists`. They are checked first, to not reveal which resources exist."""
 
     lists: AccessLists | None = None
     principal: str = ""
@@ -162,7 +162,7 @@ class Rights:
     denials: EventLog | None = None
 
     def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """True if the client may do this; logs no denial, since the client may not have named the resource."""
+        """Whether the client may do this. Logs no denial, since the client may not have named the resource."""
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
     def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
@@ -191,11 +191,11 @@ class Rights:
 
     def check_cluster(self, *operations: Operation) -> None:
         if not any(self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
-            # raises, and logs one denial for all operations
+            # logs only one denial, and raises
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
     def check_code(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> messages.ErrorCode:
-        """As `check`, but returns the code of the error, or `ErrorCode.none`, which is false."""
+        """Return the code of the error that `check` raises, or `ErrorCode.none`, which is false."""
         try:
             self.check(operation, kind, name)
         except AccessDeniedError as error:
@@ -203,18 +203,18 @@ class Rights:
         return messages.ErrorCode.none
 
     def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """The operations that the client may do with a resource, as bits (KIP-430)."""
+        """The operations that the client may do with a resource, one bit for each (KIP-430)."""
         if self.lists is None:
             return NO_OPERATIONS
         return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(operation, kind, name))
 
 
-#: A parsed request takes about this many times its bytes, up to the size of the most items that a request may have.
+#: A parsed request takes about this many times the bytes of its frame, but at most the bytes of MAX_ITEMS items.
 _PARSED_FACTOR, _MAX_PARSED_BYTES = 16, 256 * messages.MAX_ITEMS
 
 
 def parsed_size(request: Request) -> int:
-    """About the bytes that a parsed request takes on top of its frame; parsed records take no more."""
+    """Estimate the bytes that a parsed request takes besides its frame: 0 if it has records, which take no more."""
     if request.frame is None or request.head.api_key == messages.PRODUCE_KEY:
         return 0
     return min(_PARSED_FACTOR * len(request.frame), _MAX_PARSED_BYTES)
@@ -224,27 +224,26 @@ class SaslToken(NamedTuple):
     auth_bytes: bytes
 
 
-#: The head of a bare token, which has none itself: the token is handled as a SaslAuthenticate request.
+#: The head for a token that came without one: the token is handled as a SaslAuthenticate request.
 TOKEN_HEAD = messages.RequestHead(api_key=36, api_version=0, correlation_id=0)
 
 
 class TokenRequest(Request):
-    """A SASL token without Kafka's request header, after SaslHandshake 0. Its response is also a bare token."""
+    """A SASL token without a request header, after version 0 of SaslHandshake. Its response has no header either."""
 
     def _chunks_of(self, fields: messages.Fields) -> Sequence[messages.ResponseChunk] | None:
         token: bytes = fields["auth_bytes"]
-        # a bare token has no field for an error: the connection is closed without a response
+        # the response has no field for an error: close the connection without a response
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
 
 
 # Received bytes go into a buffer that all connections share. Only a larger or incomplete frame has its own memory,
-# which grows while the frame arrives: idle connections, and lengths without their bytes, cost no memory.
+# which grows while the frame arrives. So an idle connection, or a frame whose bytes do not come, needs no memory.
 
-#: The bytes of a frame's length.
 _LENGTH_BYTES = 4
-#: The first memory of a frame, which doubles while the frame arrives.
+#: The first memory of a frame. It doubles while the frame arrives.
 _FIRST_MEMORY = 64 << 10
-#: Other protocols, by the bytes with which they begin: usual mistakes in a client's settings.
+#: The first bytes of other protocols that clients use by mistake.
 _OTHER_PROTOCOLS = {
     b"\x16\x03": "it is TLS, which this listener does not have",
     b"GE": "it is HTTP",
@@ -262,15 +261,15 @@ class FrameReader:
 
     def __init__(self, shared_buffer: memoryview, max_length: int) -> None:
         self._shared_buffer, self.max_length = shared_buffer, max_length
-        # received bytes; from `_position` on, they are in no frame yet
+        # received bytes, of which those from `_position` on are not yet in a frame
         self._unread, self._position = b"", 0
-        # the started frame: of its bytes, `_filled` were received; reserved memory is enough for `_granted`
+        # the started frame: `_filled` of its bytes were received, and memory was reserved for `_granted` bytes
         self._frame: memoryview | None = None
         self._filled = self._granted = 0
 
     @property
     def wanted_bytes(self) -> int:
-        """The bytes of memory that the started frame needs next; 0 while it has room."""
+        """The bytes of memory to reserve next for the started frame, 0 while it has room."""
         if self._frame is None or self._filled < self._granted:
             return 0
         return min(max(2 * self._filled, _FIRST_MEMORY), len(self._frame)) - self._granted
@@ -300,7 +299,7 @@ class FrameReader:
             self._filled += count
 
     def begin(self) -> int:
-        """Start the next frame if its length was received; returns the length, or 0."""
+        """Start the next frame if its length was received. Returns the length, or 0 if no frame was started."""
         start = self._position + _LENGTH_BYTES
         if self._frame is not None or len(self._unread) < start:
             return 0
@@ -313,13 +312,13 @@ class FrameReader:
         payload = self._unread[start : start + length]
         self._position = start + length
         if self.unframed < _LENGTH_BYTES:
-            # no other frame is in the buffer: free it
+            # no other frame is in `_unread`: free its bytes
             self._unread, self._position = self._unread[self._position :], 0
         self._filled, self._granted = len(payload), 0
         if self._filled == length:
             self._frame = memoryview(payload)
         else:
-            # not a bytearray, which would be filled with zeros: the system gives a page when its bytes arrive
+            # not a bytearray, which is filled with zeros: the system adds each page when its bytes arrive
             self._frame = np.empty(length, np.uint8).data
             self._frame[: self._filled] = payload
         return length
@@ -336,7 +335,7 @@ Topic = TypeVar("Topic", bound=str | uuid.UUID)
 
 
 def topic_key(topic: Any, field: str) -> str | uuid.UUID:
-    """The name of a requested topic; from version 13 of Produce and Fetch on its id (KIP-516)."""
+    """The name of a requested topic, or its id from version 13 of Produce and Fetch on (KIP-516)."""
     name: str | None = getattr(topic, field, None)
     return name if name is not None else topic.topic_id or uuid.UUID(int=0)
 
@@ -344,7 +343,7 @@ def topic_key(topic: Any, field: str) -> str | uuid.UUID:
 def by_topic(
     items: Iterable[tuple[Topic, Any]], field: str = "partitions", name: str = "name"
 ) -> list[messages.Fields]:
-    """The topics of a response, by name or id, each with its items in `field`."""
+    """Group `items` by topic, in the fields of a response. `field` is the name of a topic's items."""
     topics: dict[Topic, list[Any]] = {}
     for topic, item in items:
         topics.setdefault(topic, []).append(item)
@@ -357,7 +356,7 @@ def fields_or_errors_of_items(
     key: Callable[[Any], Any],
     fields_of: Callable[[Any], messages.Fields],
 ) -> list[messages.Fields]:
-    """The results of `fields_or_error` for each item; as in Kafka, items with equal keys are refused."""
+    """Return the result of `fields_or_error` for each item. As in Kafka, items with equal keys are refused."""
 
     def refuse_duplicates(equal_items: Sequence[Any]) -> messages.Fields | None:
         if len(equal_items) > 1:

@@ -1,4 +1,4 @@
-"""The listener and its connections: limited, cut into requests, and answered in order (Kafka's SocketServer)."""
+"""The listener and its connections, which read requests and send responses in order (Kafka's SocketServer)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from distlog.gateway.server.request import (
 _log = logging.getLogger("distlog.gateway")
 #: The principal of clients that need not authenticate.
 ANONYMOUS = "ANONYMOUS"
-#: The bytes received in one step, except of a larger request.
+#: The most bytes that are received in one step, except for larger requests.
 _SHARED_BYTES = 64 << 10
-#: How long one turn of the event loop may handle requests, since it serves all connections.
+#: How long one turn of the event loop may handle requests: other connections wait for it.
 _TURN_S = 0.005
 #: The pause between checks for idle, slow and revoked clients, and for a new certificate.
 _CHECK_S = 1.0
@@ -47,7 +47,7 @@ _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class SocketServer:
-    """The listening sockets and their connections, in one thread; `offer` returns whether it handled a request."""
+    """The listening sockets and their connections, for one thread. `offer` returns whether it handled a request."""
 
     def __init__(
         self,
@@ -69,18 +69,18 @@ class SocketServer:
         self._connecting = set[asyncio.Task[None]]()
         self.connections = set[Connection]()
         self.is_open, self.port = False, 0
-        # the sessions of clients, also during the TLS handshake, and their number by host
+        # the sessions of clients, including those in the TLS handshake, and their number by host
         self._sessions, self._host_counts = set[ClientSession](), Counter[str]()
         self._loop_thread_id = 0
         self._turn_end_s: float | None = None
         self._queued_work, self._is_woken = deque[Callable[[], None]](), False
-        #: The numbers of connections that were accepted, were refused, failed in TLS, and were closed by the gateway.
+        #: The number of connections that were accepted, refused, failed in TLS, and closed by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
         self.failures = EventLog("connections that failed")
         self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
 
     async def listen(self, host: str, port: int) -> None:
-        """Begin to accept connections; `port` 0 is any free port. Raises StorageError if the port is in use."""
+        """Begin to accept connections. A `port` of 0 is any free port. Raises StorageError if the port is in use."""
         self._sockets = listening_sockets(host, port)
         self.is_open, self._loop_thread_id = True, threading.get_ident()
         self.port = self._sockets[0].getsockname()[1]
@@ -89,7 +89,7 @@ class SocketServer:
         self.loop.call_later(_CHECK_S, self._check_clients)
 
     async def stop(self, timeout_s: float) -> bool:
-        """Accept no more, answer the requests in flight, and close all connections; returns whether all ended."""
+        """Answer the requests in flight, and close all connections. Returns whether all requests were answered."""
         self.is_open = False
         while self._sockets:
             listening = self._sockets.pop()
@@ -115,14 +115,14 @@ class SocketServer:
             return
         except OSError as error:
             _log.warning("cannot accept a connection: %s", error.strerror or error)
-            # no pause after other errors: a client that has disconnected must not delay the next one
+            # no pause after other errors, as of a client that has disconnected: the next client must not wait
             if error.errno in _NO_SOCKETS:
                 self.loop.remove_reader(listening)
                 self.loop.call_later(_NO_SOCKETS_S, self._resume, listening)
             return
         try:
             client.setblocking(False)
-            # else the system delays a response for up to 40 ms, until the client acknowledges the last one
+            # else the system delays a response until the client acknowledges the last one, for up to 40 ms
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = self.admit(_address(address), _address(client.getsockname()))
         except OSError:
@@ -139,7 +139,7 @@ class SocketServer:
             self.loop.add_reader(listening, self._accept, listening)
 
     async def _connect(self, client: socket.socket, session: ClientSession) -> None:
-        """Do the TLS handshake, if there is a context; then asyncio serves the connection."""
+        """Do the TLS handshake if TLS is enabled, and let asyncio serve the connection."""
         handshake_s = self.config.authentication_timeout_ms / 1000
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": handshake_s}
         connection = Connection(self, session)
@@ -147,7 +147,7 @@ class SocketServer:
             tls = None if self._tls is None else self._tls.current
             await self.loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
         except OSError as error:
-            # load balancers probe by connecting only
+            # not logged: load balancers connect and disconnect to probe a gateway
             if not isinstance(error, ConnectionResetError):
                 texts = (getattr(error, name, None) for name in ("verify_message", "reason"))
                 reason = next(filter(None, texts), str(error) or type(error).__name__)
@@ -161,7 +161,7 @@ class SocketServer:
     def _check_clients(self) -> None:
         if not self.is_open:
             return
-        # first, so that an error below does not end the checks
+        # first, so that the next checks run even after an error
         self.loop.call_later(_CHECK_S, self._check_clients)
         if self._tls is not None:
             self._tls.refresh()
@@ -170,7 +170,7 @@ class SocketServer:
             connection.check_client(users)
 
     def has_time(self) -> bool:
-        """True while this turn of the event loop may handle another request itself."""
+        """Whether this turn of the event loop may handle another request itself."""
         now_s = self.loop.time()
         if self._turn_end_s is None:
             self._turn_end_s = now_s + _TURN_S
@@ -181,7 +181,7 @@ class SocketServer:
         self._turn_end_s = None
 
     def run_later(self, work: Callable[[], None]) -> None:
-        """Run work in the event loop, from any thread; nothing if the loop has ended."""
+        """Run `work` in the event loop; any thread may call this. Does nothing if the loop has ended."""
         self._queued_work.append(work)
         if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
@@ -189,8 +189,8 @@ class SocketServer:
             (self.loop.call_soon if is_loop_thread else self.loop.call_soon_threadsafe)(self._do_queued_work)
 
     def run_in_turn(self, work: Callable[[], None]) -> None:
-        """Run the work of a connection, and the work that it adds, in this turn of the event loop."""
-        # so that `run_later` does not wake the loop: added work is done below
+        """Run `work`, and the work that it passes to `run_later`, in this turn of the event loop."""
+        # keeps `run_later` from waking the loop, since added work is done below
         self._is_woken = True
         try:
             work()
@@ -198,16 +198,16 @@ class SocketServer:
             self._do_queued_work()
 
     def _do_queued_work(self) -> None:
-        # reset before the work, so that work which is added from now on wakes the loop again
+        # first, so that work that is added from now on wakes the loop again
         self._is_woken = False
         for _ in range(len(self._queued_work)):
             try:
                 self._queued_work.popleft()()
-            except Exception:  # noqa: PERF203 - do the work of other connections
+            except Exception:  # noqa: PERF203 - other connections have work, too
                 _log.exception("the work of a connection failed")
 
     def admit(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
-        """Return the session of a new connection; None if there are too many, in all or from its host."""
+        """Return the session of a new connection, or None if all clients or its host have too many connections."""
         host, config = owner_name(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._host_counts[host] >= config.max_connections_per_ip:
             self.refused += 1
@@ -226,14 +226,13 @@ class SocketServer:
             change_count(self._host_counts, owner_name(None, session.address[0]), -1)
 
 
-#: The connections that the system holds until they are accepted.
+#: The most connections that wait in the system to be accepted.
 _BACKLOG = 512
-#: The errors of an address that this machine does not have.
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Open a socket at `port` (0: a free one) for each address of `host` of this machine. Raises StorageError."""
+    """Open a socket at `port` (0: a free one) for each of this machine's addresses of `host`. Raises StorageError."""
     sockets: list[socket.socket] = []
     address_error: OSError | None = None
     try:
@@ -242,7 +241,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
             number = sockets[0].getsockname()[1] if sockets else port
             try:
                 bind_address = address[0], number, *address[2:]
-                # an IPv6 socket of create_server takes no IPv4 by default
+                # create_server makes IPv6 sockets that do not accept IPv4
                 sockets.append(socket.create_server(bind_address, family=family, backlog=_BACKLOG))
             except OSError as error:
                 if error.errno not in _NO_SUCH_ADDRESS:
@@ -264,47 +263,47 @@ def _address(name: Any) -> tuple[str, int]:
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
 
 
-#: The most bytes in the transport's buffer before the connection stops writing.
+#: The connection stops writing while the transport has more than this many unsent bytes.
 _WRITE_BUFFER_BYTES = 64 << 10
 #: The most bytes of one write.
 _MAX_WRITE_BYTES = 256 << 10
-#: The most responses in one write. Each write wakes the client, which costs more than a request.
+#: The most responses in one write. Writes are joined because each one wakes the client, which costs much CPU time.
 _MAX_JOINED_RESPONSES = 4
-#: The most bytes that are received from a client while its earlier requests wait.
+#: The most bytes that are received from a client while its earlier requests are handled.
 _UNFRAMED_BYTES = 64 << 10
 #: How long a client may take to receive the last bytes, and to close TLS.
 _CLOSE_TIMEOUT_S = 3.0
-#: The most requests in flight of a connection, and the memory of each besides its bytes.
+#: The most requests in flight of a connection, and the bytes of memory that each takes besides its frame.
 _MAX_IN_FLIGHT = 256
 _IN_FLIGHT_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection; any thread may call the methods of ClientConnection.
+    """One client's connection. Any thread may call the methods of ClientConnection.
 
-    A request is handled when the request before it was answered, as in Kafka. Produce requests may follow each other
-    while they wait for a sync or a commit that they share. Responses keep the order of requests.
+    As in Kafka, a request is handled after the request before it was answered. Only Produce requests may be handled
+    while earlier ones wait for a sync or a commit, so that they share it. Responses keep the order of requests.
     """
 
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
         self._cached_owner: tuple[str | None, str] | None = None
-        # requests whose response was not sent; the newest may wait, for memory or for the response before it
+        # requests without a sent response; the newest may wait for memory, or for the response before it
         self._in_flight = deque[Request]()
         self._newest_waits = False
-        # True if received bytes may have a request that was not read yet
+        # True if the received bytes may contain a request that was not read yet
         self._has_unread = False
-        # True if the client has closed its side, but its requests after a Produce request are still handled
+        # True if the client has closed its side, but its requests after a Produce request must still be handled
         self._is_draining = False
-        # `_frame_bytes` of the memory are reserved for the frame that is being received
+        # the reserved memory, of which `_frame_bytes` are for the frame that is being received
         self._memory, self._frame_bytes = MemoryShare(server.memory, self._owner), 0
         self._waits_for_memory = False
         self._transport: Any = None
-        # True while the client does not take what was written
+        # True while the transport has too many unsent bytes
         self._is_paused = False
         self.is_connected = self._is_stopping = self._is_lost = False
         self._is_reading, self._throttles = True, 0
-        # responses that wait to be written with the next one; and whether the next request was handled at once
+        # responses to write together with the next one, and whether the next request was handled at once
         self._ready_chunks, self._is_next_handled = list[messages.ResponseChunk](), False
         self._frames = FrameReader(server.shared_buffer, self._max_length())
         self._timeouts = ConnectionTimeouts(server.loop.time, server.config)
@@ -326,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.hang_up(f"no rule of ssl.principal.mapping.rules matches its certificate: {shown}")
 
     def check_client(self, users: Users | None) -> None:
-        """Close the connection of a client that takes too long, or whose user was removed from `users`."""
+        """Close the connection of a client that is too slow, or whose login is no longer valid for `users`."""
         is_idle = not self._in_flight and not self._frames.is_started
         reason = self._timeouts.close_reason(is_idle=is_idle, is_authenticated=self.session.principal is not None)
         if reason is not None:
@@ -340,17 +339,17 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._timeouts.note_activity()
         self._frames.received(nbytes)
-        # before `allows_next` is read, since `read_next` reads this after `allows_next` was set
+        # set before `allows_next` is read: another thread sets `allows_next` before `read_next` reads this
         self._has_unread = True
         if self._can_read_next:
             self._server.run_in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
-            # until then, reading detects that the client disconnects while its requests wait
+            # not earlier, since only reading detects that the client disconnects while its requests wait
             self._set_reading(False)
 
     def eof_received(self) -> bool:
-        """Handle the requests after a Produce request, although the client sends no more."""
-        # asyncio cannot keep a TLS connection that the client has closed: `connection_lost` comes next
+        """Keep the connection for requests after a Produce request, although the client has closed its side."""
+        # not with TLS: asyncio cannot keep the connection, and calls `connection_lost`
         self._is_draining = self._transport.get_extra_info("ssl_object") is None and self._has_more_requests
         return self._is_draining
 
@@ -373,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_next(self) -> None:
         if self._in_flight and not self._in_flight[-1].is_pipelined:
-            # its memory is released even while the next request waits for memory
+            # its memory will be released even while the next request waits for memory
             self._in_flight[-1].is_pipelined = True
             self._memory.add_releasable(self._in_flight[-1].memory)
         length = self._frames.begin()
@@ -382,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         wanted_bytes = self._frames.wanted_bytes
         if wanted_bytes:
             if not self._memory.reserve(wanted_bytes, partial(self._on_memory_granted, wanted_bytes)):
-                # the client must not time out while the gateway receives nothing
+                # the client must not time out while the gateway does not receive
                 self._timeouts.end_receiving()
                 self._waits_for_memory = True
                 self._set_reading(False)
@@ -398,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts.end_receiving()
         request = self._new_request(frame)
         request.memory, self._frame_bytes = self._frame_bytes, 0
-        # after the client has closed its side, records are still appended, but a fetch does not wait for new ones
+        # after the client has disconnected, records are still appended, but fetches do not wait for new records
         request.is_gone = self._is_lost and request.head.api_key != messages.PRODUCE_KEY
         self._in_flight.append(request)
         self._newest_waits = True
@@ -419,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_next()
 
     def _handle_newest(self) -> None:
-        """Handle the newest request, if its turn has come and there is memory for it."""
+        """Handle the newest request if it need not wait for the response before it, or for memory."""
         request = self._in_flight[-1]
         size = parsed_size(request)
         if len(self._in_flight) > 1:
@@ -427,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
             if request.head.api_key != messages.PRODUCE_KEY:
                 return
             size += _IN_FLIGHT_BYTES
-            # a small frame, which was received in one step, has no memory reserved yet
+            # no memory was reserved for a small frame, which was received in one step
             if not request.memory:
                 size += len(request.frame or b"")
         self._waits_for_memory = not self._memory.reserve(size, partial(self._offer, request, size))
@@ -474,7 +473,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.run_later(partial(self._fail, request, reason))
 
     def read_next(self) -> None:
-        # most clients have sent nothing more: then waking the event loop would be a tenth of a request's CPU
+        # most clients have sent nothing more, and waking the event loop costs a tenth of a request's CPU time
         if self._has_unread:
             self._server.run_later(self._continue)
 
@@ -492,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._in_flight[0] is request:
             self._write()
         if request in self._in_flight and not request.on_sent:
-            # the response waits for its turn, or for the client; a fetch, which has `on_sent`, has memory of its own
+            # the response waits for its turn or for the client; FetchMemory counts responses with `on_sent` already
             size = sum(map(len, chunks))
             self._memory.charge(size)
             request.memory = size
@@ -510,10 +509,10 @@ class Connection(asyncio.BufferedProtocol):
             self._end(request)
 
     def _write(self) -> None:
-        """Send the responses that are ready, in order; as much as the client takes now."""
+        """Send the ready responses in order, as far as the client receives them now."""
         while self._in_flight and (unsent := self._in_flight[0].unsent) is not None:
             self._timeouts.begin_sending(sum(map(len, unsent)))
-            # responses to Produce requests are small, and several share a write
+            # responses to Produce requests are small: several share a write
             if self._in_flight[0].head.api_key == messages.PRODUCE_KEY and not self._is_paused:
                 self._ready_chunks += unsent
                 unsent.clear()
@@ -527,7 +526,7 @@ class Connection(asyncio.BufferedProtocol):
                         file = str(details.pop("file", None))
                         reason = ", ".join([error.message, *(f"{name}={value}" for name, value in details.items())])
                         self._server.unreadable.note(file, reason)
-                    # a client may have disconnected; unreadable records were logged already
+                    # routine, since clients disconnect, and unreadable records were logged above
                     self.hang_up(f"the response cannot be sent: {error}", is_routine=True)
                     return
             if self._is_paused:
@@ -538,7 +537,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(self._in_flight[0])
         self._is_next_handled = False
         self._continue()
-        # if the next request was handled at once, its response is ready soon, and joins this write
+        # if the next request was handled at once, its response will be ready soon, and can share the write
         if not self._is_next_handled or len(self._ready_chunks) >= _MAX_JOINED_RESPONSES:
             self._write_ready()
 
@@ -547,11 +546,11 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(first, bytes):
             first = memoryview(first)
         elif isinstance(first, StoredBatches) and not (
-            # a file is sent past the transport: only without TLS, and if the transport's buffer is empty
+            # a file bypasses the transport, which must not encrypt, be closing or have unsent bytes
             transport.get_extra_info("sslcontext") or transport.is_closing() or transport.get_write_buffer_size()
         ):
             first = first[first.send(transport.get_extra_info("socket").fileno()) :]
-        # the transport copies bytes that the client does not receive at once: so a large chunk is written in steps
+        # a large chunk is written in steps, since the transport copies what the client does not receive at once
         if len(first) > _MAX_WRITE_BYTES:
             unsent.insert(0, first[_MAX_WRITE_BYTES:])
         written = first[:_MAX_WRITE_BYTES]
@@ -567,7 +566,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight.remove(request)
         self._release(request)
         if not self._memory.size:
-            # the client may have authenticated; memory in use stays counted for the owner that has reserved it
+            # the owner changes when the client authenticates, but memory in use belongs to the owner that reserved it
             self._memory.owner = self._owner
         for on_sent in request.on_sent:
             on_sent()
@@ -595,7 +594,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._newest_waits and not self._waits_for_memory:
             self._handle_newest()
         elif self._can_read_next:
-            # not if many bytes were received already, while earlier requests waited
+            # not if many bytes were already received while earlier requests waited
             self._set_reading(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
@@ -608,7 +607,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """Forget the connection, but if a TLS client has closed it, still handle requests after a Produce request."""
+        """Forget the connection. If a TLS client has closed it, handle its requests after a Produce request first."""
         self._is_lost = True
         self._is_draining = error is None and not self._is_stopping and self._has_more_requests
         if not self._is_draining:
@@ -628,7 +627,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes = 0
         for request in list(self._in_flight):
             request.is_gone = True
-            # no handler will end a request that was answered, or was not handled yet
+            # other requests end when their handlers answer them
             if request.unsent is not None or (self._newest_waits and request is self._in_flight[-1]):
                 self._end(request)
         self._newest_waits = False
@@ -642,13 +641,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._close()
             return
-        # a started frame would get no memory from now on
+        # a started frame gets no memory from now on
         self._set_reading(False)
         if self._in_flight[0].unsent is not None:
             self._abort_soon()
 
     def hang_up(self, reason: str, *, is_routine: bool = False) -> None:
-        """Close the connection without waiting for its client; logs it unless it `is_routine`."""
+        """Close the connection without waiting for its client. This is logged as a failure unless it `is_routine`."""
         if not self._is_lost or self._is_draining:
             host, port = self.session.address
             if is_routine:
@@ -682,7 +681,7 @@ class Connection(asyncio.BufferedProtocol):
         return max_bytes if is_authenticated else min(max_bytes, config.sasl_server_max_receive_size)
 
 
-#: A client slower than this is cut off.
+#: The connection of a client that is slower than this is closed.
 BYTES_PER_S = 1 << 20
 _IDLE = "the client was idle for connections.max.idle.ms"
 
@@ -699,7 +698,7 @@ class ConnectionTimeouts:
         self._last_activity_s = self._clock_s()
 
     def begin_receiving(self, size: int) -> None:
-        """Set the deadline of a new frame of `size` bytes; a `size` of 0 keeps the deadline of a started frame."""
+        """Set the deadline of a new frame of `size` bytes. A `size` of 0 keeps the deadline of a started frame."""
         if size or self._receive_deadline_s is None:
             self._receive_deadline_s = self._deadline_s(size)
 
@@ -723,7 +722,7 @@ class ConnectionTimeouts:
         silent_ms = 1000 * (now_s - self._last_activity_s)
         due_s = [time_s for time_s in (self._receive_deadline_s, self._send_deadline_s) if time_s is not None]
         if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
-            return "the client stopped, or is too slow, in the middle of a request or a response"
+            return "the client stopped or was too slow during a request or a response"
         waits_for_client = is_idle or bool(due_s)
         age_ms = 1000 * (now_s - self._created_s)
         if waits_for_client and not is_authenticated and age_ms > config.authentication_timeout_ms:
