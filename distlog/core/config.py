@@ -1,9 +1,9 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-Some differ. distlog's own are `batch.bytes`, which in Kafka producers decide, and `batch.ids.bytes`,
-`commit.retention.ms` and `key.index.enable`, which a broker has no use for. `file.delete.delay.ms` is one day, since
-a Spark reader may hold a snapshot for hours. `flush.messages` is 1: without replicas, an acknowledged record must be
-durable. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
+Four settings are distlog's own: `batch.bytes`, which Kafka leaves to producers, `batch.ids.bytes`,
+`commit.retention.ms` and `key.index.enable`. Two have other defaults: `file.delete.delay.ms` is one day, since a
+Spark reader may hold a snapshot for hours. `flush.messages` is 1, since without replicas an acknowledged record must
+be durable. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-#: The default and the smallest `commit.retention.ms`. For half the retention after a snapshot was read, a missing
-#: next commit was never written, since vacuum cannot have deleted it yet (`Snapshot.is_fresh_at`). So the smallest
-#: is far above the time of a request to a store.
+#: The default and the smallest `commit.retention.ms`. A process relies on vacuum not to delete the commits after its
+#: snapshot for half this time (`Snapshot.is_fresh_at`). So even the smallest is far above the time of a request.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
-#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`: a reader may hold a snapshot for the
-#: delay, and half the retention must be as long, so that it can still read the commits after the snapshot.
+#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`, since a reader may hold a snapshot for
+#: the delay, and relies on the commits after the snapshot for half the retention.
 COMMIT_RETENTION_DELAYS = 2
 #: The smallest `segment.bytes` of earlier versions (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
 _MIN_SEGMENT = 14
@@ -36,7 +35,7 @@ _Check = Callable[[Any], bool]
 
 
 def _setting(default: Any, check: _Check, rule: str, doc: str, stored_check: _Check | None = None) -> Any:
-    """A setting. Stored values, which earlier versions may have allowed, need only pass `stored_check`."""
+    """A setting. `stored_check` allows the stored values that only earlier versions of distlog allowed."""
     return field(
         default=default, metadata={"check": check, "stored_check": stored_check or check, "rule": rule, "doc": doc}
     )
@@ -54,12 +53,12 @@ def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
 class TopicConfig(DisplayableSettings):
     """The settings of one topic; a field's name is Kafka's with `_` for `.`.
 
-    Raises InvalidConfigError for a value that no version of distlog allowed; `parse` checks the ranges of today.
+    Raises InvalidConfigError for a value that no version of distlog allowed. `parse` checks the current ranges.
     """
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
     batch_ids_bytes: int = _between(
-        512 << 20, 0, MAX_LONG, "bytes of batch ids that apps do not number in order; above it, a new id is refused"
+        512 << 20, 0, MAX_LONG, "bytes of batch ids that are not committed in order; above it, a new id is refused"
     )
     cleanup_policy: str = _one_of(
         "delete",
@@ -132,7 +131,7 @@ class TopicConfig(DisplayableSettings):
     segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "record time that a segment spans")
     # Settings that only a newer library knows, kept as they are: (name, value), sorted by name.
     unknown: tuple[tuple[str, str], ...] = ()
-    # The names of the settings that the topic has itself, even with the default value; see `with_defaults`.
+    # The names of the topic's own settings, which may have the default value; see `with_defaults`.
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     # The defaults that the caller opened the topic with, in place of Kafka's: (name, value).
     defaults: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
@@ -144,7 +143,7 @@ class TopicConfig(DisplayableSettings):
         object.__setattr__(self, "segment_size", self.internal_segment_bytes or self.segment_bytes)
         for name, spec in _FIELDS.items():
             value = getattr(self, spec.name)
-            if value is not spec.default:
+            if value is not spec.default:  # defaults are valid
                 _check(name, value, spec.metadata["stored_check"])
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfigError("min.compaction.lag.ms must not be above max.compaction.lag.ms")
@@ -183,8 +182,8 @@ class TopicConfig(DisplayableSettings):
     def least_retention_ms(self) -> int:
         """The shortest time for which vacuum keeps a commit after the next commit was written.
 
-        All processes must agree on it. So it is the topic's own setting, not a default that a caller passed, and a
-        week if the topic has none, or keeps all commits (-1).
+        All processes must agree on it, so a default that a caller passed does not apply. It is COMMIT_RETENTION_MS if
+        the topic has no setting of its own, or keeps all commits (-1).
         """
         is_of_caller = "commit.retention.ms" in dict(self.defaults) and "commit.retention.ms" not in self.names
         if is_of_caller or self.commit_retention_ms == -1:
@@ -225,6 +224,7 @@ class TopicConfig(DisplayableSettings):
             InvalidConfigError: A setting is unknown or out of range.
         """
         _check_mapping(settings)
+        # a setting of a newer library can be reset, but not set: `_check_new` refuses its name
         for name in settings.keys() - dict(self.unknown).keys():
             _check_name(name)
         _check_new({name: value for name, value in settings.items() if value is not None})
@@ -237,8 +237,8 @@ class TopicConfig(DisplayableSettings):
     def with_defaults(self, defaults: Mapping[str, object]) -> TopicConfig:
         """This config, with `defaults` (Kafka names) for settings that the topic does not have itself.
 
-        They apply, but are never stored. If a default made the smallest compaction lag larger than the largest, only
-        the topic's own lags apply. Raises as `parse` does.
+        The defaults are never stored. If the smallest compaction lag would be larger than the largest, only the
+        topic's own lags apply. Raises InvalidConfigError.
         """
         overrides = self._known_overrides()
         values = {name: _parse(name, value) for name, value in defaults.items()}
@@ -260,6 +260,7 @@ class TopicConfig(DisplayableSettings):
 
     def _known_overrides(self) -> dict[str, str]:
         default_names = dict(self.defaults).keys()
+        # a config that was not parsed has no `names`: its own settings differ from all defaults
         return {
             name: _text_of(getattr(self, spec.name))
             for name, spec in _FIELDS.items()
@@ -319,11 +320,11 @@ def _parse(name: str, value: object) -> object:
     except (KeyError, ValueError):
         rule = f"{name} must be {_FIELDS[name].metadata['rule']}"
         raise InvalidConfigError(
-            f"{rule}{without_unit(name, text, _FIELDS[name].metadata['check'])}", value=value
+            f"{rule}{_unit_hint(name, text, _FIELDS[name].metadata['check'])}", value=value
         ) from None
 
 
-#: Units of time in ms, as users write them or names of settings end; and of sizes in bytes (as in `ls`, `k` is 1024).
+#: Units of time in ms, and of sizes in bytes, by the names that users write, or that end a setting's name.
 _TIMES = {
     **dict.fromkeys(("ms", "millis", "milliseconds"), 1),
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
@@ -335,13 +336,14 @@ _TIMES = {
 _SIZES = {
     "b": 1,
     "bytes": 1,
+    # `k` is 1024, as in `ls`
     **{f"{letter}{end}": 1024**power for power, letter in enumerate("kmgt", 1) for end in ("", "ib")},
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
 }
 
 
-def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
-    """The end of an error for a number with a unit, as in 7d: the number alone, if allowed and unambiguous."""
+def _unit_hint(name: str, text: str, allows: Callable[[int], bool]) -> str:
+    """Return the end of the error message for a value with a unit, as in 7d: the number to write, if it is clear."""
     units = _SIZES if name.endswith(".bytes") else _TIMES
     unit_of_setting = units.get(name.rpartition(".")[2])
     match = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text)

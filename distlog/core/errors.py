@@ -31,6 +31,7 @@ class DistlogError(Exception):
         return f"{self.message} ({details})" if details else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # pickle passes no keyword arguments, so a partial holds them
         return partial(type(self), self.message, **self.details), ()
 
 
@@ -126,11 +127,11 @@ class LeaderFencedError(CommitConflictError):
 
 
 class OutOfOrderSequenceError(DistlogError):
-    """A producer's batch does not follow its last one in the log, as batches are missing: start a new producer."""
+    """A producer's batch does not follow its last one in the log, so batches are missing: start a new producer."""
 
 
 class CommitStateUnknownError(DistlogError):
-    """The commit may have happened, as the storage did not answer: keep the data files, and check again later."""
+    """The storage did not answer, so the commit may have happened: keep the data files, and check again later."""
 
 
 class UnsupportedVersionError(DistlogError):
@@ -138,7 +139,7 @@ class UnsupportedVersionError(DistlogError):
 
 
 class StorageError(DistlogError, OSError):
-    """The storage cannot hold a log, or failed for longer than the deadline."""
+    """The storage failed for longer than the deadline, or lacks something that a log needs."""
 
 
 class StorageFullError(StorageError):
@@ -150,7 +151,7 @@ class LockHeldError(StorageError):
 
 
 class StorageRefusedError(StorageError):
-    """The storage refused, and would again: correct the address, the options or the permissions."""
+    """The storage refused a request, and would refuse it again: correct the address, options or permissions."""
 
 
 class StorageDeniedError(StorageRefusedError, PermissionError):

@@ -186,7 +186,7 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """The producer batches of a commit, by partition, in offset order; the first commit may add earlier ones, too."""
+    """The producer batches of a commit, by partition and in offset order; a topic's first may add earlier ones."""
 
     batches: Mapping[int, tuple[ProducerBatch, ...]]
 
@@ -264,7 +264,7 @@ def each_action(actions: Iterable[Action]) -> Iterator[Action]:
 
 
 def first_stem_below(actions: Sequence[Action], horizon: int) -> str | None:
-    """Return the first new stem in the actions whose writer started below the vacuum `horizon`; or None."""
+    """Return the first new stem whose writer started below the vacuum `horizon`; None if no action has one."""
     stems = {stem for _, stem in _partition_stems(actions, Add | Active)}
     for action in actions:
         if isinstance(action, AddTable):
@@ -292,8 +292,8 @@ def _partition_stems(actions: Iterable[Action], kinds: Any) -> Iterator[tuple[in
                 yield segment.partition, segment.stem
 
 
-#: The fields of the position and size of each part of a segment in a bundle: a file with parts of several segments,
-#: which have its stem.
+#: The fields with the position and the size of each part of a segment in a bundle. A bundle is a file with parts of
+#: several segments, which all have the bundle's stem.
 PARTS = (
     ("log_position", "log_bytes"),
     ("offset_index_position", "offset_index_bytes"),
@@ -304,7 +304,7 @@ _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_it
 
 
 def check_added(actions: Sequence[Action]) -> None:
-    """Raise ValueError if parts of bundles in the actions overlap: a bundle's segments are all in one commit."""
+    """Raise ValueError if parts of bundles overlap. `actions` must be a whole commit, which has all of a bundle."""
     added = [action.segment for action in actions if isinstance(action, Add) and action.segment.is_bundled]
     batches = [action.rows.select(_PART_SCHEMA.names) for action in actions if isinstance(action, AddTable)]
     if added:
@@ -535,7 +535,7 @@ RELATIVE_COLUMNS = {
     "min_timestamp": "max_timestamp",
     "last_batch_crc": "first_batch_crc",
 }
-#: The positions that are stored as differences to the end of the same part in the row before, and the parts' sizes.
+#: By column of positions, the column of sizes. A position is stored as the distance from the part in the row before.
 ADJACENT_PARTS = dict(PARTS)
 #: The head of a batch of format 2, up to its checksum.
 _HEAD = np.dtype([("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")])
@@ -585,7 +585,7 @@ def _encoded(columns: Mapping[str, Longs]) -> dict[str, Longs]:
         if name in columns:
             ends = columns[name] + columns[size]
             encoded[name] = columns[name] - np.concatenate([[0], ends[:-1]])
-    # the difference is 0 for a log of one batch, which compresses well
+    # a log of one batch has the expected checksum, so this stores 0, which compresses well
     for name, expected in _expected_checksums(columns).items():
         encoded[name] = columns[name] ^ expected
     return encoded
@@ -632,7 +632,7 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
 
 
 def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[dict[str, Longs], dict[str, list[str]]]:
-    """Return the numbers in each column, and the texts of columns of texts, whose numbers are indexes of texts."""
+    """Return the numbers in each column; and the texts of each column of texts, whose numbers are their indexes."""
     max_text_size = _MAX_TEXT_BYTES + _MAX_TEXT_BYTES_PER_ROW * rows
     size = Integer(_TEXT_SIZE.size, max_text_size + max(_NUMBER_BYTES) * len(schema) * rows)(body.get("size"))
     try:
@@ -710,12 +710,12 @@ def declared_size(data: bytes) -> int:
     """The size that the header of a zstd frame (RFC 8878, 3.1.1.1) declares."""
     flags = data[4] if len(data) > len(_ZSTD_MAGIC) else 0
     is_single_segment = (flags >> 5) & 1
-    # of a frame with one segment only, the header has no byte for the window, and at least one for the size
+    # the header of a frame of a single segment has no byte for the window, and at least one for the size
     window_bytes = 1 - is_single_segment
     dictionary_id_bytes = (0, 1, 2, 4)[flags & 3]
     size_bytes = (is_single_segment, 2, 4, 8)[flags >> 6]
     start = len(_ZSTD_MAGIC) + 1 + window_bytes + dictionary_id_bytes
     if data[:4] != _ZSTD_MAGIC or not size_bytes or len(data) < start + size_bytes:
         raise ValueError("the data is not a zstd frame that declares its size")
-    # in two bytes, the sizes from 256 on are stored
+    # two bytes store the size minus 256
     return int.from_bytes(data[start : start + size_bytes], "little") + (256 if size_bytes == 2 else 0)

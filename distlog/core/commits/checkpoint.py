@@ -6,7 +6,7 @@ two files at most. docs/formats.md#checkpoints has the layout.
 
 Nothing in the file is trusted. The zstd frame declares the size of its content, which the file's size limits. Arrow
 may crash on a malformed schema, so the schemas are made from the names and types in the text. Arrow verifies the
-messages, and validates the columns in full; they never exceed the bytes that hold them.
+messages and validates the columns in full. The columns may not be larger than the bytes that hold them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ MIN_SIZE_LIMIT = 16 << 20
 BYTES_PER_BYTE = 32
 MAX_STATE_BYTES = 2 << 30
 _SCHEMAS = {"segments": segment_table.SCHEMA, "transactions": BATCH_SCHEMA, "producers": PRODUCER_SCHEMA}
-#: By table, the columns by which the rows are sorted. They identify a row; without a second column, they do so
-#: together with the row's number among the rows of the same value (`_sort_keys`).
+#: By table, the two columns that identify a row, and by which the rows are sorted. Without a second column, this is
+#: the number of the row among the rows with the same value in the first (`_sort_keys`).
 _SORT_COLUMNS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),
     "transactions": ("version", None),
@@ -100,7 +100,7 @@ _SIGN_BIT = np.uint64(1 << 63)
 
 
 def row_count(snapshot: Snapshot) -> int:
-    """About the number of rows in a checkpoint of `snapshot`, and of its partitions."""
+    """About the number of rows and partitions in a checkpoint of `snapshot`."""
     table = snapshot.partitions
     producers = sum(state.producers.max_count for state in table.own_states.values())
     return len(table) + table.segment_count + len(snapshot.transactions) + producers
@@ -126,8 +126,8 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits_p
     max_base_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
     if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > max_base_rows:
         return None
-    # A full checkpoint is due when the incremental ones since then have more bytes than it. If their sizes grow
-    # evenly up to the size of this one, they have size * (count + 1) / 2 bytes; `count` is about their number.
+    # A full checkpoint is due when the incremental ones since the base have more bytes than the base. Their number is
+    # about `count`. If their sizes grow evenly up to the size of this one, they have size * (count + 1) / 2 bytes.
     count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits_per_checkpoint
     count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
     max_bytes = 2 * len(base_data) // (max(count, 1) + 1)
@@ -378,8 +378,8 @@ def _next_batch(source: pa.NativeFile, columns: Mapping[str, str]) -> pa.RecordB
         raise ValueError("the columns are not aligned")
     batch = pa.ipc.read_record_batch(message, pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()]))
     batch.validate(full=True)
-    # columns could share bytes, and a batch without columns could have any number of rows; with the int64 column of
-    # each table, a row has at least 8 bytes
+    # columns could share bytes, and a batch without columns could have any number of rows. Each table has an int64
+    # column, so a row has at least 8 bytes.
     if 8 * len(batch) > body.size or batch.nbytes > body.size:
         raise ValueError("the columns are larger than the bytes that hold them")
     return batch
@@ -506,7 +506,7 @@ def _are_alike(first: pa.Array, second: pa.Array) -> Flags:
         is_list_alike: Flags = lengths == second_lengths
         rows = np.flatnonzero(is_list_alike)
         is_item_alike = _are_alike(*(_rows_at(column, rows).flatten() for column in (first, second)))
-        # lists of the same length are alike if the count of different items does not rise between their ends
+        # lists of the same length are alike if the count of different items is the same at both ends
         differences = np.append(0, np.cumsum(~is_item_alike))
         ends = np.cumsum(lengths[rows])
         is_list_alike[rows] = differences[ends] == differences[ends - lengths[rows]]

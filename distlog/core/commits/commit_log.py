@@ -1,11 +1,11 @@
 """A topic's commit log: loads the state of the topic, follows it, and commits the next version.
 
-A *stem* is the name of a segment's files without the suffix. A new one begins with the version that its writer had
-read when it started the files. No commit may add files that were started below the *vacuum horizon* (`gc_floor`).
-Commits below the *log retention horizon* (`log_floor`) may be deleted. So after a pause, a missing commit file does
-not prove that its version was never committed: see "Old commits" in docs/design/commit-log.md.
+Vacuum may delete commits below the *log retention horizon* (`log_floor`). So after a pause, a missing commit file
+does not prove that its version was never committed: see "Old commits" in docs/design/commit-log.md.
 
-In a *group commit* on an object store, one writer commits the queued appends of several (group_commit.py).
+A *stem* is the name of a segment's files without the suffix. It begins with the version that the writer had read when
+it started the files. Vacuum may delete uncommitted files whose version is below the *vacuum horizon* (`gc_floor`), so
+no commit may add them.
 """
 
 from __future__ import annotations
@@ -76,31 +76,32 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How long a commit is tried by default, in seconds: as long as a store may be unreachable.
+#: How long a commit is tried by default, in seconds.
 TIMEOUT_S = 600.0
-#: How long after a group commit the next append may start from its snapshot without a request, in seconds.
+#: For this many seconds after a group commit, an append starts without a request for the newest commit.
 _RECENT_GROUP_COMMIT_S = 1.0
 #: This computer's clock may be this many ms ahead of the last commit's time, or of the store's time.
 MAX_CLOCK_AHEAD_MS = 5 * 60_000
-#: The pause between a process's checks on an object store that the commit before its own exists, in seconds.
+#: On an object store, a process checks this often that an earlier commit still exists, in seconds (`_commit_exists`).
 EXISTENCE_CHECK_S = 60.0
-#: The commit's id is within this many bytes from the start of a commit file that this library wrote.
+#: Commit files that this library wrote have the commit's id within this many bytes from the start.
 _HEAD_BYTES = 256
 PINNED_REASON = "a topic opened at a version or time is read-only: open it without them to change or consume it"
 #: Operations whose commits give way to appends.
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
-#: The longest usual pause after a lost race, in seconds. It does not grow, or the newest writer would win.
+#: The longest usual pause after a lost race, in seconds. It does not grow with each loss: writers that started last
+#: would then win most races.
 PAUSE_S = 0.05
 #: The longest pause of maintenance, in seconds.
 MAINTENANCE_PAUSE_S = 1.0
-#: A writer's turn comes when it has tried for this share of the time for which recent winners had tried. If all
-#: waited for the whole time, no writer would try at times.
+#: A writer's turn comes when it has tried for this share of the mean time for which winners had tried. With a share
+#: of 1, there would be times at which all writers wait.
 TURN_SHARE = 0.6
 #: The longest wait for a turn, in seconds.
 LONGEST_TURN_WAIT_S = 5.0
-#: If winners have tried for less than this, in seconds, turns cost more than they save.
+#: Writers take no turns if the winners had tried for less than this, in seconds: waiting would cost more.
 _USELESS_TURN_S = 0.5
-#: Versions to read at once after several lost races: several commits follow the winner's until a writer reads them.
+#: The number of versions to read at once after several lost races, since several commits may follow the winner's.
 _PROBE_COUNT = 4
 
 # A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. So this
@@ -144,9 +145,10 @@ class CommitLog:
         imported: Sequence[Action] = (),
         absent_ms: int | None = None,
     ) -> Snapshot:
-        """Create the topic; `absent_ms` is the time on the store's clock when a listing had no commits, if known."""
+        """Create the topic; `absent_ms` is the store's time of an earlier listing that had no commits."""
         actions = [*creation(self.storage.url, partitions, config), *imported]
         head = self._dropped_head(absent_ms)
+        # after the load, since this writes files, which a topic that exists must not get
         self.storage.probe_put_if_absent(paths.COMMITS_DIR)
         operation = "import" if imported else CREATE
         while True:
@@ -154,7 +156,7 @@ class CommitLog:
             put_time = PutTime()
             winner = self.put_if_next(attempt, TIMEOUT_S, put_time)
             if winner is None and self._is_first_or_next(head, attempt, put_time):
-                # vacuum and restore need this file, also when the disk is full; if it fails, they try to create it
+                # vacuum and restore lock this file, and could not create it on a full disk
                 if self.storage.is_local:
                     with suppress(StorageError):
                         ensure_lock_file(self.storage.local_path(paths.REMOVED_FILES_LOCK))
@@ -165,15 +167,16 @@ class CommitLog:
         """True if the commit that was put is in the log: as the first commit, or as the next one after `head`."""
         if head is not None:
             return self.confirm_put(head, attempt, put_time) is None
-        listed_ms, put_ms = self.loader.listed_ms, put_time.time_ms or self.storage.replied_ms()
+        listed_ms = self.loader.listed_ms
+        put_ms = put_time.time_ms or self.storage.replied_ms()
         if listed_ms and put_ms - listed_ms < LEAST_COMMIT_RETENTION_MS // 2:
-            return True  # so soon after a listing without commits, vacuum cannot have deleted the first ones
-        # another writer may have created the topic since, and vacuum may have deleted its first commits
+            return True  # vacuum cannot have deleted a commit that is younger than the listing
+        # another writer may have created the topic, and vacuum may have deleted its first commits
         files = self.storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
         return all(not paths.parse_commit_file(file.name) for file in files)
 
     def _dropped_head(self, absent_ms: int | None = None) -> Snapshot | None:
-        """Return the head of a dropped topic, or None without commits; TopicExistsError if the topic exists."""
+        """Return the head of a dropped topic, or None if there are no commits; raises TopicExistsError."""
         head = self.loader.load() if absent_ms is None else self.loader.load_unlisted(absent_ms)
         if head and not head.dropped:
             self.sync()
@@ -194,16 +197,16 @@ class CommitLog:
     ) -> Snapshot:
         """The snapshot at the head, at `version` or at a time; raises TopicNotFoundError.
 
-        The head is read from `cached` on if that is still usable. A commit that is at most `recent_ms` old may stand
-        for the head. `by_listing` finds the head of a short log on an object store with one listing.
+        If `cached` is still usable, only the commits after it are read. The result may be a version before the head
+        that is at most `recent_ms` old. `by_listing` finds the head of a short log on an object store by a listing.
         """
         if timestamp_ms is not None:
             snapshot = self.loader.load_at(timestamp_ms)
         elif by_listing and not self.storage.is_local:
             snapshot = self.loader.load_by_listing()
         else:
-            end_ms = self._clock() + 1
-            snapshot = self.loader.load(version, cached, recent_times=range(end_ms - recent_ms, end_ms))
+            now_ms = self._clock()
+            snapshot = self.loader.load(version, cached, recent_times=range(now_ms + 1 - recent_ms, now_ms + 1))
         if snapshot and snapshot.dropped and not include_dropped:
             self.sync()
             snapshot = None
@@ -245,7 +248,7 @@ class CommitLog:
             commits = [commit for group in groups for commit in group]
             for commit, next_commit in itertools.pairwise(commits):
                 if next_commit.prev != commit.id:
-                    # damage, unless vacuum deleted this version, and a paused process put another commit there
+                    # the file is damaged, or vacuum deleted it and a paused process then put another commit there
                     text = "the next commit does not follow the commit in this file: restore the file from a copy"
                     file = paths.commit_file(commit.version)
                     raise CorruptMetadataError(text, file=file, version=next_commit.version)
@@ -267,10 +270,7 @@ class CommitLog:
         waited_ms: int = 0,
         next_append: str | None = None,
     ) -> PreparedCommit:
-        """Make the commit of `actions` after `head`; the keywords are fields of `Commit`.
-
-        Raises CommitConflictError, TransactionTooOldError.
-        """
+        """Make the commit of `actions` after `head`; raises CommitConflictError, TransactionTooOldError."""
         last_commit_ms = head.timestamp_ms if head else 0
         timestamp_ms = max(trusted_ms(self._clock(), self.storage, last_commit_ms), last_commit_ms + 1)
         actions = tuple(with_commit_time(action, timestamp_ms) for action in with_tables(actions))
@@ -294,7 +294,7 @@ class CommitLog:
             text = "nothing was committed: the metadata of this append or change is too large; split it into several"
             raise CommitConflictError(text, size=len(data), max_size=MAX_CONDITIONAL_BYTES)
         try:
-            # as readers will read it
+            # decode the commit as readers will, so that no invalid one is put
             commit = Commit.decode(data, paths.commit_file(commit.version))
             return PreparedCommit(commit, data, apply(head, commit))
         except CorruptMetadataError as error:
@@ -307,16 +307,16 @@ class CommitLog:
         # the caller's deadline may have passed since it was checked: a put without time could only fail
         timeout_s = max(timeout_s, 1.0)
         existing = self.storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
-        # if the time of the put is unknown: the earlier time of the newest reply before it
+        # if the time of the put is unknown, the time of the reply before it is early enough
         attempt.after.note_seen(put_time.time_ms or replied_ms)
         return None if existing == attempt.data else existing
 
     def confirm_put(self, head: Snapshot, attempt: PreparedCommit, put_time: PutTime) -> Snapshot | None:
         """Return None if the commit that was put after `head` is in the log; else the newest head.
 
-        If `head` is old, its next version may have had another commit, which vacuum deleted. Then the name was free,
-        but the commit that was put there is not in the log. Raises CommitStateUnknownError if the deleted file may
-        have been this commit, from an earlier try.
+        The name of a commit that vacuum deleted is free again. So if `head` is old, the put may have succeeded after
+        another commit of this version was deleted. Raises CommitStateUnknownError if the deleted commit may be this
+        one, from an earlier try of the put.
         """
         if head.is_fresh_at(put_time.time_ms or self.storage.replied_ms()):
             return None
@@ -328,9 +328,8 @@ class CommitLog:
             raise CommitStateUnknownError(text, version=version) from error
         if newest is None or newest.log_floor <= version:
             return None
-        # a network disk returns its time only on request
         now_ms = self.storage.replied_ms() or self.storage.now_ms(paths.COMMITS_DIR)
-        # vacuum keeps a commit for longer than that: if the put is more recent, the deleted file was another commit
+        # vacuum may have deleted this commit only if its put is at least this old, or the time of the put is unknown
         if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.least_retention_ms // 2:
             raise CommitStateUnknownError(
                 "it is unknown whether the commit was in the log before vacuum deleted its file: this process was "
@@ -343,14 +342,14 @@ class CommitLog:
     def write_due_checkpoint(self, former: Snapshot, snapshot: Snapshot) -> None:
         """Write a checkpoint if one is due at `snapshot`, the state after this process's commit on `former`."""
         self._commit_count += 1
-        # counted from version 0, not from the last checkpoint, so that only one of many writers writes it
+        # counted from version 0 instead of the last checkpoint, so that the checkpoint is due for only one writer
         former_count, count = (state.commit_bytes // checkpoint.CHECKPOINT_BYTES for state in (former, snapshot))
         if count > former_count or snapshot.version % self._checkpoint_commits == 0:
             # a process with few commits, like a job, may end before a thread has written the checkpoint
             self.checkpoints.write(snapshot, may_return_early=self._commit_count >= self._checkpoint_commits)
 
     def existing_head(self, head: Snapshot) -> Snapshot:
-        """Return `head`, or the newest one if its commit may be deleted; TopicNotFoundError if none exists."""
+        """Return `head`, or the newest head if the commit of `head` may be deleted; raises TopicNotFoundError."""
         if self._commit_exists(head):
             return head
         try:
@@ -358,15 +357,15 @@ class CommitLog:
         except CorruptMetadataError:
             raise self._folder_deleted_error() from None
         if newest.topic_id == head.topic_id:
-            # the version of the last check may be below the log retention horizon
+            # the topic is the same, so vacuum deleted the commit of the last check: start from a newer one
             self._last_check = None
         return newest
 
-    # A commit in a folder that was deleted, or that has a new topic, would make the folder's topic unreadable. So a
-    # writer checks that the commit before its own exists, always on a local disk. On an object store it checks every
-    # EXISTENCE_CHECK_S, for the head of the last check: its commits since then may be in the new topic already.
+    # If a topic's folder was deleted, or has a new topic, a commit of the former topic would make it unreadable. So a
+    # writer checks that an earlier commit still exists. On a local disk, this is the commit before its own. On an
+    # object store, it is the head of the previous check, since later commits may already be in the new topic.
     def _commit_exists(self, head: Snapshot) -> bool:
-        """False if the commit of `head`, or of the earlier version that is checked, was deleted or replaced."""
+        """False if the commit that is checked was deleted or replaced."""
         if self.storage.is_local:
             try:
                 with self.storage.opened_file(paths.commit_file(head.version)) as file:
@@ -426,13 +425,13 @@ class CommitRace:
                 race.put([SetConfig(settings)])
         return race.commit, race.snapshot
 
-    The first head is `snapshot` (no request), the next one the newest after a lost race. If the loop puts nothing,
-    it gets the same head again, or the one that it gave to `restart_from`. Leave the loop to commit nothing. On a
-    fresh snapshot and without other writers a commit is one PUT.
+    The first head is `snapshot`, without a request. After a lost race, the next head is the newest one. If the loop
+    puts nothing, it gets the same head again, or the head that it passed to `restart_from`. Leave the loop to commit
+    nothing.
 
     `read_version` is the version that the writer had read when it started its oldest new data file. Iterating raises
-    CommitConflictError if nothing was committed; its subclass TransactionTooOldError if the data files must be
-    written again; CommitStateUnknownError if the data files must be kept, since the commit may exist.
+    CommitConflictError if nothing was committed, and its subclass TransactionTooOldError if the data files must be
+    written again. It raises CommitStateUnknownError if the commit may exist: the data files must be kept.
     """
 
     def __init__(
@@ -450,7 +449,7 @@ class CommitRace:
         self._operation, self._write_id = operation, write_id
         #: The commit, once it is in the log; None if nothing was committed.
         self.commit: Commit | None = None
-        #: The snapshot after the commit; before, the head that the next commit follows.
+        #: The head that the next put follows; once there is a commit, the snapshot after it.
         self.snapshot = snapshot
         #: True while a put has no clear result, so that its commit may be in the log.
         self.is_in_doubt = False
@@ -491,7 +490,7 @@ class CommitRace:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None and self.commit is None:
-            # the caller may rely on another writer's commit, which must be durable then
+            # the caller may rely on another writer's commit, which may not be durable yet
             self._log.sync()
 
     def _prepare(self, actions: Sequence[Action], next_append: str | None = None) -> PreparedCommit:
@@ -526,10 +525,10 @@ class CommitRace:
 
 
 class RaceBackoff:
-    """How long a writer waits after a lost race, and when it gives up, `timeout_s` seconds from now.
+    """How long a writer waits after a lost race, until it gives up `timeout_s` seconds from now.
 
-    A commit stores for how long its writer had tried. A writer waits until it has tried for about as long, so writers
-    roughly take turns. If there are few writers, they win early and never wait. `clock` and `sleep` are in seconds.
+    A commit stores for how long its writer had tried. Other writers wait until they have tried for about as long, so
+    writers roughly take turns. `clock` and `sleep` are in seconds.
     """
 
     def __init__(
@@ -577,14 +576,13 @@ class RaceBackoff:
     def _pause_s(self, tried_s: float) -> float:
         if self._is_maintenance:
             return self._random.uniform(0, MAINTENANCE_PAUSE_S)
-        usual_s = self._winners_tried_s / self._losses
-        if usual_s <= _USELESS_TURN_S:
+        mean_winner_s = self._winners_tried_s / self._losses
+        if mean_winner_s <= _USELESS_TURN_S:
             return self._random.uniform(0, PAUSE_S)
-        turn_s = min(TURN_SHARE * usual_s, LONGEST_TURN_WAIT_S)
+        turn_s = min(TURN_SHARE * mean_winner_s, LONGEST_TURN_WAIT_S)
         if tried_s < turn_s:
             return self._random.uniform(0.5, 1) * (turn_s - tried_s)
-        # at its turn: at once if it has tried for longer than winners do
-        return 0.0 if tried_s > usual_s else self._random.uniform(0, PAUSE_S)
+        return 0.0 if tried_s > mean_winner_s else self._random.uniform(0, PAUSE_S)
 
 
 def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
@@ -619,7 +617,7 @@ class CurrentSnapshot:
 
     def for_append(self) -> Snapshot:
         """Return the snapshot from which an append starts: refreshed, unless it follows a recent group commit."""
-        # then the append joins the queue at once, where its writer follows the log
+        # after a recent group commit, the append joins the queue, where its writer reads the newest commits
         follows_group_commit = self._log.monotonic() < self._log.last_group_commit_s + _RECENT_GROUP_COMMIT_S
         return self.snapshot if follows_group_commit else self.refresh()
 
@@ -635,7 +633,7 @@ class CurrentSnapshot:
 
 
 def with_commit_time(action: Action, time_ms: int) -> Action:
-    """`action` with the commit's time in segments that need an append time, or whose writer's clock was ahead."""
+    """Return `action` with the commit's time in segments that need an append time, or are newer than the commit."""
     if isinstance(action, AddTable):
         rows, created = action.rows, numbers_of(action.rows["created_ms"])
         if (created > time_ms).any():
@@ -655,7 +653,7 @@ def with_commit_time(action: Action, time_ms: int) -> Action:
 
 
 def trusted_ms(now_ms: int, storage: Storage, last_commit_ms: int = 0) -> int:
-    """`now_ms`; if it is more than MAX_CLOCK_AHEAD_MS after the storage's time, that time, with a warning."""
+    """Return `now_ms`; if it is more than MAX_CLOCK_AHEAD_MS ahead of the storage's time, warn and return this."""
     if now_ms <= last_commit_ms + MAX_CLOCK_AHEAD_MS:
         return now_ms
     store_ms = storage.now_ms(paths.COMMITS_DIR)

@@ -2,8 +2,8 @@
 
 Batches are kept for thirty days, and the newest of each application forever. If an application declares that it
 commits numbered batches in order, only the last few are kept: the newest number shows which batches were committed.
-An application that commits every ten seconds, and not in order, leaves 260,000 batches, so they are columns, in the
-order of their commits: forgetting the oldest is a slice, a lookup is a scan of two columns in Arrow.
+Otherwise, an application that commits every ten seconds leaves 260,000 batches. So batches are rows of Arrow columns,
+in the order of their commits. A slice drops the oldest batches, and a lookup scans two columns.
 
 A producer is forgotten when no commit had its batches for EXPIRATION_MS, unless its transaction is open. Batches
 and producers expire by the times of commits, so that all readers agree. The age of a batch is the sum of the pauses
@@ -32,10 +32,10 @@ from distlog.core.times import NO_TIMESTAMP
 
 #: How long batches of applications are kept, in ms, and the most that a pause between two batches adds to an age.
 KEPT_MS, MAX_PAUSE_MS = 30 * DAY_MS, DAY_MS
-#: The newest batches are objects, the tail; when there are more than this, they become columns.
+#: The newest batches are objects, called the tail. If there are more than this, they are moved into the columns.
 TAIL_LIMIT = 256
-#: If an application commits its batches in order, those with this many of the highest numbers are kept.
-#: A writer repeats only its newest batch; the other ones are kept for people.
+#: If an application commits its batches in order, those with this many of the highest numbers are kept. A writer
+#: repeats only its newest batch: the others are kept for people who inspect the topic.
 KEPT_ORDERED_BATCHES = 10
 #: Up to this many applications are searched for one by one, which is faster than listing all.
 _FEW_APPLICATIONS = 8
@@ -95,18 +95,19 @@ PRODUCER_SCHEMA = pa.schema(
         ("batches", pa.list_(pa.struct([(name, pa.int64()) for name in _BATCH]))),
     ]
 )
-#: A table is rebuilt when more producers than this have changed, plus one for each _ROWS_PER_CHANGE of its rows.
+#: A table is rebuilt when more than _MIN_CHANGES_TO_REBUILD + rows / _ROWS_PER_CHANGE producers have changed.
 _MIN_CHANGES_TO_REBUILD = 16
 _ROWS_PER_CHANGE = 64
 Rows = npt.NDArray[np.void]
 
 
 class TransactionTable:
-    """The batches of applications (Delta's txn actions, not Kafka's transactions): recent and newest ones; immutable.
+    """The recent and newest batches of applications (Delta's txn actions, not Kafka's transactions); immutable.
 
-    Its parts, in the order of their commits: `_silent_batches` (the newest batch of each application that has no
-    batch younger than KEPT_MS), `_recent_batches`, `_tail`. Batches in order are in `_ordered`, and do not age.
-    `_pauses_ms` is the sum of the pauses up to each row of `_recent_batches`; only differences have a meaning.
+    Batches that were committed in order are in `_ordered`, and do not age. The others are, oldest first, in
+    `_silent_batches` (the newest batch of each application that has no batch younger than KEPT_MS),
+    `_recent_batches`, and `_tail`. `_pauses_ms` has the sum of the pauses before each row of `_recent_batches`, from
+    any start: only differences are used.
     """
 
     __slots__ = ("_ordered", "_pauses_ms", "_recent_batches", "_silent_batches", "_tail")
@@ -150,7 +151,7 @@ class TransactionTable:
             yield from (batch_id for _, batch_id in _ids_of(part, app_id))
 
     def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
-        """True if the batch is in the table, or was dropped (`forgets`); with `in_order`, if it is up to `newest`."""
+        """True if the batch was committed; with `in_order`, if its number is not above `newest`."""
         if in_order and isinstance(batch_id, int):
             newest = self.newest(app_id)
             return newest is not None and batch_id <= newest
@@ -179,7 +180,7 @@ class TransactionTable:
         """This table with one more batch; ValueError if it has the batch. `former_ms` is the former commit's time."""
         app_id, batch_id = batch
         earlier = self.get(app_id, batch_id)
-        # after KEPT_MS a batch may be committed again, also if it is still here as its application's newest
+        # after KEPT_MS a batch may be committed again, even if the table still has it as its application's newest
         if earlier and earlier.timestamp_ms >= info.timestamp_ms - KEPT_MS:
             raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {earlier.version} already")
         table = self
@@ -187,9 +188,9 @@ class TransactionTable:
             last_forgotten = batch_id - KEPT_ORDERED_BATCHES
             numbers = (number for number in self._unordered_ids(app_id) if isinstance(number, int))
             if any(number <= last_forgotten for number in numbers):
-                # `OrderedBatches.forgets` answers for these numbers now, so their rows are removed. This joins
-                # pauses, and a pause counts as MAX_PAUSE_MS at most, so earlier batches become younger: first forget
-                # those that have expired
+                # `OrderedBatches.forgets` covers these numbers from now on, so remove their rows. Expired batches
+                # are dropped first: without the rows, several pauses become one, which counts as MAX_PAUSE_MS at
+                # most, so the expired batches would seem younger
                 table = self.updated({}, former_ms)._without_numbers(app_id, last_forgotten)
         return table.updated({batch: info}, info.timestamp_ms)
 
@@ -240,7 +241,7 @@ class TransactionTable:
             return self
         newest = self._recent_batches["timestamp_ms"][-1].as_py()
         pauses_since = _pauses_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
-        # the leading rows since which more than KEPT_MS of pauses have passed
+        # the number of leading rows whose age is more than KEPT_MS
         old_count = int(np.searchsorted(self._pauses_ms, self._pauses_ms[-1] + pauses_since - KEPT_MS))
         if not old_count:
             return self
@@ -316,7 +317,7 @@ class OrderedBatches:
     def of(cls, columns: pa.RecordBatch) -> OrderedBatches:
         """The batches in `columns`, which are in the order of commits; ValueError for a batch without a number."""
         newest, rows = dict[str, int](), list[tuple[int, Batch]]()
-        # the last rows first: most earlier rows have numbers that `updated` would drop, so they get no objects
+        # from the last row on, since `updated` would drop most earlier rows: no objects are made for these
         names = zip(columns["app_id"].to_pylist(), columns["batch_id"].to_pylist(), strict=True)
         for row, (app_id, text) in reversed(list(enumerate(names))):
             number = json.loads(text)
@@ -582,7 +583,7 @@ NO_PRODUCERS = ProducerTable()
 
 
 def _has_expired_in_log(state: ProducerState, passed_ms: int) -> bool:
-    """By the times of commits alone, so that all readers agree; ProducerState.has_expired is by a process's clock."""
+    """Same as ProducerState.has_expired, by the times of commits instead of a clock, so that all readers agree."""
     return state.transaction_first_offset == NONE and passed_ms - state.heard_ms >= EXPIRATION_MS
 
 

@@ -37,9 +37,9 @@ from distlog.core.storage.storage import Storage
 # docs/design/commit-log.md ("Many writers on an object store") has the steps, and why each append is committed once.
 # An append in the queue is named by the stem of its first segment, so names sort by the version its writer had read.
 #
-# An append leaves the queue, and races, if none of the appends before it is committed in LONGEST_WAIT_S: their
-# writers may be dead. While the queue gets shorter, no writer leaves it: of a thousand that commit at once one would
-# win. A writer does not commit appends from before its commit history, since they may be in earlier commits.
+# If no earlier append is committed within LONGEST_WAIT_S, an append leaves the queue and races, since the writers of
+# the earlier ones may be dead. While the queue gets shorter, no append leaves it, since only one of many racing
+# writers wins. A writer commits no append from before its commit history, since an earlier commit may have it.
 
 #: The shortest and the longest pause between polls for the next commit, in seconds. It grows until a commit comes.
 POLL_S, LONGEST_POLL_S = 0.05, 0.3
@@ -53,14 +53,14 @@ CONTENDED_COMMITS = 3
 QUEUE_AFTER_GROUP_COMMIT_S = 10.0
 #: The most appends from the queue in one commit, and in a writer's list of the queue.
 MAX_GROUP_APPENDS, MAX_LISTED_APPENDS = 200, 1000
-#: A writer that could commit this many appends of others leaves one in the queue, whose writer commits next.
+#: If a writer can commit at least this many appends of others, it leaves one in the queue, whose writer is next.
 LEAVE_ONE_OF = 2
-#: The number of commits, one after the other, whose stems a process remembers.
+#: A process remembers the stems of this many consecutive commits.
 _MAX_REMEMBERED = 64
 
-# A short append is in its file's name too, deflated, in base64 for URLs. So a writer that commits it lists the
-# folder, and reads no file: of a hundred concurrent reads one always takes long. The compression's dictionary is the
-# text that all pending appends have in common, with the topic's id and the stem.
+# The name of a file contains its append, if that is short: deflated, and in base64 for URLs. So a writer that commits
+# appends only lists the folder. A hundred concurrent reads would be slow, since one read always takes long. The
+# dictionary of the compression is the text that all pending appends have in common, with the topic's id and the stem.
 
 #: The most bytes of a file, and of its whole address: stores accept 1,024 bytes for a name with its folders.
 MAX_PENDING_BYTES, MAX_ADDRESS_BYTES = 64 << 10, 1000
@@ -114,7 +114,7 @@ class PendingAppendQueue:
         append = pending_append(snapshot, segments, batch, is_keyed=is_keyed) if self._is_usable else None
         if append is None:
             return CommitRace(self.log, snapshot, "append", read_version=read_version)
-        # only if no commit came since: a later one may have committed the append whose turn it was
+        # not after a further commit, which may have the append whose turn it was
         turn_stem = self._turn_stem if snapshot.commit_id == self.history.commit_id else None
         return AppendRace(AppendTicket(self, append, snapshot, self.history, turn_stem), snapshot, read_version)
 
@@ -187,7 +187,8 @@ class AppendRace(CommitRace):
         self.backoff.note_loss(winner)
         may_wait = self._ticket.may_wait(self._log.monotonic())
         # after one loss there may be only two writers, which need no queue: one writes a file while the other commits
-        if not may_wait or (winner.next_append is None and self.backoff.probe_count() == 1):
+        is_first_loss = self.backoff.probe_count() == 1
+        if not may_wait or (winner.next_append is None and is_first_loss):
             self.backoff.wait()
         self._follow(winner)
         self._should_join_queue = self._ticket.is_contended and self._ticket.may_wait(self._log.monotonic())
@@ -199,7 +200,7 @@ class AppendRace(CommitRace):
         ticket, log, polls = self._ticket, self._log, 0
         while not ticket.is_wait_over(log.monotonic()):
             if polls:
-                # the later the next commit is, the less a poll at once is worth
+                # poll less often, the longer no commit comes
                 log.sleep(log.random.uniform(0.5, 1.5) * min(POLL_S * polls, LONGEST_POLL_S))
             head = self.snapshot
             self._follow_commits(head, [], one_request=True)
@@ -211,7 +212,7 @@ class AppendRace(CommitRace):
     def _follow_commits(
         self, snapshot: Snapshot, commits: list[Commit], probes: int = 1, *, one_request: bool = False
     ) -> None:
-        """Follow the log from `snapshot`, which has `commits` applied; `one_request` ends at the first new ones."""
+        """Follow the log from `snapshot`, which includes `commits`; `one_request` ends at the first new commits."""
         log, base = self._log, self.snapshot
         try:
             self.snapshot = log.loader.follow(
@@ -268,15 +269,15 @@ class AppendTicket:
             # the history has the stems of the commits after this version
             self.history, self._base_version = history, history.version - len(history.stems)
             self._committed_stems.update(*history.stems)
-        #: The append whose writer commits next, by the commits before `base`, and by those that were observed since.
+        #: The append whose writer commits next, according to the commits before `base`, and to the observed ones.
         self._first_turn_stem = turn_stem
         self._turn_stem: str | None = None
-        #: The files of the queue's last list, by stem; None before.
+        #: The files of the last list of the queue, by stem; None before the first list.
         self._files: dict[str, str] | None = None
         #: When this writer's turn comes, or when it no longer waits for the writer whose turn it is; None if unknown.
         self._turn_at_s: float | None = None
         self._waits_for_named_turn = False
-        #: When the append leaves the queue, and how far a queue that gets shorter may postpone that.
+        #: When the append leaves the queue, and the latest time to which a shrinking queue may postpone that.
         self._race_at_s = math.inf
         self._leave_at_s = math.inf
         self._commit_count = 0
@@ -302,7 +303,7 @@ class AppendTicket:
         self._committed_stems = set[str]()
 
     def is_group_commit(self, commit: Commit) -> bool:
-        """True if the commit has more than twice the stems of this append: so probably several appends of others."""
+        """True if the commit has more than twice as many stems as this append, so that others are probably in it."""
         return len(_added_stems(commit)) > 2 * len(self._stems)
 
     def segments_in(self, commit: Commit) -> list[SegmentInfo]:
@@ -326,13 +327,13 @@ class AppendTicket:
             # a named turn lasts until its append is committed, or a commit names the next one
             if commit.next_append or self._turn_stem is None or self._turn_stem in stems:
                 self._turn_stem, self._turn_at_s = commit.next_append, None
-            earlier = (stem for stem in stems if stem < self._stem)
-            self._has_queue_shrunk |= any(self._files is None or stem in self._files for stem in earlier)
+            earlier_stems = (stem for stem in stems if stem < self._stem)
+            self._has_queue_shrunk |= any(self._files is None or stem in self._files for stem in earlier_stems)
             self._is_topic_dropped |= any(isinstance(action, Drop) for action in commit.actions)
 
     @property
     def is_contended(self) -> bool:
-        """True after CONTENDED_COMMITS commits since the append started, or if a commit says whose turn it is."""
+        """True after CONTENDED_COMMITS commits since the append started, or if a commit names the next append."""
         return self._commit_count >= CONTENDED_COMMITS or self._turn_stem is not None
 
     def lose_track(self, head: Snapshot) -> None:
@@ -429,7 +430,7 @@ class AppendTicket:
                 stems |= _added_stems(append)
                 applications.update(action.app_id for action in append.actions if isinstance(action, SetTransaction))
         if len(group) >= LEAVE_ONE_OF:
-            # the oldest append can be committed with the most others; the writer whose turn it was may be dead
+            # the oldest append's writer can commit the most others; if it already had its turn, it may be dead
             self.next_append = next(stem for stem in group if stem != self._turn_stem)
             del group[self.next_append]
         self._group = list(group)
@@ -467,7 +468,7 @@ class AppendTicket:
 
     def _list(self) -> dict[str, str]:
         """The files of other pending appends, by stem in order, without those from before the commit history."""
-        # before all stems of writers that had read this version
+        # this name sorts before the stems of writers that had read this version
         oldest, files = f"v{self._base_version:020d}", dict[str, str]()
         for file in self._storage.list_after(paths.PENDING_DIR, oldest):
             stem = paths.parse_pending_file(file.name)
@@ -499,14 +500,13 @@ class AppendTicket:
         if "compact" in head.config.cleanup_policy and append.operation != PENDING_KEYED:
             return False
         *adds, last = append.actions
-        # only the last action may be of another kind, see `pending_append`
+        # only the last action may be no Add, see `pending_append`
         if not isinstance(last, SetTransaction):
             adds.append(last)
         elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):
             return False
         elif not last.in_order and head.transactions.size > head.config.batch_ids_bytes:
-            # as its own writer refuses it
-            return False
+            return False  # its own writer refuses it, too
         oldest_version, files = max(self._base_version, head.gc_floor), set[tuple[int, str]]()
         for add in adds:
             if not isinstance(add, Add) or not is_independent(add.segment) or add.segment.stem in stems:
@@ -527,7 +527,7 @@ def _added_stems(commit: Commit) -> set[str]:
 
 
 def _at_log_ends(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> list[Action]:
-    """The actions of pending appends at the log `ends` by partition, or those in `head`; advances `ends`."""
+    """Move the appends to the log ends in `ends`, which this advances, or else in `head`; returns their actions."""
     added, batches = list[Action](), list[Action]()
     for append in appends:
         offsets = dict[int, tuple[int, int]]()

@@ -199,7 +199,7 @@ class PartitionTable(Sequence[PartitionState]):
         """Return a flag for each row of (partition, stem): True if the table has this segment."""
         stems, flags = pc.unique(rows["stem"]), np.zeros(len(rows), bool)
         for layer in self._layers:
-            # a key stands for (partition, stem), and compares with other keys by the same `stems`
+            # a key stands for (partition, stem), and only keys of the same `stems` can be compared
             _, keys = layer.without(self._own_states, len(self)).matching_rows(stems)
             flags |= np.isin(_segment_keys(rows, stems), keys)
         partitions = numbers_of(rows["partition"])
@@ -213,7 +213,7 @@ class PartitionTable(Sequence[PartitionState]):
     def with_states(self, states: Mapping[int, PartitionState]) -> PartitionTable:
         if not states:
             return self
-        # the tables share a cache, unless it would only keep a replaced state in memory
+        # share the cache, unless it has a replaced state, which it would keep in memory
         cache = self._states if self._states.keys().isdisjoint(states) else {}
         own_states = {**self._own_states, **states}
         return PartitionTable(self._starts, self._ends, self._dirty, self._layers, own_states, cache)

@@ -145,7 +145,7 @@ class SegmentInfo:
 
 
 def _contradictions(numbers: Any) -> dict[str, Any]:
-    """Return contradictions, and whether they apply to the numbers of a segment, or flags for arrays of segments."""
+    """Return, by contradiction, whether a segment's `numbers` have it; or flags, if these are arrays of segments."""
     base, end, newest = numbers.base_offset, numbers.next_offset, numbers.offset_of_max_timestamp
     times = numbers.append_time_ms
     has_bundled_index = (
@@ -171,8 +171,8 @@ def _check_bundled(stem: str) -> None:
 
 
 # A partition may have a hundred thousand segments, so a SegmentInfo is made on access. The rows are in a checkpoint's
-# columns, sliced on access, since an Arrow slice takes 5 kB. Segments that were added later are a short `tail` of
-# SegmentInfo, which are merged into the columns from TAIL_LIMIT on.
+# columns, sliced on access, since an Arrow slice takes 5 kB. Segments that were added later are in a `tail` of
+# SegmentInfo. A tail of more than TAIL_LIMIT segments is merged into the columns.
 
 TAIL_LIMIT = 256
 #: The segments that are cached after single lookups: making one takes as long as reading one of its records.
@@ -298,8 +298,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         count = len(stems)
         oldest = self._rows["stem"].slice(self._first, min(count, self._count))
         if not segments and set(oldest.to_pylist()) == set(stems):
-            # as by retention: no row is copied
-            return self._with(self._tail, count)
+            return self._with(self._tail, count)  # copies no row, as for retention
         columns = self.columns()
         is_removed = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
         if np.count_nonzero(is_removed) != count:
@@ -308,8 +307,8 @@ class SegmentTable(Sequence[SegmentInfo]):
         starts, ends, is_free = self.base_offsets, self.next_offsets, is_removed
         if front is not None:
             # a free range up to the first segment
-            starts, ends = np.append(front[0], starts), np.append(min([front[1], *starts[:1].tolist()]), ends)
-            is_free = np.append(True, is_free)
+            ends = np.append(min([front[1], *starts[:1].tolist()]), ends)
+            starts, is_free = np.append(front[0], starts), np.append(True, is_free)
         partitions = np.full(len(starts), added[0].partition if added else 0)
         check_fit(to_rows(added), partitions, starts, ends, is_free)
         remaining = SegmentTable(columns.filter(booleans(~is_removed))).appended(added).columns()
@@ -379,7 +378,7 @@ class SegmentTable(Sequence[SegmentInfo]):
 
 
 def check_append_times(partitions: Longs, times: npt.NDArray[Any]) -> None:
-    """Raise ValueError if the append times of a partition's segments decrease; `partitions` are their partitions."""
+    """Raise ValueError if the append `times` of a partition's segments decrease; `partitions` has each segment's."""
     partitions, times = partitions[times >= 0], times[times >= 0]
     if ((partitions[1:] == partitions[:-1]) & (times[1:] < times[:-1])).any():
         raise ValueError("a segment was appended before the previous segment")
@@ -456,7 +455,7 @@ def to_rows(segments: Sequence[SegmentInfo], schema: pa.Schema = SCHEMA) -> pa.R
 
 
 def _columns_of_numbers(segments: Sequence[SegmentInfo], names: Sequence[str]) -> Iterator[pa.Array]:
-    """These columns, in one block of memory: for few segments this takes a third of the time."""
+    """Yield these columns, from one block of memory: for few segments, this takes a third of the time."""
     count = len(segments)
     rows = np.array(list(map(attrgetter(*names), segments))).reshape(count, len(names))
     memory = integers(rows.T.ravel()).buffers()[1]

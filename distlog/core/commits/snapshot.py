@@ -56,7 +56,7 @@ from distlog.core.errors import CorruptMetadataError, TopicNotFoundError
 _PartitionAction = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal
 #: The clocks of a store's servers are assumed to differ by less.
 MAX_CLOCK_DIFFERENCE_MS = 10_000
-#: Former ids that a topic remembers.
+#: The most former ids that a topic remembers.
 MAX_FORMER_IDS = 100
 
 
@@ -66,14 +66,14 @@ class Snapshot:
 
     `name` is the prefix of the partition folders: the topic's name when it was created. `gc_floor` is the vacuum
     horizon: files that were started below this version may be deleted, and no commit may add them. `commit_bytes` is
-    the size of all commits so far. `passed_ms` is the time by which producers expire: the sum of the pauses between
-    commits, of which each counts as MAX_PRODUCER_PAUSE_MS at most.
+    the size of all commits so far. `passed_ms`, by which producers expire, is the sum of the pauses between commits,
+    of which each counts as MAX_PRODUCER_PAUSE_MS at most.
 
-    `log_floor` is the log retention horizon: commits below this version may be deleted. `former_retention_ms` is
-    `commit.retention.ms` from before version `former_retention_version` lowered it: it applies until the horizon is
-    above that version. `replaced_ms` is the time at which this topic was created, without records, where a topic was
-    dropped; otherwise 0. `former_ids` are its earlier ids, oldest first. `seen_ms` is a time on the store's clock at
-    which the next version did not exist, or 0 if unknown; it is not stored.
+    `log_floor` is the log retention horizon: commits below this version may be deleted. If version
+    `former_retention_version` lowered `commit.retention.ms`, the former value is `former_retention_ms`. It applies
+    until the horizon is above that version. `replaced_ms` is the time of the topic's creation if it was created empty
+    in place of a dropped one, otherwise 0. `former_ids` are its earlier ids, oldest first. `seen_ms` is a time on the
+    store's clock at which the next version did not exist, or 0 if unknown; it is not stored.
     """
 
     version: int
@@ -98,7 +98,7 @@ class Snapshot:
 
     @property
     def commits_kept_ms(self) -> int | None:
-        """The time for which vacuum keeps commits, in ms; None for no limit. A lowered setting applies later."""
+        """The time for which vacuum keeps commits, in ms; None for no limit. A lower setting applies with a delay."""
         kept_ms = self.config.commits_kept_ms
         return None if kept_ms is None else max(kept_ms, self.former_retention_ms)
 
@@ -114,8 +114,8 @@ class Snapshot:
     def is_fresh_at(self, time_ms: int) -> bool:
         """True if vacuum cannot have deleted the next commit by `time_ms` of the store's clock.
 
-        If the next version has no commit then, it was never written. Vacuum keeps a commit for `commit.retention.ms`,
-        and the next one can only be from after `seen_ms`. Half of the retention is left for clocks and slow requests.
+        So if the next version has no commit then, it was never written. A next commit is newer than `seen_ms`, and
+        vacuum keeps it for `commit.retention.ms`. Half of this time is a reserve for clocks and slow requests.
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
@@ -287,7 +287,7 @@ class _Draft:
         head = self._head_at(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
         starts = self._starts_after_tables(commit.actions) if tables else None
-        # if possible, tables are applied in columns: after the actions that change no partition, and before `starts`
+        # unless `starts` is None, tables are applied in columns: after the actions that change no partition
         row_by_row = bool(tables) and starts is None
         for action in each_action(commit.actions) if row_by_row else commit.actions:
             if head.dropped and not isinstance(action, SetVacuumHorizon | SetLogHorizon):
@@ -320,7 +320,7 @@ class _Draft:
         numbers, offsets = np.array([(start.partition, start.offset) for start in starts]).T
         ends = self._partitions.log_end_offsets
         if numbers.max() >= len(ends) or not self._changed.keys().isdisjoint(numbers.tolist()):
-            return None  # a partition does not exist, which its action reports, or is no longer in the columns
+            return None  # a partition does not exist (its action raises the error), or has left the columns
         return starts if (offsets <= ends[numbers]).all() else None
 
     def _raise_log_starts(self, starts: Sequence[SetLogStartOffset]) -> None:
@@ -340,8 +340,7 @@ class _Draft:
         return dataclasses.replace(
             self._head,
             partitions=self._partitions.with_states(changed),
-            # without old batches
-            transactions=self._transactions.updated({}, self._head.timestamp_ms),
+            transactions=self._transactions.updated({}, self._head.timestamp_ms),  # drops old batches
         )
 
     def _head_at(self, commit: Commit) -> Snapshot:

@@ -1,6 +1,6 @@
 """Loads the state of a topic, from the newest usable checkpoint and the commits after it, and writes checkpoints.
 
-The *hint*, a file with the name of the last checkpoint, may be old, missing or wrong: then one listing finds it.
+The *hint* is a file with the name of the last checkpoint. If it is missing or wrong, a listing finds the checkpoints.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NO_TIMES = range(0)
 _MAX_HINT_BYTES = 200
 _UNUSABLE_TEXT = "cannot use the checkpoint %s, reading an older one or all commits instead, which takes longer: %s"
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
-#: The number of commits that are read at once: first after a checkpoint, since often none follow it, and at most.
+#: How many commits are read at once: after a checkpoint, which often only few follow, and at most.
 _FIRST_GROUP, MAX_GROUP = 4, 64
-#: Checkpoints that are tried if some are damaged; after that the commits show what is wrong.
+#: If all commits exist, a load tries this many of the newest checkpoints before it uses the commits instead.
 CHECKPOINT_TRIES = 2
 #: The names in one page of a listing, on each kind of object store.
 ONE_PAGE = 1000
@@ -60,7 +60,7 @@ class SnapshotLoader:
         self.listed_ms = self._first_listed_version = 0
         #: The newest full checkpoint that this process has read at the head or written: incremental ones add to it.
         self.full_checkpoint: str | None = None
-        #: Full checkpoints that are damaged, or whose incremental ones are; a load tries none twice.
+        #: Full checkpoints that cannot be used, or for which an incremental one cannot; a load tries each once.
         self._unusable = set[str]()
 
     def load(
@@ -83,7 +83,7 @@ class SnapshotLoader:
         return snapshot
 
     def load_by_listing(self) -> Snapshot | None:
-        """The head by a listing, and a request for each listed commit; as `load` if more than ONE_PAGE are listed."""
+        """The head, by a listing and a request for each listed commit; as `load` if more than ONE_PAGE are listed."""
         return self._with_defaults(self._from_listings(MAX_LONG, only_listed=True))
 
     def load_unlisted(self, listed_ms: int) -> Snapshot | None:
@@ -125,7 +125,7 @@ class SnapshotLoader:
         commits: list[Commit] | None = None,
         one_request: bool = False,
     ) -> Snapshot:
-        """The head: `snapshot`, read after `base`, with later commits applied; they are added to `commits`."""
+        """Apply all later commits to `snapshot`, and add them to `commits`; `base` is the last snapshot read."""
         head, files, base = snapshot, CommitFiles(self._storage), base or snapshot
         try:
             for later in files.follow(snapshot.version + 1, first_group=first_group):
@@ -168,7 +168,7 @@ class SnapshotLoader:
         return head
 
     def _from_cached(self, cached: Snapshot, end: int, recent_times: range) -> Snapshot | None:
-        """None if `cached` is no longer of use. Its commit is read only without later ones, to find a new topic."""
+        """Return None if `cached` cannot be used. If no commit follows it, its own is read, to detect a new topic."""
         try:
             snapshot, files = cached, CommitFiles(self._storage)
             for commits in files.follow(cached.version + 1, end=end):
@@ -280,7 +280,7 @@ class SnapshotLoader:
         full = [name for name in usable if paths.base_of_checkpoint(name) is None]
         read_end = newest + 1 if only_listed else end
         if first == 0:
-            # all commits exist, and make up for damaged checkpoints; otherwise all checkpoints are tried
+            # all commits exist, and can replace damaged checkpoints
             usable = list(dict.fromkeys((*usable[:CHECKPOINT_TRIES], *full[:CHECKPOINT_TRIES])))
         for name in usable:
             snapshot = self._from_checkpoint(name, end, newest, listed_ms, read_end)
@@ -304,7 +304,7 @@ class SnapshotLoader:
         """Raise OffsetOutOfRangeError if `version` is below the horizon in the newest checkpoint of `names`."""
         for name in names:
             try:
-                horizon = self._read(name, end=0).log_floor  # not a load of the head
+                horizon = self._read(name, end=0).log_floor  # `end`: this does not load the head
             except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
                 continue  # a library that lacks a feature of the head may be able to read earlier versions
             if version < horizon:
@@ -435,13 +435,13 @@ class CommitFiles:
     ) -> Iterator[list[Commit]]:
         """The commits from version `start` to `end - 1` or to the head, in groups that are read at once.
 
-        Each group after the `first_group` is as large as all before. The version `known_version` exists. Raises
-        CorruptMetadataError for a missing version below it, or below a commit that was read.
+        Each group after the `first_group` is as large as all groups before it. `known_version` is known to exist.
+        Raises CorruptMetadataError for a missing version below it, or below a commit that was read.
         """
         first = start
         while start < end:
             self.store_ms = self._storage.replied_ms()
-            # up to two versions after the known one: the first is probably missing, and then so must be the second
+            # two more versions than the known one: the first is probably missing, and then the second must be, too
             size = min(max(first_group, start - first, known_version + 3 - start), MAX_GROUP)
             read_all = map if self._storage.is_local else in_parallel
             next_commits = list(read_all(self.read, range(start, min(start + size, end))))
