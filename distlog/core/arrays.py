@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# This module acquires a lock before each fork and releases it afterwards. If `_import_pandas` imported it during a
-# fork, the lock would be released without being acquired.
+# The next module acquires a lock before each fork and releases it afterwards. If `_import_pandas` imported the module
+# during a fork, the lock would be released without being acquired.
 import concurrent.futures.thread  # noqa: F401
 import os
 import re
@@ -72,7 +72,7 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def java_text(data: bytes) -> str:
-    """Bytes as Java's `new String(bytes, UTF_8)`, which has one U+FFFD for a surrogate; Python has two or three."""
+    """Decode bytes as Java does: a surrogate becomes one U+FFFD, instead of two or three as in Python."""
     return _SURROGATE.sub("\ufffd".encode(), data).decode("utf-8", "replace")
 
 
@@ -150,7 +150,6 @@ def _binary_column(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer 
 
 
 def _offsets_of(lengths: Iterable[int], count: int) -> Any:
-
     if count <= _FEW_VALUES:
         # a numpy array takes longer to make
         return packed("i", accumulate(lengths, initial=0))
@@ -160,14 +159,14 @@ def _offsets_of(lengths: Iterable[int], count: int) -> Any:
 
 
 def _import_pandas() -> None:
-    """Have Arrow import pandas before the fork: a child would wait forever for the import lock of another thread."""
+    """Make Arrow import pandas before a fork: a child could wait forever for an import lock of another thread."""
     pa.array([0])
     global _has_threads
     _has_threads = len(os.listdir("/proc/self/task")) > 1 if os.path.isdir("/proc/self/task") else True
 
 
 def _change_pool() -> None:
-    """Take memory from the C library if another thread may hold a lock of Arrow's own pool (mimalloc 3)."""
+    """Take memory from the C library if another thread may have held a lock of Arrow's own pool (mimalloc 3)."""
     if _has_threads:
         pa.set_memory_pool(pa.system_memory_pool())
 
@@ -203,9 +202,9 @@ def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
-    """An uninitialised array. A large one comes from Arrow's memory pool, which keeps freed pages.
+    """Return an uninitialised array, a large one from Arrow's memory pool.
 
-    Fresh pages cost more than the work that kernels do with them.
+    The pool keeps freed pages. Fresh pages would cost more than the work that kernels do with them.
     """
     if size < _MIN_POOLED_BYTES:
         return np.empty(size, dtype)

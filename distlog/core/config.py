@@ -320,7 +320,7 @@ def _parse(name: str, value: object) -> object:
     except (KeyError, ValueError):
         rule = f"{name} must be {_FIELDS[name].metadata['rule']}"
         raise InvalidConfigError(
-            f"{rule}{_unit_hint(name, text, _FIELDS[name].metadata['check'])}", value=value
+            f"{rule}{without_unit(name, text, _FIELDS[name].metadata['check'])}", value=value
         ) from None
 
 
@@ -342,7 +342,7 @@ _SIZES = {
 }
 
 
-def _unit_hint(name: str, text: str, allows: Callable[[int], bool]) -> str:
+def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
     """Return the end of the error message for a value with a unit, as in 7d: the number to write, if it is clear."""
     units = _SIZES if name.endswith(".bytes") else _TIMES
     unit_of_setting = units.get(name.rpartition(".")[2])

@@ -164,7 +164,7 @@ Screen = Terminal | Notebook
 
 
 def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:
-    """Return the notebook of this process, or the terminal of `stream`; None outside interactive sessions."""
+    """Return this process's notebook, or else the terminal of `stream`; unless `shown`, only in a session."""
     if shown is False:
         return None
     if (ipython := sys.modules.get("IPython")) and hasattr(ipython.get_ipython(), "kernel"):
@@ -379,7 +379,7 @@ _WIDTHS = (
 )
 #: The last time of an axis: the end of the year 9999, Python's last.
 _LATEST_MS = 253_402_300_799_999
-#: The most partitions whose bars have gaps, and the most that all have their number on the axis.
+#: The most partitions that have gaps between their bars, and the most that each have a number on the axis.
 _MAX_GAPS, _MAX_NUMBERS = 60, 16
 _AGE_BINS = 40
 #: The limit of retention is drawn up to this many times the largest age.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distlog.core.schemas.decoding import OnError
 
 _INTEGERS = "('BIGINT', 'UBIGINT')"
-#: The kinds of JSON values that DuckDB converts exactly to a type. Other types accept each kind.
+#: By type of a column, the kinds of JSON values that DuckDB converts to it exactly. Other types accept every kind.
 _KINDS = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT", "UBIGINT", "HUGEINT"), _INTEGERS),
     **dict.fromkeys(("FLOAT", "DOUBLE"), "('BIGINT', 'UBIGINT', 'DOUBLE')"),
@@ -34,7 +34,7 @@ _TYPES = {
 _PAYLOAD = r"CASE WHEN value[:1] = '\x00'::BLOB THEN value[6:] ELSE value END"
 #: Tokens of a text: a pair of surrogates, another escape, or characters without escapes.
 _TOKENS = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]+|\\"
-#: The text with U+FFFD for each lone surrogate: programs that cut text by UTF-16 write them, and DuckDB refuses them.
+#: The text with U+FFFD for each lone surrogate, which DuckDB refuses. Programs that cut UTF-16 text write these.
 _REPAIRED = (
     f"array_to_string(list_transform(regexp_extract_all(text, '{_TOKENS}'), lambda token: "
     r"CASE WHEN regexp_full_match(token, '\\u[dD][89a-fA-F][0-9a-fA-F]{2}') THEN '\ufffd' ELSE token END), '')"

@@ -142,9 +142,8 @@ def _folders_in(storage: Storage) -> list[str] | None:
 def _topics_above(storage: Storage) -> list[str]:
     above = list(storage.parents())
     has_commits = map(_has_commits, above) if storage.is_local else in_parallel(_has_commits, above)
-    return [
-        storage.url for storage, is_topic in zip(above, has_commits, strict=True) if is_topic and _is_topic(storage)
-    ]
+    candidates = [folder for folder, has_any in zip(above, has_commits, strict=True) if has_any]
+    return [folder.url for folder in candidates if _is_topic(folder)]
 
 
 def _has_commits(folder: Storage) -> bool:
@@ -621,15 +620,15 @@ def _requested_partitions(log_dirs: Sequence[LogDir], topics: Iterable[str] | No
 def _settings(
     topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], overrides: Mapping[str, object]
 ) -> ImportedSettings:
-    """Return a topic's settings, without another topic's of the same name: the ids in its folders differ."""
+    """Return the settings of the topic whose id its folders have: another topic may have had the same name."""
     topic_ids = set[uuid.UUID]()
-
     searched: Replicas = replicas if clusters else {}
     for name, log_dirs in searched.items():
         for log_dir in log_dirs:
             # a damaged replica is skipped: `_adopt` raises its error if there is no other
             with suppress(CorruptionError):
-                topic_ids |= {topic_id for topic_id in [log_dir.folder(name).topic_id()] if topic_id is not None}
+                if (topic_id := log_dir.folder(name).topic_id()) is not None:
+                    topic_ids.add(topic_id)
     return imported_settings(clusters, topic, topic_ids, overrides)
 
 

@@ -25,7 +25,7 @@ from distlog.core.times import Time
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-#: The first and the last records of a topic that show whether its keys and values are text, and the values' columns.
+#: How many of the first and of the last records show whether keys and values are text, and the values' columns.
 _SAMPLE_RECORDS = 100
 #: The topic where a schema registry on the same cluster or gateway stores its schemas.
 _SCHEMAS_TOPIC = "_schemas"
@@ -185,7 +185,7 @@ class _Views:
             records.create_view(name)
 
     def _named(self, query: str) -> list[str]:
-        """Return the topics that the query names, also in upper and lower case unless a topic has the exact name."""
+        """Return the topics that the query names. Case is ignored if no topic has the exact name."""
         patterns = {name: rf"(?<!\w){re.escape(name)}(?!\w)" for name in self._storages}
         exact = {name: name.lower() for name, pattern in patterns.items() if re.search(pattern, query)}
         other_names = [name for name in patterns if name.lower() not in exact.values()]

@@ -14,7 +14,7 @@ from distlog.core.errors import InvalidConfigError
 #: A record without a time (Kafka's RecordBatch.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
 
-#: The units in which numbers may count time: the divisor and the factor that make them milliseconds, and the names.
+#: By unit of time: the divisor and the factor that convert a number to milliseconds, and the name of the unit.
 _UNITS = {
     "s": (1, 1000, "seconds"), "ms": (1, 1, "milliseconds"),
     "us": (1000, 1, "microseconds"), "ns": (1_000_000, 1, "nanoseconds"),
@@ -41,12 +41,12 @@ def monotonic_ms() -> int:
 
 
 def elapsed_s() -> float:
-    """Seconds since some moment, which only grow; they count while the machine sleeps too, where the system can."""
+    """Seconds since a fixed moment; they never decrease. If the system can, they count while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
-    """The clock in place of `clock` where each nanosecond counts, and how many of its units are a millisecond."""
+    """Return a clock that is faster than `clock`, if there is one, and the number of its units in a millisecond."""
     return (time.time_ns, 1_000_000) if clock is now_ms else (clock, 1)
 
 
@@ -62,7 +62,7 @@ def scale(unit: str) -> tuple[int, int]:
 
 
 def in_ms(number: int, unit: str) -> int:
-    """Milliseconds, fractions cut off, for a number of units; a number below 0 stays, since it is not a time."""
+    """Convert units to whole milliseconds, rounding down. A number below 0 is not a time, and does not change."""
     divisor, factor = scale(unit)
     return number if number < 0 else number // divisor * factor
 
@@ -80,8 +80,8 @@ def wrong_unit(number: int, unit: str = "ms") -> str | None:
 def to_ms(value: Time, unit: str = "ms", *, round_up: bool = False) -> int:
     """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
-    No zone means UTC, and a date its midnight. Fractions of a millisecond are cut off, as Arrow does; with `round_up`
-    they are rounded up, as for a bound of records' times.
+    A time without a zone is in UTC, and a date is its midnight. Fractions of a millisecond are cut off, as in Arrow;
+    with `round_up` they are rounded up, as for a bound of records' times.
     """
     try:
         if isinstance(value, str):
@@ -114,5 +114,5 @@ def iso(time_ms: int) -> str:
         time = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
     except (ValueError, OverflowError, OSError):
         return repr(int(time_ms))  # no datetime goes beyond the year 9999
-    # %Y has no leading zeros on every system
+    # on some systems, %Y has no leading zeros
     return f"{time.year:04}-{time:%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"

@@ -740,8 +740,8 @@ class Topic:
     def open_transactions(self, *, max_timeout_ms: int = MAX_TIMEOUT_MS) -> TransactionsReport:
         """List the transactions that are open in the partitions: readers of committed records wait before them.
 
-        `hanging` has transactions that will never end (KIP-664): their coordinator does not have them and
-        `max_timeout_ms` has passed, or it has ended the transaction in the other partitions.
+        `hanging` has transactions that will never end (KIP-664): the coordinator does not have the transaction and
+        `max_timeout_ms` has passed, or the coordinator has ended it in the other partitions.
 
         Args:
             max_timeout_ms: The brokers' `transaction.max.timeout.ms`, in ms.
@@ -811,7 +811,7 @@ class Topic:
         with CommitRace(self.log, self.snapshot, "config") as race, ActiveSeals(self.handle, race) as seals:
             for head in race:
                 changed = SetConfig(head.config.changed(settings).overrides())
-                # an append to an active segment does not read the commits: seal them all, so that the next one does
+                # an append to an active segment does not read the commits: without the segments, the next one does
                 if seals.seal(head, range(len(head.partitions))) is not None:
                     race.put([*seals.actions, changed])
         self.advance(race.snapshot)
@@ -820,7 +820,8 @@ class Topic:
     def create_partitions(self, count: int) -> None:
         """Raise the number of partitions; existing records stay where they are.
 
-        As in Kafka, keys then go to other partitions: the records of a key are in order before it, and after it.
+        As in Kafka, new records of a key may go to another partition. So a key's records are in order only before the
+        change, and after it.
 
         Args:
             count: The new number of partitions.
@@ -1012,7 +1013,7 @@ class Topic:
         Args:
             dry_run: Only report.
             executor: As in `verify`.
-            dedupe_buffer_bytes: Bytes of memory for keys, 24 each. Spark tasks share a partition with more keys.
+            dedupe_buffer_bytes: Bytes of memory for keys, 24 each. Spark tasks divide a partition that has more keys.
             memory: Bytes that a merge holds in one process. With more, fewer requests read small segments. By default
                 as few as possible: 360 MiB on an object store, 192 MiB in a Spark task.
 

@@ -52,7 +52,7 @@ class PutTime:
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Requests, including retries (on a disk: opened files), and bytes. Not exact if threads share it."""
+    """Counts requests, including retries (on a disk: opened files), and bytes. Not exact if threads share it."""
 
     gets: int = 0
     puts: int = 0
@@ -135,7 +135,7 @@ MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 
 def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """Merge close ranges (path, start, end). Returns the merged ones, and for each of `ranges` the index in these."""
+    """Merge close ranges (path, start, end). Returns the merged ranges, and by range the index of its merged one."""
     merged: list[tuple[str, int, int]] = []
     merged_indexes = [0] * len(ranges)
     for index in sorted(range(len(ranges)), key=ranges.__getitem__):
@@ -165,7 +165,7 @@ def check_one_wins(
         later_put = uuid.uuid4().bytes
         outcomes.append(put(later_put))
     except CommitStateUnknownError as error:
-        # another error, since this one is about the test's object, and nothing of the caller was put
+        # a StorageError instead, since only the state of the test object is unknown
         text = f"nothing was written: unknown whether the storage supports conditional puts ({error.message})"
         raise StorageError(text, folder=folder) from None
     finally:

@@ -59,7 +59,7 @@ _GATHER_BYTES = BLOCK_BYTES // 2
 _MIN_UNCOPIED_BYTES = 1 << 18
 #: A buffer up to this size is allocated without a check of the files' sizes, as a wrong size then costs little.
 _UNCHECKED_BYTES = 8 << 20
-#: The largest number of DURABLE_FOLDERS. A folder that was dropped costs a sync or two of its parents.
+#: The most DURABLE_FOLDERS. With more, all are forgotten, and each then costs a sync or two of its parents.
 _MAX_DURABLE_FOLDERS = 16_384
 
 _READ_ONLY_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -276,7 +276,7 @@ class LocalFiles:
             return os.stat(folder).st_mtime_ns // 1_000_000
 
     def replied_ms(self) -> int:
-        """See `Storage.replied_ms`: on a disk of this machine files get its time, on a network disk the server's."""
+        """See `Storage.replied_ms`: this machine's time, which its disks use; unknown on a network disk."""
         return now_ms() if known_local_disk(self._root) else 0
 
     def modified_ms(self, path: str) -> int:
@@ -317,7 +317,7 @@ class LocalWriter(ObjectWriter):
         with failing_as("create", path):
             self._file: int | None = create_file(path)
         self._writing: Task[None] | None = None
-        #: True while, or after, the file may lack a part.
+        #: True if the file may lack a part: during a write, and after one that failed.
         self._is_broken = False
         self._process = os.getpid()
         _set_direct(self._file, True)
@@ -499,7 +499,7 @@ def _entries_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]
 
 
 class LocalErrors(ErrorClassifier):
-    """Errors of the file system. Unclear are those that a network mount may return for a link that it created."""
+    """Errors of the file system. Those that a network mount may return for a link that it created are unclear."""
 
     def kind(self, error: Exception) -> ErrorKind:
         if isinstance(error, FileNotFoundError):

@@ -184,7 +184,7 @@ def open_page(path: str) -> int:
 
 
 def _open_to_watch(path: str) -> int:
-    # overlayfs (containers) copies an image's file at the first open for writes: an earlier map shows the old file
+    # for writes, since overlayfs (containers) then copies a file of the image: an earlier map would show the old file
     try:
         return os.open(path, _OPEN_FLAGS)
     except FileNotFoundError:
@@ -245,7 +245,7 @@ def boot_id() -> bytes:
 # the descriptor that was locked, even if the file was opened again. If a descriptor is lost after all, a thread that
 # waits for the lock finds the descriptor, unlocks it and logs an error.
 #
-# A process that can open a file, even for reading, can `flock` it. So only users that may write it may read it.
+# A process that can open a file, even for reading, can `flock` it. So users that may not write it may not read it.
 
 _log = logging.getLogger("distlog")
 
@@ -279,13 +279,13 @@ class FileLock:
     ) -> None:
         self.path, self._timeout_s = path, timeout_s
         self._sleep, self._monotonic = sleep, monotonic
-        # the first excludes other threads; the second is held briefly, while the file is opened or closed
+        # `_thread_lock` excludes other threads; `_opening_lock` is held briefly, while the file is opened or closed
         self._thread_lock, self._opening_lock = threading.Lock(), threading.Lock()
         # descriptors, or -1: the open file, and the file that a thread locks (set before the lock is acquired)
         self._file = self._locked_file = -1
         self._is_held = False
         self._page: SharedPage | None = None
-        # the first and the last time at which this process found the lock held, with no more than _LONG_S in between
+        # the first and the latest time at which this process found the lock held, without a gap of more than _LONG_S
         self._first_refusal_s: float | None = None
         self._last_refusal_s, self._is_logged = 0.0, False
         _locks.add(weakref.ref(self, _locks.discard))
@@ -476,7 +476,7 @@ def _create_lock_file(path: str) -> None:
 
 
 def _keep_readers_out(file: int) -> None:
-    """Let the classes of users that may write a file also read it, and no other class."""
+    """Let the group, and all other users, read a file only if they may write it."""
     write_bits = _mode_of(file) & 0o022
     read_bits = write_bits << 1
     _set_mode_if_owner(file, 0o600 | write_bits | read_bits)

@@ -104,7 +104,6 @@ def replied_ms(client: Any) -> int:
 
 
 def _record_replies(protocol: str, client: Any) -> None:
-
     with suppress(AttributeError):
         if protocol == "s3":
             client._call_s3 = _recording_call(client, client._call_s3)
@@ -297,7 +296,7 @@ def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> N
     inherited = {name for kind in client.__mro__ for name in inspect.signature(kind.__init__).parameters}
     suggestions = {**{name: name for name in names}, **(_S3_NAMES if protocol == "s3" else {})}
     for name in [setting for setting in settings if setting not in inherited]:
-        # 0.66: a name of three letters with two letters swapped is close
+        # with 0.66, a name of three letters is close if two letters are swapped
         if close := difflib.get_close_matches(name.lower(), suggestions, 1, 0.66):
             text = f"{protocol}:// has no storage option {name!r}: did you mean {suggestions[close[0]]}?"
             raise InvalidConfigError(text)

@@ -236,7 +236,7 @@ class ObjectStore:
                 return
             left_s = timeout_s - (time.monotonic() - start_s)
             if left_s <= 0:
-                # no other probe: waiting writers would time out one after the other
+                # no further probe, or waiting writers would time out one after the other
                 text = "nothing was written: the storage did not answer another writer; try again"
                 raise StorageError(text, folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"

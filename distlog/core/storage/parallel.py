@@ -21,7 +21,7 @@ from distlog.core.errors import StorageError
 # Python's executors and futures acquire a lock in several steps: an interrupt between two steps (Ctrl-C) leaves the
 # lock held forever. The threads here acquire and release shared state in one step of the interpreter.
 
-#: Concurrent requests to an object store, and reads among them, which mostly are of a few kB.
+#: The most concurrent requests to an object store, and the most concurrent reads, which are mostly of a few kB.
 PARALLEL_REQUESTS, PARALLEL_READS = 16, 32
 _THREAD_NAME = "distlog-ahead"
 #: How long a thread waits before it checks whether it must still wait, in seconds.
@@ -211,7 +211,7 @@ class _OrderedTasks(Generic[T]):
         if self._process != os.getpid():
             raise started_before_fork()
         while not self._iterator_lock.acquire(blocking, _RECHECK_S if blocking else -1):
-            # an interrupt may have ended a thread before its `try`: then the lock is never released
+            # if an interrupt ended a thread between its `acquire` and its `try`, the lock is never released
             if self.is_over or not blocking:
                 return None
         try:
@@ -274,8 +274,8 @@ def in_order(
 ) -> Generator[T, None, None]:
     """Yield the results of `tasks` in order, while threads work on up to `buffered` tasks after the next one.
 
-    Without `workers`, each task in the buffer gets a thread: for tasks that wait for storage. With `workers`, up to
-    `workers` threads, including the caller, run the tasks: for tasks that compute. The caller runs the first task.
+    Without `workers`, each task in the buffer gets a thread: this is for tasks that wait for storage. With `workers`,
+    up to `workers` threads, including the caller, run the tasks: this is for tasks that compute.
 
     One thread at a time uses the iterator of tasks. At the end it is closed; if `joined`, the threads have ended too.
     """

@@ -35,7 +35,7 @@ from distlog.core.storage.parallel import in_order
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# these are of `backend`, for callers of a storage
+# callers of a storage import these names of `backend` from here
 __all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "StorageCounters", "UnfinishedUpload"]
 
 #: How long a conditional put is tried, in seconds.
@@ -53,8 +53,9 @@ _SMALL, _LARGE_BYTES = bytes(1024), 32 << 20
 class Storage:
     """A folder (a topic, or a root of topics) on a local disk or at a fsspec URL, and the files in it.
 
-    Names are relative to the folder, with `/` between their parts; check names that were read from storage. A missing
-    file raises FileNotFoundError, other failures StorageError (temporary ones after a minute). Puts are durable.
+    Names are relative to the folder, with `/` between their parts. Callers check names that come from storage. A
+    missing file raises FileNotFoundError, other failures StorageError (temporary ones after a minute). Puts are
+    durable.
 
     Pickles with its options. Safe between threads and after a fork.
     """
@@ -176,7 +177,7 @@ class Storage:
 
         `data` must be unique (by a uuid), so that the stored bytes show who was first. At most
         MAX_CONDITIONAL_BYTES + 1 of another writer's bytes are returned. After a lost response the file is read back.
-        Raises StorageError if nothing was written, CommitStateUnknownError if unknown. `put_time` gets the time.
+        Raises StorageError if nothing was written, and CommitStateUnknownError if this is unknown.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
             raise StorageError("a conditional put must have 1 byte to 64 MiB", file=name, size=len(data))
@@ -187,7 +188,7 @@ class Storage:
         self._backend.sync(self._prefix + folder)
 
     def probe_put_if_absent(self, folder: str) -> None:
-        """Raise StorageError if several writers win a `put_if_absent` of one name in `folder`, which this tries."""
+        """Test in `folder` that only one of several writers wins a `put_if_absent`; otherwise raise StorageError."""
         self._backend.probe_put_if_absent(self._prefix + folder, COMMIT_TIMEOUT_S)
 
     def list_folders(self, folder: str = "") -> list[str]:
@@ -223,7 +224,7 @@ class Storage:
         return prefix, (self._prefix + prefix).rstrip("/") or "/"
 
     def now_ms(self, folder: str) -> int:
-        """Return the store's time in ms since 1970 (on S3 in seconds); `folder` must be writable."""
+        """Return the store's time in ms since 1970 (on S3 in whole seconds); `folder` must be writable."""
         return self._backend.now_ms(self._prefix + folder)
 
     def replied_ms(self) -> int:
@@ -261,7 +262,7 @@ class Storage:
         self._backend.delete([self._prefix + name for name in names])
 
     def map(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
-        """Map bytes `start` to `end` (None: the end) of a local file, read-only. Nothing may cut it (`FileMap`)."""
+        """Map bytes `start` to `end` (None: the end) of a local file, read-only. The file must never be cut."""
         return self._local().map(self._prefix + name, start, end)
 
     def local_path(self, name: str) -> str:
