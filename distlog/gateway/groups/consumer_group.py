@@ -294,7 +294,7 @@ class ConsumerGroup:
         self._set_assignment(member, assignment)
 
     def _free(self, partitions: frozenset[TopicIdPartition], member: ConsumerMember) -> frozenset[TopicIdPartition]:
-        """Those of `partitions` that no other member has, and that no other member must still revoke."""
+        """The part of `partitions` that no other member has or must still revoke."""
         assignments = [other.current for other in self.members.values() if other is not member]
         return partitions.difference(*(assignment.assigned | assignment.revoking for assignment in assignments))
 
@@ -581,7 +581,7 @@ class _Sharing:
             remaining_moves -= 1
 
     def _move_one(self) -> bool:
-        """Move a partition to a member that has at least two less. Returns False if there is no such member."""
+        """Move a partition to a member that has at least two less, or return False if no member does."""
         order = sorted(self.partitions, key=lambda member: -len(self.partitions[member]))
         for giver in order:
             for topic in {topic for topic, _ in self.partitions[giver]}:

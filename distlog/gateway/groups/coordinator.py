@@ -106,7 +106,7 @@ def _longest(texts: Iterable[str]) -> int:
 
 
 class ConsumerCoordinator:
-    """Answers requests of the newer protocol for the groups in a registry. `heartbeat` neither waits nor raises."""
+    """Answers requests of the newer protocol for the groups in a registry. `heartbeat` does not wait or raise."""
 
     def __init__(self, groups: GroupRegistry, topics: consumer_group.SubscribedTopics) -> None:
         self._groups, self._topics = groups, topics
@@ -318,7 +318,7 @@ class GroupServices:
         tasks = [begin(read_count) for read_count in self._count_readers]
         sync = partial(self._sync, [task.wait for task in tasks])
         _try_to("joining the root's gateways", sync, fatal=StorageRefusedError)
-        # a failed `sync` may not have waited for all of them
+        # a failed `sync` may not have waited for all tasks
         for task in tasks:
             with suppress(DistlogError):
                 task.wait()

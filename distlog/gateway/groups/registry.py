@@ -176,7 +176,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
             else:
                 records[key] = value
         for key, value in values.items():
-            # not `locked`, which refuses the empty name: Kafka may have stored such a group
+            # not `locked`, which refuses the empty name: Kafka may have stored a group under it
             with self._loading(key.group) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
