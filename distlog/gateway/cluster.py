@@ -174,7 +174,8 @@ class GatewayLease:
     def held_partitions(self) -> frozenset[int]:
         view = self._view
         # if this gateway joined again after the view, the view has the partitions of its former member
-        return frozenset() if self.is_lapsed or self._member.joins != view.joins else view.held_partitions
+        is_current = not self.is_lapsed and self._member.joins == view.joins
+        return view.held_partitions if is_current else frozenset()
 
     @property
     def term(self) -> int:

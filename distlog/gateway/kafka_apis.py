@@ -49,9 +49,8 @@ class KafkaApis:
     def supports(self, head: messages.RequestHead, session: ClientSession) -> bool:
         """Return whether the body can be read. Raises InvalidRequestError if this client may not send the request."""
         api = self._apis.get(head.api_key)
-        if session.principal is None and not (
-            head.api_key == messages.API_VERSIONS_KEY or (api is not None and api.handlers is Handlers.SASL)
-        ):
+        is_login = head.api_key == messages.API_VERSIONS_KEY or (api is not None and api.handlers is Handlers.SASL)
+        if session.principal is None and not is_login:
             raise messages.InvalidRequestError("the client has not authenticated", api_key=head.api_key)
         if api is not None and api.oldest <= head.api_version <= api.newest:
             return True

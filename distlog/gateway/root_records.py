@@ -169,12 +169,12 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         if not all(isinstance(field_value, str) for field_value in (name, principal, host)):
             raise ValueError("it is not an ACL")
         operation = Operation.__members__.get(fields["operation"])
-        if operation is None and permission is Permission.DENY:
+        if operation is None:
+            if permission is not Permission.DENY:
+                raise ValueError("it is not an ACL")
             # if the ACL were ignored, the operation would be allowed
             operation = Operation.ALL
             _log.error("an ACL that denies an unknown operation denies all operations: upgrade this gateway")
-        if operation is None:
-            raise ValueError("it is not an ACL")
         kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
         return key, check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
     except InvalidConfigError as error:

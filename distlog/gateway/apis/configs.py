@@ -74,18 +74,17 @@ def topic_setting_fields(config: TopicConfig, **options: bool) -> Iterator[Field
 
 
 def _broker_setting_fields(broker: Broker, request: Request, **options: bool) -> Iterator[Fields]:
-    settings, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
     # node.id=-1 means the lowest free id: show the id that the gateway has
-    settings = [
+    own_settings = [
         setting._replace(value=str(broker.cluster.node.id)) if setting.name == "node.id" else setting
-        for setting in settings
+        for setting in gateway_settings(broker.config)
     ]
     # the address by which this client finds the gateway, since Kafka's tools expect it among the settings
     host, port = broker.address(request, broker.cluster.node)
     value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
     meaning = "where clients find this gateway; set by `--advertised`"
     advertised = ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
-    for setting in (advertised, *settings, *defaults):
+    for setting in (advertised, *own_settings, *topic_default_settings(broker.metadata.defaults)):
         source = _DEFAULT if setting.is_default else _BROKER_VALUE
         is_number = setting.value.lstrip("-").isdigit()
         kind = _BOOLEAN if setting.value in ("true", "false") else (_LONG if is_number else _STRING)

@@ -312,20 +312,20 @@ def offset_delete(request: Request, broker: Broker) -> None:
         )
         request.respond({"error_code": code, "topics": topics})
 
-    try:
-        if code := rights.check_code(Operation.DELETE, ResourceType.GROUP, group):
-            raise CoordinatorError(code)
-        for topic in request.body.topics:
-            denied = rights.check_code(Operation.READ, ResourceType.TOPIC, topic.name)
-            partitions = [(topic.name, partition.partition_index) for partition in topic.partitions]
-            if denied:
-                results.update(dict.fromkeys(partitions, denied))
-            else:
-                allowed += partitions
-        if results and not allowed:
-            respond(ErrorCode.none)
+    if code := rights.check_code(Operation.DELETE, ResourceType.GROUP, group):
+        respond(code)
+        return
+    for topic in request.body.topics:
+        partitions = [(topic.name, partition.partition_index) for partition in topic.partitions]
+        if denied := rights.check_code(Operation.READ, ResourceType.TOPIC, topic.name):
+            results.update(dict.fromkeys(partitions, denied))
         else:
-            broker.groups.offsets.delete(group, allowed, results, respond)
+            allowed += partitions
+    if results and not allowed:
+        respond(ErrorCode.none)
+        return
+    try:
+        broker.groups.offsets.delete(group, allowed, results, respond)
     except CoordinatorError as refused:
         results.clear()
         respond(refused.code)
@@ -405,7 +405,7 @@ def _describe_consumer_group(request: Request, broker: Broker, group: str, names
         names.update(broker.metadata.names_by_id())
     members: list[Fields] = [
         {
-            "member_id": id,
+            "member_id": member_id,
             "instance_id": metadata.instance_id,
             "rack_id": metadata.rack_id,
             "member_epoch": current.epoch,
@@ -417,7 +417,7 @@ def _describe_consumer_group(request: Request, broker: Broker, group: str, names
             "target_assignment": {"topic_partitions": _named_topics(target, names)},
             "member_type": _CONSUMER,
         }
-        for id, metadata, current, target in description.members
+        for member_id, metadata, current, target in description.members
     ]
     assignments = (member[key] for member in members for key in ("assignment", "target_assignment"))
     topics = {topic["topic_name"] for assignment in assignments for topic in assignment["topic_partitions"]}
@@ -447,7 +447,7 @@ def list_groups(request: Request, broker: Broker) -> Fields:
     is_all = rights.allows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
     states = {state.lower() for state in request.get("states_filter", ())}
-    types = {type.lower() for type in request.get("types_filter", ())}
+    types = {group_type.lower() for group_type in request.get("types_filter", ())}
     groups = [
         {
             "group_id": group.group,

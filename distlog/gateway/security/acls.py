@@ -108,7 +108,7 @@ def check_acl(acl: Acl) -> Acl:
     elif acl.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise InvalidConfigError(f"the cluster's name must be {CLUSTER_NAME}", name=name)
     elif acl.resource_type is ResourceType.TOPIC and not (
-        is_topic_name(acl.name) or (acl.pattern_type is PatternType.PREFIXED and acl.name in (".", ".."))
+        is_topic_name(name) or (acl.pattern_type is PatternType.PREFIXED and name in (".", ".."))
     ):
         raise InvalidConfigError("no topic can have this name", name=repr(name))
     return acl._replace(host=check_host(acl.host))

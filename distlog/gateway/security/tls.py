@@ -36,7 +36,8 @@ class TlsFiles:
         if self.client_auth not in CLIENT_AUTH:
             text = f"ssl.client.auth must be one of {', '.join(CLIENT_AUTH)}"
             raise InvalidConfigError(text, found=self.client_auth)
-        if (self.ca is None) == (self.client_auth != "none"):
+        has_client_auth = self.client_auth != "none"
+        if has_client_auth != (self.ca is not None):
             text = "set both ssl.client.auth and the certificates of clients' authorities, or neither"
             raise InvalidConfigError(text, cafile=self.ca, client_auth=self.client_auth)
         if self.crl is not None and self.ca is None:
@@ -155,8 +156,8 @@ class PrincipalMapper:
                 problem = "a rule must be RULE:pattern/replacement/[LU], or DEFAULT"
                 raise InvalidConfigError(problem, rules=text[position:])
             pattern, replacement, case, default = match.groups(default="")
-            rule = _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
-            self._rules.append(_DEFAULT if default else rule)
+            rule = _DEFAULT if default else _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
+            self._rules.append(rule)
             position = match.end()
 
     def name(self, subject: str) -> str | None:

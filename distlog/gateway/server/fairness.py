@@ -260,7 +260,6 @@ class Entity(NamedTuple):
         return cls(tuple(sorted(parts.items())))
 
 
-#: The quotas by entity and by name.
 Limits = Mapping[Entity, Mapping[str, float]]
 #: The user and client id that share one quota. An empty name stands for all users, or all client ids.
 _Debtor = tuple[str, str]

@@ -141,6 +141,7 @@ class SocketServer:
     async def _connect(self, client: socket.socket, session: ClientSession) -> None:
         """Do the TLS handshake if TLS is enabled, and let asyncio serve the connection."""
         handshake_s = self.config.authentication_timeout_ms / 1000
+        # asyncio refuses this argument without TLS
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": handshake_s}
         connection = Connection(self, session)
         try:
@@ -265,7 +266,6 @@ def _address(name: Any) -> tuple[str, int]:
 
 #: The connection stops writing while the transport has more than this many unsent bytes.
 _WRITE_BUFFER_BYTES = 64 << 10
-#: The most bytes of one write.
 _MAX_WRITE_BYTES = 256 << 10
 #: The most responses in one write. Writes are joined because each one wakes the client, which costs much CPU time.
 _MAX_JOINED_RESPONSES = 4
@@ -355,8 +355,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _has_more_requests(self) -> bool:
-        waits_for_records = bool(self._in_flight) and self._in_flight[-1].head.api_key == messages.PRODUCE_KEY
-        return waits_for_records and (self._newest_waits or self._frames.is_started)
+        is_newest_produce = bool(self._in_flight) and self._in_flight[-1].head.api_key == messages.PRODUCE_KEY
+        return is_newest_produce and (self._newest_waits or self._frames.is_started)
 
     @property
     def _can_read_next(self) -> bool:
