@@ -80,7 +80,6 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     return _summary(options.topic, result, time.monotonic() - start_s)
 
 
-#: The prefix of Hadoop's settings for its S3 client.
 _S3A_SETTINGS = "spark.hadoop.fs.s3a."
 _S3A_SCHEMES = ("s3a://", "s3n://")
 

@@ -77,7 +77,8 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser, name: str, about: str, *, repeats_names: bool = False) -> None:
     """Add an option NAME=VALUE that may be repeated, with the same name only if `repeats_names`."""
-    parse, action = argument(arguments.setting), "append" if repeats_names else _Setting
+    parse = argument(arguments.setting)
+    action = "append" if repeats_names else _Setting
     parser.add_argument(name, action=action, default=[], type=parse, metavar="NAME=VALUE", help=about)
 
 
@@ -124,7 +125,7 @@ def run_program(
 ) -> int:
     """Parse the arguments and call `run`; print any error. Returns the exit status."""
     if argv is None:
-        # this process ends soon: the collection of all imported objects at exit would take a third of its CPU time
+        # at the exit of this process, a collection of all imported objects would take a third of its CPU time
         gc.freeze()
         argv = sys.argv[1:]
     open_closed_streams()
@@ -159,7 +160,7 @@ def _should_log(record: logging.LogRecord) -> bool:
 
 
 def _is_output_closed() -> bool:
-    """Return whether standard output is closed; replace it then, since Python flushes it at exit."""
+    """Return whether standard output is closed. If so, replace it, since Python flushes it at exit."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     is_closed = any(event & select.POLLERR for _, event in output.poll(0))

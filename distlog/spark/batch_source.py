@@ -60,7 +60,7 @@ _WRITABLE: Mapping[str, tuple[type[types.DataType], ...]] = {
     "headers": (types.ArrayType,),
     "partition": (types.IntegerType, types.LongType, types.ShortType, types.ByteType),
 }
-#: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
+#: The core's name of each column, by Spark's name. `topic` is missing, since no record holds the topic's name.
 _CORE_NAMES = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
 SPARK_NAMES = {core_name: name for name, core_name in _CORE_NAMES.items()}
 #: The usual sizes of splits. To start a task takes 20 to 60 ms; large splits leave cores idle at the job's end.
@@ -386,7 +386,7 @@ def _compared_value(attribute: tuple[str, ...], value: object) -> int | bytes | 
 
 
 class KnownTopics:
-    """The topics that this Python process used last, which it need not load again; safe between threads."""
+    """The topics that this Python process used last, so that it need not load them again; safe between threads."""
 
     def __init__(self) -> None:
         self._lock = process_lock()

@@ -199,7 +199,8 @@ def read(
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = _open(url, version, timestamp, storage_options)
     snapshot, times = topic.live_snapshot, time_bounds(start, end, start_time, end_time)
-    bounds, key_values = offset_bounds(snapshot, partitions, start, end), None if keys is None else key_array(keys)
+    bounds = offset_bounds(snapshot, partitions, start, end)
+    key_values = None if keys is None else key_array(keys)
     slices, plan_isolation = plan_slices(
         topic.reader, snapshot, bounds, isolation, out_of_range, times, keys=key_values
     )

@@ -135,7 +135,7 @@ class WriteOptions:
 
 
 def parse_batch_id(batch_id: BatchId | None) -> BatchId | None:
-    """Parse digits as a number: options are texts, but the batches of a stream have numbers."""
+    """Parse digits as a number, since options are texts, but the batches of a stream have numbers."""
     if batch_id is None:
         return None
     text = str(batch_id)
@@ -243,7 +243,7 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
 
 
 def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
-    """Raise InvalidConfigError for an unnamed append in foreachBatch: Spark may repeat it, which makes duplicates."""
+    """Raise InvalidConfigError for an unnamed append in foreachBatch, since Spark may repeat it."""
     if batch is not None and options.app_id is None:
         text = (
             "nothing was appended: Spark may repeat a batch of foreachBatch, so name it: "

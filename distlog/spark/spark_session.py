@@ -109,7 +109,7 @@ def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) 
 
 
 def activate(spark: SparkSession) -> None:
-    """Make `spark` this thread's active session, where Spark looks up formats: new threads of Python have none."""
+    """Make `spark` the active session of this thread. Spark looks up formats there, and new threads have none."""
     if SparkSession.getActiveSession() is not spark:
         # `createDataFrame` makes its session the active one
         spark.createDataFrame([], "nothing int")

@@ -50,7 +50,7 @@ _log = logging.getLogger("distlog")
 
 #: An offset of the stream, as Spark passes and stores it.
 OffsetJson = Mapping[str, Any]
-#: The version of an offset's JSON, which Spark keeps in the checkpoint and compares as text.
+#: The version of an offset's JSON. Spark keeps the JSON in the checkpoint, and compares it as text.
 FORMAT = 1
 #: The start of a stream. A constant, since Spark requests the start several times, also after a restart.
 INITIAL_OFFSET: OffsetJson = {"version": FORMAT, "initial": True}
@@ -168,7 +168,7 @@ class StreamPlan:
         snapshot = self._topic.latest
         end = self._fixed_end or self._log_end(snapshot)
         last_batch_end, value = StreamOffset.parse(self._last_batch_end), end.to_json()
-        if last_batch_end is None or not end.topic_id == last_batch_end.topic_id == snapshot.topic_id:
+        if last_batch_end is None or not (end.topic_id == last_batch_end.topic_id == snapshot.topic_id):
             return value
         offset_lags, byte_lags = dict[int, int](), dict[int, int]()
         for number, end_offset in end.offsets.items():
@@ -624,7 +624,7 @@ class DataLoss:
             _log.warning("the stream continues, since failOnDataLoss is false: %s", text)
 
     def start_in_log(self, state: PartitionState, partition: int, offset: int) -> int:
-        """Return the offset at which the stream continues: `offset`, or with a report the nearest one in the log."""
+        """Return `offset` if the log has it; else report the loss, and return the nearest offset in the log."""
         low, high = state.log_start_offset, state.log_end_offset
         if offset < low:
             text = f"records were deleted before the stream read them: {_CONTINUE_ADVICE}"
@@ -634,7 +634,7 @@ class DataLoss:
         return min(max(offset, low), high)
 
     def end_in_log(self, state: PartitionState, partition: int, offset: int) -> int:
-        """Return the end of a batch that was planned up to `offset`: `offset`, or with a report the log's end."""
+        """Return the end of a batch up to `offset`; if the log ends earlier, report the loss, and return its end."""
         if offset > state.log_end_offset:
             self.report(_lost_end_error(state, partition, offset))
         return min(offset, state.log_end_offset)
@@ -726,7 +726,7 @@ class WatchedTopic:
 
 
 class StreamSplit(Split):
-    """A split with the `prefix` of the names of the partitions' folders: a stream's tasks read no commit."""
+    """A split with the `prefix` of the names of the partitions' folders, since a stream's tasks read no commit."""
 
     def __init__(self, prefix: str, slices: list[SegmentSlice], isolation: Isolation) -> None:
         super().__init__(slices, isolation)

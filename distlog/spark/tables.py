@@ -141,8 +141,9 @@ def to_table(
     """
     start_s = time.monotonic()
     topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)
-    # a table without a / is a name in a catalog
-    for folder in (table if output == "parquet" or "/" in table else None, checkpoint):
+    # for Delta and Iceberg, a table without a / is a name in a catalog
+    is_folder = output == "parquet" or "/" in table
+    for folder in (table if is_folder else None, checkpoint):
         if folder is not None:
             _check_location(spark, topic, folder)
 
@@ -205,7 +206,7 @@ def _to_parquet(
         )
     names, max_offsets, max_bytes = [*COLUMNS, "value"], limits.max_offsets, limits.max_bytes
     rows = to_table_rows(stream(spark, topic, names, start=EARLIEST, max_offsets=max_offsets, max_bytes=max_bytes))
-    # Spark ignores case when it reads folders, which would hide the field
+    # Spark ignores case when it reads folders, so the folder's column would hide the field
     if BATCH_COLUMN in map(str.lower, rows.columns):
         text = f"the table's folders are called {BATCH_COLUMN}, so no field can be: flatten=False makes one column"
         raise InvalidConfigError(text)

@@ -267,7 +267,7 @@ class RunReading:
 
     def _parquet_rows(self, split: FileSplit) -> Iterator[InputPart]:
         groups = range(split.first_group, split.end_group) if split.end_group else None
-        # the bytes of a row are unknown: the first part counts the bytes of the whole split
+        # the bytes of single rows are unknown, so the first part counts the bytes of the whole split
         reader, unreported_bytes = self._reader, split.length
         records = skipped = 0
         batches = parquet_records(reader.storage, split.file, groups, reader.options, reader.times)
@@ -308,7 +308,7 @@ class RunReading:
             skipped = part.skipped
             yield part
         for number, split in enumerate(splits):
-            # bad lines are not counted by file: the first report has the sum
+            # bad lines are not counted by file, so the first report has their sum
             report = SplitReport(0, split.length, record_counts.get(split.file, 0), skipped if number == 0 else 0)
             self.report.splits.append(report)
 

@@ -18,7 +18,7 @@ from distlog.core.times import check_unit
 _WILDCARDS = re.compile(r"[*?\[{]")
 #: Folders and patterns skip names that begin so, as Hadoop and Spark do, because these are logs and unfinished files.
 _HIDDEN = ("_", ".")
-#: A thread reads the first bytes of this many local files: starting a thread costs more than a read.
+#: A thread reads the first bytes of this many local files, since starting a thread costs more than a read.
 _HEADS_PER_TASK = 64
 #: RECORDS: lines as `read --json` prints records, or Parquet with the columns of a topic.
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
@@ -93,8 +93,7 @@ _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-
 UTF8_MARK = b"\xef\xbb\xbf"
 #: The number of bytes that must look like UTF-16 or UTF-32 if the file has no byte order mark.
 _MIN_WIDE_BYTES = 8
-#: The address of a file, and its size.
-_SizedFile = tuple[str, int]
+_SizedFile = tuple[str, int]  # the address of a file, and its size
 FAIL, SKIP = "fail", "skip"
 NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
 #: The groups of a pattern that make a record.
@@ -190,7 +189,7 @@ def _files_in_folder(storage: InputStorage, folder: str, entries: Sequence[FileI
 def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
     """Yield the files that a pattern without braces matches, and the files in folders that the pattern matches."""
     names = pattern.split("/")
-    first_wildcard = next(number for number, name in enumerate([*names, "*"]) if _WILDCARDS.search(name))
+    first_wildcard = next((number for number, name in enumerate(names) if _WILDCARDS.search(name)), len(names))
     if first_wildcard == len(names):
         # the pattern had only braces, which `_brace_alternatives` replaced
         try:

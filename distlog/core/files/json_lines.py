@@ -241,7 +241,7 @@ class _ScannedLines:
         line_starts, line_sizes = new_array(count, np.int64), new_array(count, np.int64)
         states, kinds = new_array(count, np.uint8), np.zeros(shape, np.uint8)
         starts, sizes = (new_array(kinds.size, np.int64).reshape(shape) for _ in range(2))
-        fields = kinds.ravel(), starts.ravel(), sizes.ravel()
+        fields = kinds.ravel(), starts.ravel(), sizes.ravel()  # views, which the kernel fills
         data = byte_array(text)
         scan_objects(data, byte_array(b"".join(encoded)), name_offsets, line_starts, line_sizes, states, *fields)
         states[(kinds == ESCAPED).any(axis=1) & (states == OBJECT)] = UNSURE

@@ -155,7 +155,8 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
         except pa.ArrowException:
             continue
         is_number = pa.types.is_integer(kind)
-        earliest, first_valid = pc.min(times).as_py(), NO_TIMESTAMP if is_number else 0
+        earliest = pc.min(times).as_py()
+        first_valid = NO_TIMESTAMP if is_number else 0
         if earliest is not None and earliest < first_valid:
             return None
         if not is_number:

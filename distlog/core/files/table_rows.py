@@ -78,7 +78,8 @@ class CsvRows:
 
         A row that does not end in the block is not consumed, unless the block `is_last` (see LineParser).
         """
-        is_whole, text = limit >= len(text), text + b"\n"
+        is_whole = limit >= len(text)
+        text += b"\n"
         end = len(text) if is_whole else limit
         table = _all_rows(text, self.names) if is_whole else None
         if table is not None:
@@ -86,7 +87,8 @@ class CsvRows:
             if not time_faults:
                 return Parsed(columns, (), len(text))
         # the parts of the text with valid rows only, and the fault of each bad line by its position
-        spans, faults, position = list[tuple[int, int]](), dict[int, str](), 0
+        spans, faults = list[tuple[int, int]](), dict[int, str]()
+        position = 0
         while position < end:
             start = position
             while position < end and (row := _ROW.match(text, position)):
@@ -200,7 +202,7 @@ def _find_bad_rows(rows: bytes, names: Sequence[str]) -> dict[int, str]:
         faults[row.number - 1] = f"the row has {row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
-    # Arrow decodes a bad row for its message, which fails unless the row is UTF-8: replace all that is not ASCII
+    # Arrow decodes a bad row for its message, and fails if the row is not UTF-8: replace all that is not ASCII
     _read_rows(rows.translate(_TO_ASCII), names, refuse)
     return faults
 
@@ -400,7 +402,7 @@ def _as_json_objects(names: list[str], columns: list[pa.Array], count: int) -> p
 
 
 def _entries(column: pa.Array) -> pa.Array:
-    """Return the entries of all maps, as `"key": value`; a key that is not a text is its JSON in quotes."""
+    """Return the entries of all maps, as `"key": value`; the JSON of a key that is not a text is put in quotes."""
     first, end = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
     keys, items = column.keys, column.items
     if len(keys) != end - first:  # the arrays of a sliced column also have the entries outside of the slice

@@ -436,7 +436,7 @@ class _Extension:
         self._additions = [missing for missing in map(self._missing_records, partitions) if missing is not None]
 
     def run(self, *, linked: bool, dry_run: bool) -> _Adoption | None:
-        """Append the new records in one commit; returns None if the topic has changed since."""
+        """Append the new records in one commit; returns None if the topic has changed since it was loaded."""
         log, existing, topic = self._log, self._existing, self._topic
         notes = list[str]()
         for partition in self._additions:

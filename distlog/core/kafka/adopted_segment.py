@@ -86,12 +86,12 @@ def read_segments(
 ) -> Iterator[AdoptedSegment]:
     """Describe the file at `base_offset`; several segments if it spans `topic_end`, or its indexes overflow."""
     # a broker also splits segments whose indexes overflow (KAFKA-6264, `LocalLog.splitOverflowedSegment`)
-    # without `checked`, mostly batch headers are read, and the checksum of the file is combined from theirs
     names: Mapping[str, str] = reading.folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
     begin: int | None = base_offset
     while begin is not None:
         inspection = _SegmentInspection(reading, names, begin, next_file_base)
+        # if not `checked`, mostly batch headers are read, and their checksums are combined to the file's checksum
         walk = reading.folder.walk(file, checked=checked, start=position, offset_index=inspection.indexes[".index"])
         for batches in walk:
             inspection.add(walk, batches)
@@ -269,7 +269,7 @@ class AdoptedPartition:
     def actions(self) -> Iterator[Action]:
         first_base = self.segments[0].info.base_offset if self.segments else self.log_start_offset
         if first_base:
-            # the log end of an empty partition moves with its log start: the first segment must begin there
+            # the first segment must begin at the log end; in an empty partition this moves with the log start
             yield SetLogStartOffset(self.name.partition, first_base)
         yield from (Add(segment.info) for segment in self.segments)
         if self.log_start_offset > first_base:

@@ -103,7 +103,7 @@ _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
 #: The decompressed bytes of batches whose records are formatted at once.
 PART_BYTES = 4 << 20
-#: How many parts of a window are formatted ahead: this bounds the memory, since a window may decompress to any size.
+#: The most parts that are formatted ahead. This bounds the memory, since a window may decompress to any size.
 _BUFFERED_PARTS = 4
 
 
@@ -368,7 +368,7 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], output: DumpOutput) -> 
 
 
 def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[Flags, Longs]:
-    """Return which positions have a complete batch, and the last offset of each."""
+    """Return which positions have a complete batch, and the last offset of each complete batch."""
     log_size, prefix_bytes = log.size, _BATCH_PREFIX.itemsize
     has_batch = (positions >= 0) & (positions + prefix_bytes <= log_size)
     ranges = [(log.name, position, position + prefix_bytes) for position in positions[has_batch].tolist()]

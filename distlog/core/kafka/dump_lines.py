@@ -262,7 +262,7 @@ class DumpedRecords:
 
     @cached_property
     def checksums(self) -> tuple[Longs, Flags]:
-        """The checksums of the messages of formats 0 and 1, and which are right."""
+        """The checksums of the messages of formats 0 and 1, and whether they are right."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
             data, rows = memoryview(self.data.data), iter(range(self.size))
@@ -283,7 +283,7 @@ def empty_records(batches: npt.NDArray[Any]) -> DumpedRecords:
 def decode(
     data: Bytes, batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], part_bytes: int
 ) -> tuple[DumpedRecords, CorruptRecordError | None]:
-    """Return records of the leading batches, until they have `part_bytes` bytes, and the error of a bad record."""
+    """Return the records of the first batches, of about `part_bytes` bytes, and the error of a bad record."""
     try:
         batches = _decodable(data, batches, source)
         selection = BatchSelection(

@@ -86,7 +86,7 @@ def export_topic(
         for number, folder in folders.items():
             damage = damage_of_tail(handle, committed, number)
             if damage is not None:
-                # a damaged active segment ends early: an export could delete later records of an earlier export
+                # a damaged active segment ends early, so an export could delete later records of an earlier export
                 raise damage
             _, exported_id = read_export(folder) or ([], snapshot.topic_id)
             if exported_id != snapshot.topic_id:
@@ -99,7 +99,7 @@ def export_topic(
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """A partition in the log directory, whose first segment has `first_base_offset`, and what this export wrote."""
+    """A partition in the log directory after an export; `first_base_offset` is the base of its first segment."""
 
     partition: int
     log_start_offset: int
@@ -268,7 +268,7 @@ class ExportedFiles:
                 self._wait()
                 _write(self.folder, *self._pop_buffered())
         finally:
-            # the write must end with this export: the next export may write the same files
+            # the write must end with this export, since the next export may write the same files
             with suppress(Exception):
                 self._wait()
 
@@ -310,8 +310,8 @@ def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
 #: Logs up to this size are buffered, and written together with other files.
 _SMALL_BYTES = 4 << 20
 
-# A broker's log has two things in its bytes that a topic's log may only have in its commit: the offsets (a segment's
-# `shift` is added to those in the file) and, with LogAppendTime, the time of the append (`Chunk.timed` writes it).
+# The bytes of a broker's log have two things that a topic's log may have only in its commit: the offsets (a segment's
+# `shift` is added to the offsets in the file), and with LogAppendTime, the time of the append (from `Chunk.timed`).
 
 
 def export_segment(
@@ -431,7 +431,6 @@ class _PartitionExport:
         }
         producers = self._exported_producers(segments, unchanged) if unchanged else None
         if producers is None:
-            # export all segments again
             unchanged = {}
             stored = StoredProducers(self._handle.storage, self._handle.name, self._partition)
             producers = stored.newest(segments, self._state.log_end_offset)

@@ -163,7 +163,7 @@ def read_log_dir(
 
 
 def check_is_no_topic(directory: Storage, folders: Container[str]) -> None:
-    """Raise InvalidTopicError if a directory with these folders is a topic, whose partitions have the same names."""
+    """Raise InvalidTopicError if a directory with these folders is a topic. Its partitions' names look the same."""
     if paths.COMMITS_DIR in folders:
         text = "this is the folder of a topic, not a broker's log directory: use the log directory"
         raise InvalidTopicError(text, directory=directory.url)
@@ -245,7 +245,7 @@ def _folder_name(name: PartitionName) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The settings of a cluster's topics, by one replica; `progress`, (leader epoch, end offset), orders replicas."""
+    """The settings of a cluster's topics in one replica; `progress`, (leader epoch, end offset), orders replicas."""
 
     cluster_id: str | None
     #: By name and id of a topic, its settings.
@@ -272,7 +272,7 @@ _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
 _TOPIC_RESOURCE = 2
 #: The first two bytes of the values that are applied.
 _RELEVANT_PREFIXES = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
-#: The most bytes of the files, and the most values and their bytes in memory: brokers, too, have them in memory.
+#: The most bytes of the files, and the most values and their bytes in memory; brokers also have them in memory.
 _MAX_BYTES, _MAX_VALUES, _MAX_VALUE_BYTES = 1 << 30, 1_000_000, 256 << 20
 #: The most bytes of a topic's settings; Kafka's have some hundred, and lists of throttled replicas up to 32 KiB.
 _MAX_TOPIC_BYTES = 256 << 10

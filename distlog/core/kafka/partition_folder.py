@@ -61,12 +61,12 @@ class PartitionFolder:
 
     @cached_property
     def loaded(self) -> LoadedFiles:
-        """The valid files. Raises StorageError for a link, a pipe or a device, which could block."""
+        """The valid files. Raises StorageError for a link, a pipe or a device, since a read could block."""
         self.check_files(filter(parse_file, self._files))
         return loaded_files(self._files, self._next_offset)
 
     def check_files(self, names: Iterable[str]) -> None:
-        """Raise StorageError for a link, and for a pipe or a device among `names`, which could block."""
+        """Raise StorageError for a link, and for a pipe or a device among `names`, since a read could block."""
         self._storage.refuse_links()
         for name in names if self._storage.is_local else ():
             if not os.path.isfile(self.path(name)):
@@ -342,8 +342,8 @@ class LoadedFiles:
 
 def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
     """Select the valid files of `names`; `next_offset` returns the offset after the last batch of a `.log.swap`."""
-    # a broker replaces segments in steps, and may have stopped after any: it writes `.cleaned` files, renames them to
-    # `.swap` from the highest offset down, deletes the old files, and renames the new files
+    # a broker that replaces segments writes `.cleaned` files, renames them to `.swap` from the highest offset down,
+    # deletes the old files, and renames the new files; it may have stopped after any step
     files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
     cleaned_start = min((file.offset for file in files.values() if file.temporary == ".cleaned"), default=MAX_LONG)
     reasons = {

@@ -33,7 +33,6 @@ from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, comm
 #: Stands for a missing epoch or time.
 NONE = -1
 TRANSACTIONS_TOPIC = "__transaction_state"
-#: A topic's name and the number of a partition.
 TopicPartition = tuple[str, int]
 #: The last epoch of a producer; afterwards the producer gets a new id. The epoch above, Kafka's last one, is reserved
 #: for `decided(fences=True)`: the end marker that aborts the producer's transaction and fences the producer.
@@ -69,7 +68,7 @@ _PRODUCER_COLUMNS = (
 
 
 class TransactionStatus(Enum):
-    """The state of a transaction, by Kafka's numbers (TransactionState). PREPARE: decided, but some markers lack."""
+    """The state of a transaction, by Kafka's numbers (TransactionState). PREPARE: decided, but not all markers."""
 
     EMPTY = 0
     ONGOING = 1

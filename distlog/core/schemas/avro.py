@@ -273,7 +273,7 @@ class AvroDecoder:
         return self._columns(writer, values, faults)
 
     def _schema_with_units(self, writer: AvroSchema) -> pa.Schema:
-        """Return the columns with the writer's units of time: fastavro ignores units when it resolves a schema."""
+        """Return the columns with the writer's units of time, since fastavro does not convert units."""
         assert self._reader is not None
         kind = _with_units(self._reader.kind, writer.kind, self._reader.aliases)
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
@@ -317,9 +317,9 @@ class AvroDecoder:
 
 
 def _convert_defaults(named_types: Mapping[str, Any]) -> None:
-    """Convert the defaults of parsed records to values: fastavro would return the JSON of a default."""
+    """Convert the defaults of parsed records to values, since fastavro would return the JSON of a default."""
     fields = [field for record in named_types.values() for field in record.get("fields", ()) if "default" in field]
-    defaults = []  # convert all before a change: the default of a record may use the defaults of its fields
+    defaults = []  # converted before any change, since a record's default may use the defaults of its fields
     for field in fields:
         try:
             defaults.append(_default(field["default"], field["type"], named_types))

@@ -24,7 +24,7 @@ from distlog.core.integers import whole_number
 #: The most bytes of a registry's response, and the longest time that it may take.
 MAX_ANSWER_BYTES = 8 << 20
 ANSWER_SECONDS = 30.0
-#: The most schemas that a schema may refer to, directly or not, which also bounds cycles.
+#: The most schemas that a schema may refer to, directly or not. This also bounds cycles.
 MAX_REFERENCES = 250
 #: The kinds of schemas. A registry omits the kind of Avro.
 KINDS = ("AVRO", "PROTOBUF", "JSON")
