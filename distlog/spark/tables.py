@@ -201,14 +201,14 @@ def _to_parquet(
     if "compact" in topic.config.cleanup_policy and not changes:
         raise InvalidConfigError(
             "the topic is compacted, and Parquet cannot change the row of a key: changes=True (--changes) makes a "
-            "table of all changes, of which a query takes the last of each key; Delta and Iceberg (--output) can",
+            "table of all changes, and queries select the last one of a key; or use Delta or Iceberg (--output)",
             topic=topic.name,
         )
     names, max_offsets, max_bytes = [*COLUMNS, "value"], limits.max_offsets, limits.max_bytes
     rows = to_table_rows(stream(spark, topic, names, start=EARLIEST, max_offsets=max_offsets, max_bytes=max_bytes))
     # Spark ignores case when it reads folders, so the folder's column would hide the field
     if BATCH_COLUMN in map(str.lower, rows.columns):
-        text = f"the table's folders are called {BATCH_COLUMN}, so no field can be: flatten=False makes one column"
+        text = f"no field can be called {BATCH_COLUMN}, as the table's folders: flatten=False puts all in one column"
         raise InvalidConfigError(text)
     writer = _ParquetWriter(table, topic.snapshot.topic_id)
     sink = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)

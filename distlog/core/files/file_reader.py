@@ -365,7 +365,7 @@ class LineReading:
         self._origin = Origin(0, file, 0, lines=0)
         #: The bytes that the parser used in its last call (`Parsed.consumed`).
         self._consumed = 0
-        #: The position of the first line in the file (None before it is read), and that after the last parsed row.
+        #: The file position of the first line (None before it is read), and the position after the last parsed row.
         self.start: int | None = None
         self.end = 0
 

@@ -134,8 +134,8 @@ def adopt_topic(
         if existing.dropped or existing.topic_id != topic_id:
             text = "another topic is or was at this address: adopt to another address"
             if topic_id is None:
-                text = "the address has a topic; without partition.metadata it is unknown whether it is the same: "
-                text += "adopt to another address, all directories at once"
+                text = "the address has a topic, and without partition.metadata nothing shows that it is the same one: "
+                text += "adopt all directories at once, to another address"
             raise TopicExistsError(text, url=topic.url)
         extended = _Extension(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
         if extended is not None:

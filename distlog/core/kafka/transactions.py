@@ -68,7 +68,7 @@ _PRODUCER_COLUMNS = (
 
 
 class TransactionStatus(Enum):
-    """The state of a transaction, by Kafka's numbers (TransactionState). PREPARE: decided, but not all markers."""
+    """The state of a transaction, by Kafka's numbers. PREPARE means decided, but some end markers may be missing."""
 
     EMPTY = 0
     ONGOING = 1
