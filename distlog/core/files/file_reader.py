@@ -50,7 +50,7 @@ from distlog.core.storage.storage import CHUNK_BYTES, InputStorage
 SPLIT_BYTES = 64 << 20
 #: The cost of opening a file, as bytes that could be read in that time.
 OPEN_BYTES = 128 << 10
-#: A longer line fails, which bounds the memory of a reader.
+#: A longer line raises an error. This bounds the memory of a reader.
 LONGEST_LINE = 64 << 20
 #: The bytes of the first read past the end of a split. Each further read is twice as large, up to CHUNK_BYTES.
 _FIRST_TAIL_READ = 64 << 10
@@ -641,7 +641,7 @@ def _growing_chunks(storage: InputStorage, file: InputFile, position: int) -> It
 
 def _whole_lines(file: InputFile, chunks: Iterator[bytes], position: int, end: int | None = None) -> Iterator[Block]:
     """Yield blocks of whole lines, the first from `position` on; a line at `end` belongs to the next split."""
-    fragments, fragment_bytes = list[bytes](), 0  # of a line that has not ended, from `position` on
+    fragments, fragment_bytes = list[bytes](), 0  # of an unfinished line that begins at `position`
     for chunk in chunks:
         newline = chunk.rfind(b"\n")
         if newline < 0:

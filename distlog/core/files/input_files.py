@@ -16,7 +16,7 @@ from distlog.core.storage.storage import InputStorage, shown
 from distlog.core.times import check_unit
 
 _WILDCARDS = re.compile(r"[*?\[{]")
-#: Folders and patterns skip names that begin so, as Hadoop and Spark do, because these are logs and unfinished files.
+#: Folders and patterns skip names with these first characters, as Hadoop and Spark do: logs and unfinished files.
 _HIDDEN = ("_", ".")
 #: A thread reads the first bytes of this many local files, since starting a thread costs more than a read.
 _HEADS_PER_TASK = 64

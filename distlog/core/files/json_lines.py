@@ -256,7 +256,7 @@ class _ScannedLines:
         column = _gather_column(self.data, starts, sizes, None if valid.all() else valid)
         if not python_values:
             return column
-        # the values that Python read are appended to the column, and taken for their rows
+        # append the values that Python read to the column, and move them to their rows
         order = np.arange(len(rows))
         order[[*python_values]] = len(rows) + np.arange(len(python_values))
         return pa.concat_arrays([column, column_of([*python_values.values()], pa.binary())]).take(integers(order))
@@ -272,7 +272,7 @@ def _gather_column(data: Bytes, starts: Longs, sizes: Longs, valid: Flags | None
 
 
 def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
-    """Return the fields of a block of records, read by Arrow; None if it cannot read them."""
+    """Return the fields of a block of records, read by Arrow; None if Arrow cannot read the block."""
     lines = split_lines(block)
     # Arrow's reader crashes if a line `null` precedes the first object
     have_braces = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))

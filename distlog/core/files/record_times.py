@@ -25,7 +25,7 @@ _TEXT_KINDS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary,
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times in ms since 1970 (int64; null for no time and for a bad one), and the faults of bad times by row."""
+    """Times in ms since 1970 (int64; null for a missing or bad time), and the faults of bad times by row."""
 
     column: pa.Array
     faults: dict[int, str]

@@ -74,7 +74,7 @@ class CsvRows:
         check_names(self.fields, self.names)
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """Parse the rows that begin in the first `limit` bytes of `text`, whole lines without the last newline.
+        """Parse the rows that begin in the first `limit` bytes of `text`: whole lines without the last newline.
 
         A row that does not end in the block is not consumed, unless the block `is_last` (see LineParser).
         """
@@ -187,7 +187,7 @@ def _has_plain_quotes(text: bytes) -> bool:
         return True
     data = byte_array(text)
     positions = np.flatnonzero(data == ord('"'))
-    # before a quote at position 0, data[-1] is the newline at the end of the text, as before a quote of a later line
+    # for a quote at position 0, data[-1] is the newline that ends the text; a newline precedes later lines, too
     characters_before, characters_after = data[positions[::2] - 1], data[positions[1::2] + 1]
     is_begin = (characters_before == ord(",")) | (characters_before == ord("\n"))
     is_end = (characters_after == ord(",")) | (characters_after == ord("\n")) | (characters_after == ord("\r"))

@@ -134,7 +134,7 @@ def adopt_topic(
         if existing.dropped or existing.topic_id != topic_id:
             text = "another topic is or was at this address: adopt to another address"
             if topic_id is None:
-                text = "the address has a topic, and without partition.metadata nothing shows that it is the same one: "
+                text = "the address has a topic, and without partition.metadata nothing shows that it is the same: "
                 text += "adopt all directories at once, to another address"
             raise TopicExistsError(text, url=topic.url)
         extended = _Extension(log, existing, topic, partitions).run(linked=is_linked, dry_run=dry_run)
@@ -252,8 +252,8 @@ def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartiti
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
     """Return the partition with a stem from a hash of each segment's content, above the stems of all offsets."""
     # on object storage, a put of an import that died may take effect late. With the usual name it would overwrite the
-    # file of a later import, which has more records. With a name by content, it writes the same bytes, or a file that
-    # no commit names and that remains, since an import deletes nothing there
+    # file of a later import, which has more records. With a name by content it writes the same bytes, or a file that
+    # no commit names. This file remains, since an import deletes nothing there
     segments = []
     for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
@@ -391,7 +391,7 @@ def _most_complete(replicas: Sequence[AdoptedPartition]) -> AdoptedPartition:
 
 
 def _write_partitions(topic: Storage, name: str, partitions: Sequence[AdoptedPartition], *, linked: bool) -> None:
-    """Write all files; on a disk, first delete the files of a crashed import, and all files after an error."""
+    """Write all files. On a disk, delete the files of a crashed import first, and all files after an error."""
     if topic.is_local:
         topic.delete(written_files(topic, name, partitions))
     try:
@@ -523,7 +523,7 @@ class _Extension:
 
     @cached_property
     def _adopted_ends(self) -> Mapping[int, int]:
-        """The end of imported offsets per partition, by the commits that were not deleted."""
+        """The end of the imported offsets of each partition, from the commits that still exist."""
         ends = dict[int, int]()
         for commit in self._log.history():
             imported = (commit.topic_id, commit.operation) == (self._existing.topic_id, "import")

@@ -184,7 +184,7 @@ class _SchemaWalk:
         # unknown logical types are ignored, as the specification demands
         kind, logical = schema["type"], schema.get("logicalType")
         fixed = {"type": "fixed", "name": schema["name"], "size": schema["size"]} if kind == "fixed" else None
-        if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:  # as Arrow
+        if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:  # Arrow's limit
             precision, scale = schema["precision"], schema.get("scale", 0)
             decimal = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
             annotations = {"logicalType": "decimal", "precision": precision, "scale": scale}
@@ -199,7 +199,7 @@ class _SchemaWalk:
 
 
 class AvroDecoder:
-    """Decodes values, written with `reader` or with a schema of `registry`, to the columns of `reader`."""
+    """Decodes values that were written with `reader`, or with a schema of `registry`, to the columns of `reader`."""
 
     def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry

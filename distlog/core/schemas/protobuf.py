@@ -51,7 +51,7 @@ _DURATION_RANGE = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
 
 
 class Message:
-    """A type of messages, and the columns of its values; can be pickled."""
+    """A type of messages, and the columns of its values. It can be pickled."""
 
     def __init__(self, files: tuple[bytes, ...], name: str) -> None:
         self._files, self.name = files, name
@@ -146,8 +146,8 @@ def _serialized_files(file: Any, files: dict[str, bytes] | None = None) -> tuple
 
 def compile_schema(schema: Schema) -> tuple[bytes, ...]:
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
-    with suppress(Exception):  # not base64 of a descriptor: a text
-        # some producers register the descriptor of the file in base64 instead of its text
+    with suppress(Exception):
+        # some producers register the descriptor of the file in base64; any error means that this is the file's text
         file = descriptors.FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
         if file.message_type and not schema.imports:
             return (file.SerializeToString(),)

@@ -1,4 +1,4 @@
-"""Kafka's tiered storage (KIP-405, Aiven's plugin), read-only: a topic in a bucket as a folder of segment files.
+"""Reads topics in Kafka's tiered storage (KIP-405, Aiven's plugin): presents a topic in a bucket as a folder.
 
 `TieredStorage` presents the objects as files for readers of topics. `load` makes a snapshot from the manifests.
 """
@@ -215,9 +215,9 @@ class ChunkIndex:
 
 def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
-    # the frame has the count (int32). For several chunks, a base (int32), the width of a difference (1 byte) and the
-    # difference of each chunk but the last to the base follow. The last size (int32) ends the frame. Without the
-    # differences, it has at most 13 bytes. All numbers are big-endian
+    # the frame has the count (int32). For several chunks, it has a base (int32), the width of a difference (1 byte), and
+    # for each chunk but the last its difference to the base. It ends with the last size (int32). Numbers are
+    # big-endian. Without the differences, the frame has at most 13 bytes
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
@@ -368,13 +368,13 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
         if size:
             ranges[suffix] = start, start + size
     if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(ranges.values()))):
-        # a reader would take an index for another one, and a wrong transaction index hides records
+        # a reader would take one index for another, and a wrong transaction index hides records
         raise ValueError("segmentIndexes has ranges that overlap")
     return ranges
 
 
 class TieredFiles:
-    """The files of a remote topic, the backend of `TieredStorage`, which cannot be written."""
+    """The read-only backend of `TieredStorage`, with the files of a remote topic."""
 
     # `<topic>-<partition>/<stem>.log` is assembled from chunks, the other files are ranges of one object; a stem is a
     # start offset and a uuid, as in the objects' names
@@ -567,7 +567,7 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
 
 
 class LogSpan(NamedTuple):
-    """A segment of a log, which is read up to `end_offset`, the start of the next one."""
+    """A segment of a log. It is read up to `end_offset`, where the next segment starts."""
 
     segment: RemoteSegment
     end_offset: int
