@@ -215,9 +215,9 @@ class ChunkIndex:
 
 def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
-    # the frame has the count (int32). For several chunks, it has a base (int32), the width of a difference (1 byte), and
-    # for each chunk but the last its difference to the base. It ends with the last size (int32). Numbers are
-    # big-endian. Without the differences, the frame has at most 13 bytes
+    # the frame has the count (int32), then for several chunks a base (int32), the width of a difference (1 byte), and
+    # the difference of each chunk but the last to the base. It ends with the size of the last chunk (int32). Numbers
+    # are big-endian. Without the differences, the frame has at most 13 bytes
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
