@@ -156,7 +156,7 @@ def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _headers_without_nulls(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Replace nulls by empty lists: Spark takes quadratic time for runs of null arrays."""
+    """Replace nulls by empty lists, since Spark takes quadratic time for runs of null arrays."""
     names, values = column.values.flatten()
     entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
     return pa.ListArray.from_arrays(column.offsets, entries, type=kind)
@@ -299,7 +299,7 @@ class DistlogReader(DataSourceReader):
 def read_splits(
     spark: SparkSession, storage: Storage, prefix: str, schema: types.StructType, splits: Sequence[Split]
 ) -> DataFrame:
-    """Return the records of `splits` as a DataFrame, a third faster than the data source does; a task per split."""
+    """Return the records of `splits` as a DataFrame, a third faster than the data source. A task reads one split."""
     reader = SplitReader(storage, prefix, schema)
     # each task gets all splits as bytes, and unpickles only the split that it reads
     pickled = list(map(pickle.dumps, splits))
@@ -325,7 +325,7 @@ def row_bytes(schema: types.StructType, splits: Iterable[Split]) -> int:
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """Return a frame of the numbers 0 to `count` - 1, each in a task, which Spark estimates at `size` bytes."""
+    """Return a frame of the numbers 0 to `count` - 1, each in a task. Spark estimates the frame at `size` bytes."""
     rows = max(size // _LONG_ROW_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
         # all rows count in the estimate, since the cost-based planner does not know how few pass a filter. The lower

@@ -163,7 +163,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, texts: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
-        # other sources read several files or topics by these options
+        # other sources read several files or topics with these options
         for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
             if name.lower() in map(str.lower, texts):
                 raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")

@@ -80,7 +80,7 @@ class DistlogStreamReader(DataSourceStreamReader, versions.SupportsTriggerAvaila
         return dict(INITIAL_OFFSET)
 
     def getDefaultReadLimit(self) -> versions.ReadLimit:  # noqa: N802 - Spark's name
-        """Return any of the limits: `latestOffset` applies all."""
+        """Return one of the limits, since `latestOffset` applies all."""
         limits = self._limits
         if limits.max_offsets is not None:
             return versions.ReadMaxRows(limits.max_offsets)
@@ -147,7 +147,7 @@ class UnlimitedStreamReader(DistlogStreamReader):
 
 
 class StreamPlan:
-    """Plans the batches of one stream, in the driver, with the topic's newest snapshot. `clock` gives seconds."""
+    """Plans the batches of one stream, in the driver, with the topic's newest snapshot. `clock` returns seconds."""
 
     def __init__(self, options: StreamOptions, clock: Callable[[], float]) -> None:
         self._options, self._name = options.read, options.read.storage.name
@@ -494,7 +494,7 @@ Ends = dict[int, int]
 
 
 class Admission:
-    """Decides when the batches of a stream begin and end, within `limits`; `clock` gives seconds."""
+    """Decides when the batches of a stream begin and end, within `limits`. `clock` returns seconds."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
@@ -593,7 +593,7 @@ def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, st
     """Return the end of the indexed batch at or before `position`; of a later batch if this is not above `start`."""
     index = reader.offset_index(segment)
     if index is None:
-        # the whole segment, or no record if the planned batch begins in an earlier segment
+        # end after the whole segment, or before it if the planned batch begins in an earlier segment
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
     try:
         entry = index.position_floor(position)

@@ -62,7 +62,7 @@ _JSON_NAME = "distlog"
 _TOMBSTONE_COLUMN = "__distlog_deletes"
 #: Errors of the JVM if a jar was built for another release of Spark.
 _JAR_ERRORS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
-#: The number of newest commits to search before the whole history.
+#: The number of newest commits that are searched before the whole history is.
 _RECENT_COMMITS = 100
 
 
@@ -382,7 +382,7 @@ class LakeTable(ABC):
         rows.writeTo(self.name).options(**self.options(mark)).append()
 
     def merge(self, rows: DataFrame) -> None:
-        """Replace or delete the row of each key in `rows`, unless the table's row is as new."""
+        """Replace or delete the row of each key in `rows`, unless the table has the same row or a newer one."""
         view = f"distlog_{uuid.uuid4().hex}"
         names = [quoted(name) for name in rows.columns if name != _TOMBSTONE_COLUMN]
         # offsets of two partitions cannot be compared, so a row of another partition is always replaced
@@ -477,7 +477,7 @@ class IcebergTable(LakeTable):
 
     def marks(self) -> Iterator[tuple[_CommitMark, int]]:
         """Yield the marks of the current snapshot and its ancestors."""
-        # a catalog caches a table for half a minute, in which another process may have written
+        # a catalog caches a table for half a minute, and another process may have written to it since
         self.spark.catalog.refreshTable(self.name)
         current = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()
         columns = f"snapshot_id, parent_id, summary['{_JSON_NAME}'] AS mark, summary['added-records'] AS added"
@@ -502,7 +502,7 @@ _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg"
 
 def _next_offset(mark: _CommitMark, number: int, state: PartitionState) -> int:
     """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
-    # a partition that was added after the table was made begins at offset 0; deleted records must not be skipped
+    # a partition that is newer than the table begins at offset 0, so that deleted records raise an error
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         text = "the records after the table's end were deleted from the topic: make another table"

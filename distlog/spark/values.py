@@ -31,7 +31,7 @@ from distlog.spark.versions import arrow_schema
 
 #: The name of the field, in the parsed struct, where Spark puts a text that is not JSON.
 _BAD_JSON_FIELD = "__bad_json"
-#: A separate column for the parsed JSON: Spark would parse the text again for each field.
+#: A separate column for the parsed JSON, since Spark would parse the text again for each field.
 _PARSED_COLUMN = "__found_json"
 #: In JSON an escaped surrogate without its other half, which Spark reads as a question mark.
 _HIGH_SURROGATE, _LOW_SURROGATE = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -97,7 +97,7 @@ def decode(
 
 
 def quoted(name: str) -> str:
-    """Quote a name for SQL and `col`: a dot in it does not select a field."""
+    """Quote a name for SQL and `col`, so that a dot in it does not select a field."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -129,7 +129,7 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _with_micros(kind: pa.DataType) -> pa.DataType:
-    """Return the type with times of the day in microseconds: Arrow casts them to numbers of their unit."""
+    """Return the type with times of the day in microseconds, since Arrow casts times to numbers of their unit."""
     return pa.time64("us") if pa.types.is_time(kind) else _nested(kind, _with_micros)
 
 

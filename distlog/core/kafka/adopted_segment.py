@@ -339,7 +339,7 @@ def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> I
     bases = list(folder.loaded.segments)
     recovery_point = log_dir.offset(RECOVERY_POINTS, folder.name)
     for number, (base, next_base) in enumerate(itertools.zip_longest(bases, bases[1:])):
-        # as a broker, check after a crash all bytes that may not have been synced
+        # after a crash, check all bytes that may not have been synced, as a broker does
         checked = not log_dir.is_clean and (next_base is None or next_base > recovery_point)
         for segment in read_segments(reading, base, next_base, checked=checked):
             if segment.damage is not None and not checked and next_base is not None:
@@ -352,7 +352,7 @@ def _segments(log_dir: LogDir, reading: PartitionReading, notes: list[str]) -> I
                 raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
             yield segment
             if segment.damage is not None:
-                # as a broker, cut the log here
+                # cut the log here, as a broker does
                 return
 
 

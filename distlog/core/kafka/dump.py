@@ -72,7 +72,7 @@ _BATCH_PREFIX = np.dtype(
 OFFSET_ENTRY_LINE = Line("entry", number_fields("offset", "position"))
 MISMATCH_LINE = _problem_line("indexMismatch", indexOffset="Index offset: ", logOffset=", log offset: ")
 NO_BATCH_LINE = _problem_line("indexedPositionNotFound", offset="Index offset: ", position=", position: ")
-#: As in Kafka, the last offset that is shown for an entry of a time index whose batch is not in the log.
+#: The offset that is shown, as in Kafka, for an entry of a time index whose batch is not in the log.
 NO_SUCH_BATCH = -1
 TIME_ENTRY_LINE = Line("entry", number_fields("timestamp", "offset"))
 WRONG_TIME_LINE = _problem_line(
@@ -97,11 +97,11 @@ PRODUCER_LINE = Line("producer", (*_PRODUCER_FIELDS, *_LAST_BATCH_FIELDS))
 PRODUCER_WITHOUT_BATCH_LINE = Line("producer", _PRODUCER_FIELDS, end=" \n")
 EPOCH_LINE = Line("leaderEpoch", number_fields("epoch", "startOffset"))
 _REBUILD_HINT = "run `distlog rebuild-index` for a topic; a broker rebuilds an index that you delete"
-#: The bytes of a log that are processed together, a window.
+#: The log is processed in windows of this many bytes.
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
-#: The decompressed bytes of batches whose records are formatted at once.
+#: The decompressed bytes of a part: the batches of a window whose records are formatted at once.
 PART_BYTES = 4 << 20
 #: The most parts that are formatted ahead. This bounds the memory, since a window may decompress to any size.
 _BUFFERED_PARTS = 4
@@ -176,7 +176,7 @@ class DumpedFile:
         read_batches(array, 0, rows)
         if status == OK:
             return rows, None
-        # the length stands after the base offset, of 8 bytes
+        # the base offset, of 8 bytes, precedes the length
         length = int.from_bytes(array[stop + 8 : stop + LOG_OVERHEAD].tobytes(), "big", signed=True)
         least = f"the smallest batch, of {SMALLEST_LENGTH}" if status == BAD_LENGTH else "its header"
         text = f"a batch claims {length} bytes, fewer than {least}: nothing after it can be read"
@@ -332,7 +332,7 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
 
 
 def read_entries(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yield the entries of an index file as int64, some thousand at a time, up to the zeros after a crash."""
+    """Yield the entries of an index file as int64, ENTRIES_AT_ONCE at a time, up to the zeros that a crash leaves."""
     int64_type = np.dtype([(name, np.int64) for name in entry.names or ()])
     count = file.size // entry.itemsize
     for start in range(0, count, ENTRIES_AT_ONCE):

@@ -143,7 +143,7 @@ def _labels(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The fields of a line, an object of type `kind` in JSON. In text, `begin` and `end` surround the fields."""
+    """The fields of a line. In JSON it is an object of type `kind`; in text `begin` and `end` surround the fields."""
 
     kind: str
     fields: tuple[LineField, ...]
@@ -151,7 +151,7 @@ class Line:
     end: str = "\n"
 
     def parts(self, columns: Mapping[str, npt.NDArray[Any]], *, as_json: bool) -> list[Texts]:
-        """Return the texts of lines with the values of `columns`, without the end."""
+        """Return the texts of lines with the values of `columns`, without the end of the line."""
         parts = [part for spec in self.fields for part in spec.parts(columns[spec.name], as_json=as_json)]
         if as_json:
             return [f'{{"type":"{self.kind}"', *parts]
@@ -401,7 +401,7 @@ class LogStyle:
     def lines(
         self, batches: npt.NDArray[Any], window_position: int, valid: Flags, records: DumpedRecords
     ) -> memoryview:
-        """Return the lines of batches in a window of the file; `valid` flags right checksums."""
+        """Return the lines of batches in a window of the file; `valid` shows which checksums are right."""
         line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH_LINE
         columns = _batch_columns(batches, window_position, valid)
         lines = line.texts(len(batches), columns, as_json=self.as_json)

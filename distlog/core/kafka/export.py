@@ -209,7 +209,7 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
 
 
 def prepare_folder(folder: Storage) -> list[ExportedSegment]:
-    """Return the segments of an earlier export, or delete a broker's empty log. Raises StorageError for records."""
+    """Return the segments of an earlier export, or delete a broker's empty log. Raises StorageError for its records."""
     folder.refuse_links()
     last_export = read_export(folder)
     files = _segment_files(folder)
@@ -353,7 +353,7 @@ def _with_shifted_offsets(chunk: Chunk, shift: int, position: int) -> tuple[memo
     """Return the bytes and rows of the chunk with offsets increased by `shift`; `position` is in the new file."""
     if not shift:
         return chunk.data, chunk.batches
-    # in pages that a direct write to `position` need not copy
+    # use pages that a direct write to `position` need not copy
     data = new_pages(len(chunk.data), position)
     data[:] = chunk.data
     rows = chunk.batches.copy()
@@ -499,7 +499,7 @@ class _PartitionExport:
     def _put_empty(self, index: int, offset: int) -> None:
         self._folder.put_many({file_name(offset, suffix): b"" for suffix in _REQUIRED_SUFFIXES})
         # to a broker, the time of an empty log is its largest timestamp. A search by time ends at the first segment
-        # with a larger timestamp than its own, so a time before 1970 lets each search pass
+        # with a larger timestamp than the requested one, so a time before 1970 lets each search pass
         _set_times(self._folder, offset, time_ms=-1000)
         self.present.insert(index, empty_segment(offset, is_complete=True))
 

@@ -129,7 +129,7 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
     return None
 
 
-#: The most bytes of a `meta.properties`; a broker's has some hundred.
+#: The most bytes of a `meta.properties`; a broker's has a few hundred.
 _MAX_PROPERTIES_BYTES = 64 << 10
 _STATES = {"delete": "was being deleted", "future": "was a copy on its way to another disk", "stray": "was stray"}
 
@@ -163,7 +163,7 @@ def read_log_dir(
 
 
 def check_is_no_topic(directory: Storage, folders: Container[str]) -> None:
-    """Raise InvalidTopicError if a directory with these folders is a topic. Its partitions' names look the same."""
+    """Raise InvalidTopicError if these are the folders of a topic. Its partitions are named as in a log directory."""
     if paths.COMMITS_DIR in folders:
         text = "this is the folder of a topic, not a broker's log directory: use the log directory"
         raise InvalidTopicError(text, directory=directory.url)
@@ -274,7 +274,7 @@ _TOPIC_RESOURCE = 2
 _RELEVANT_PREFIXES = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
 #: The most bytes of the files, and the most values and their bytes in memory; brokers also have them in memory.
 _MAX_BYTES, _MAX_VALUES, _MAX_VALUE_BYTES = 1 << 30, 1_000_000, 256 << 20
-#: The most bytes of a topic's settings; Kafka's have some hundred, and lists of throttled replicas up to 32 KiB.
+#: The most bytes of a topic's settings; Kafka's have a few hundred, and lists of throttled replicas up to 32 KiB.
 _MAX_TOPIC_BYTES = 256 << 10
 #: The most bytes of a record, and of a batch: Kafka's have up to 8 MiB (`KafkaRaftClient`).
 _MAX_RECORD_BYTES, _MAX_BATCH_BYTES = 64 << 10, 16 << 20
@@ -451,7 +451,7 @@ def _list_snapshots(folder: PartitionFolder) -> list[tuple[int, int, str]]:
 
 
 def _read_snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
-    """Return the newest complete snapshot, and its leader epoch; an empty image without one."""
+    """Return the newest complete snapshot, and its leader epoch; an empty image if there is none."""
     for offset, epoch, name in _list_snapshots(folder):
         image, last_control_type = _Image(), -1
         try:
@@ -527,7 +527,7 @@ _KEEP_ALL = {"retention.ms": "-1"}
 _POLICY = "cleanup.policy"
 #: Settings that delete records under a policy other than the topic's.
 _DELETING = ("retention.bytes", "retention.ms")
-#: Settings that suit a broker's topics alone, and why they are not imported.
+#: Settings that only suit the topics of a broker, and why they are not imported.
 _UNSUITABLE = {
     "flush.messages": "acknowledged records could be lost, since there are no replicas",
     "file.delete.delay.ms": "readers of an older version need removed files for longer",

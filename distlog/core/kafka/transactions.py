@@ -40,7 +40,7 @@ LAST_EPOCH = (1 << 15) - 2
 # Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
 # of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
 # of (topic, array of partitions int32), or null (length -1), and the times in ms of the last change and of the start
-# (int64). Texts have an int16 length, arrays an int32 one. Version 1, of Kafka 4, encodes the same fields flexibly.
+# (int64). Texts have an int16 length, arrays an int32 one. Version 1 (Kafka 4) has the same fields, as KIP-482 says.
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _log = logging.getLogger("distlog")
@@ -239,7 +239,7 @@ class ListedTransaction:
     transaction: OpenTransaction
     transactional_id: str | None
     state: str | None
-    #: Whether no coordinator will end it: its coordinator has ended it, or it is open for longer than any allows.
+    #: Whether no coordinator will end it: its coordinator has ended it, or it is open longer than coordinators allow.
     is_hanging: bool
 
     def __str__(self) -> str:
@@ -348,7 +348,7 @@ def _append_end(handle: TopicHandle, current: CurrentSnapshot, transaction: Open
     """Append the end marker; return False if the transaction has already ended."""
     log, is_flushed = PartitionLog(handle, transaction.partition, current), False
     try:
-        # no fence: the transaction has no live coordinator
+        # without a fence, since the transaction has no live coordinator
         appended = log.end_transaction(run, lambda _: None, transaction.start_offset)
         # if no marker was appended (None), flush all records, also the end marker that another process wrote
         log.flush(appended)
