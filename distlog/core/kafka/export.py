@@ -209,7 +209,7 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
 
 
 def prepare_folder(folder: Storage) -> list[ExportedSegment]:
-    """Return the segments of an earlier export, or delete a broker's empty log. Raises StorageError for its records."""
+    """Return the segments of the last export, or delete a broker's empty log. Raises StorageError for its records."""
     folder.refuse_links()
     last_export = read_export(folder)
     files = _segment_files(folder)
