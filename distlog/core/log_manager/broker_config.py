@@ -20,9 +20,9 @@ _KEY = re.compile(r"((?:\\.|[^\\:= \t\f])*)[ \t\f]*[:=]?[ \t\f]*(.*)", re.DOTALL
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
-# Some settings schedule the tasks of the LogManager. The other settings are defaults for topics that do not set the
-# topic setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only
-# settings that the file sets apply: Kafka's own broker defaults are the defaults of topics already.
+# Some settings schedule the tasks of the LogManager. The other settings are defaults of topic settings, for topics
+# that do not set these: `log.retention.hours` applies to topics without a `retention.ms`. A setting that is not in
+# the file has no effect, because topics have the broker defaults of Kafka already.
 #: By broker setting, the topic setting that has the same meaning and unit.
 SAME_MEANING = {
     "log.cleaner.delete.retention.ms": "delete.retention.ms",
@@ -102,7 +102,7 @@ def broker_setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The schedule of the tasks (times in ms), and the defaults of topics, under their topic names."""
+    """The schedule of the tasks, in ms, and the defaults of topics, by topic setting."""
 
     initial_task_delay_ms: int = broker_setting("log.initial.task.delay.ms", 30_000)
     retention_check_interval_ms: int = broker_setting("log.retention.check.interval.ms", 300_000, least=1)

@@ -375,7 +375,7 @@ def _recovery_points(topic: Topic) -> dict[int, int]:
 
 
 def _log_start_offsets(topic: Topic) -> dict[int, int]:
-    """As in Kafka, only offsets above the first segment's base offset, or above 0 without a segment."""
+    """Return log start offsets above the first segment's base offset, or above 0 without a segment, as in Kafka."""
     offsets = {}
     for number, state in enumerate(topic.live_snapshot.partitions):
         first = int(state.segments.base_offsets[0]) if len(state.segments) else 0
@@ -425,7 +425,6 @@ class Scheduler:
             task.run(self._clock)
 
     def run(self, name: str) -> None:
-        """Run the tasks of this name, in parallel."""
         in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
 
     def run_all(self) -> None:

@@ -54,7 +54,7 @@ from distlog.core.segments.chunks import Chunk
 from distlog.core.segments.producer_states import last_stable_offset
 from distlog.core.segments.segment_reader import TopicHandle
 
-#: Memory for the keys of one round, 24 bytes each (Kafka's log.cleaner.dedupe.buffer.size).
+#: The default memory for the keys of a round, at 24 bytes a key (Kafka's log.cleaner.dedupe.buffer.size).
 DEDUPE_BUFFER_BYTES = 128 << 20
 #: A round cleans partitions of up to this many bytes together, so that small partitions share a commit.
 ROUND_BYTES = 64 << 20
@@ -64,8 +64,8 @@ CleanRound = Callable[
 ]
 
 
-# Each round is one commit. It collects the keys of the dirty range of each partition, as many as fit in memory, then
-# rewrites all segments up to the end of that range without superseded records.
+# Each round is one commit. It collects as many keys of the dirty range of each partition as fit in memory. Then it
+# rewrites all segments up to the last collected key without superseded records.
 def compact(
     handle: TopicHandle,
     snapshot: Snapshot,
@@ -181,7 +181,7 @@ class GroupToClean:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """One round: it removes older records of the keys of the dirty range [start_offset, end_offset).
+    """The plan of a round, which removes older records of the keys in the dirty range [start_offset, end_offset).
 
     `segments` has all segments of the partition, because transactions depend on them. Segments from row `first_live`
     on reach above the log start. `read_version`, which was committed at `timestamp_ms`, has these segments and the
@@ -232,7 +232,7 @@ class CleaningPlan:
         return sum(segment.log_bytes for segment in self.segments_to_clean)
 
     def groups(self, verdicts: Verdicts, now_ms: int, clean_end: int) -> list[GroupToClean]:
-        """The groups of adjacent segments below `clean_end`, where keys are known, each to become one segment."""
+        """Group the adjacent segments below `clean_end`, up to which keys are known. A group becomes one segment."""
         segments = [segment for segment in self.segments_to_clean if segment.base_offset < clean_end]
         groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(segments, self.config))
         end, config, version = self.end_offset, self.config, self.read_version
@@ -246,8 +246,8 @@ class CleaningPlan:
 class Cleanable:
     """The dirty range of one partition, and the bytes before it and in it.
 
-    As in Kafka, both include a segment that `first_dirty_offset` cuts. The log is overdue if a dirty record is older
-    than `max.compaction.lag.ms`.
+    As in Kafka, the clean and the dirty bytes include a segment that `first_dirty_offset` cuts. The log is overdue if
+    a dirty record is older than `max.compaction.lag.ms`.
     """
 
     partition: int
@@ -317,7 +317,7 @@ def _first_uncleanable_offset(
 
 
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
-    """Groups of adjacent `segments`, each to become one: Kafka's greedy `groupSegmentsBySize`."""
+    """Group adjacent `segments` greedily, as Kafka's `groupSegmentsBySize`. A group becomes one segment."""
     groups: list[list[SegmentInfo]] = []
     log_bytes = offset_index_bytes = time_index_bytes = 0
     for segment in segments:
@@ -327,7 +327,7 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
         fits = log_bytes <= config.segment_size
         fits &= max(offset_index_bytes, time_index_bytes) <= config.segment_index_bytes
         if groups and segment.log_bytes:
-            # a batch's offset in an index is an int32, relative to the base offset; a segment without bytes has none
+            # an index has int32 offsets, relative to the base offset; a segment without bytes has no index entry
             fits &= segment.next_offset - 1 - groups[-1][0].base_offset <= MAX_INT
         if groups and fits:
             groups[-1].append(segment)
@@ -532,7 +532,7 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) ->
 def clean_dirtiest(
     handle: TopicHandle, snapshot: Snapshot, logs: Sequence[Cleanable], dedupe_buffer_bytes: int
 ) -> list[RewrittenPartition | RewriteFailure]:
-    """Clean the first of `logs` in one round in this process: ROUND_BYTES, or a single larger log."""
+    """Clean the first of `logs` in this process: as many as have ROUND_BYTES together, or one larger log."""
     results: list[RewrittenPartition | RewriteFailure] = []
     round_bytes = 0
     for log in logs:

@@ -267,7 +267,7 @@ MAX_SEGMENTS = MAX_COMMIT_ROWS // 2
 
 @dataclass(frozen=True, slots=True)
 class RewrittenPartition:
-    """The rewritten groups of a partition, which is clean below `end_offset`; 0 if it was not cleaned."""
+    """The rewritten groups of a partition. It is clean below `end_offset`, which is 0 if it was not cleaned."""
 
     partition: int
     groups: tuple[RewrittenGroup, ...]
@@ -284,7 +284,8 @@ def commit_rewrite(
     was removed; its partition stays dirty from this group on. A cleaned partition does not change if the topic is no
     longer compacted.
     """
-    skipped_groups, after, producers = dict[int, int](), snapshot, ProducerSnapshots(handle)
+    skipped_groups, after = dict[int, int](), snapshot
+    producers = ProducerSnapshots(handle)
     for partitions in _in_commits(rewritten):
         with CommitRace(handle.log, after, "compact", read_version=snapshot.version) as race:
             for head in race:
@@ -333,7 +334,7 @@ def _replacement(
 
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
-    """The groups of a partition to replace, the number of skipped ones, and the end of its clean part."""
+    """Return the groups to replace, the number of skipped groups, and the end of the partition's clean part."""
     # a group below the log start must not come back, and need not be clean
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.common_stems({stem for _, stems in groups for stem in stems})

@@ -130,7 +130,7 @@ def merge_groups(
     executor = executor or LocalExecutor(handle.storage)
     merged = MergedJob.joined(list(executor.map(work, planned)))
     replacement, replaced = _Replacement(planned, merged), tuple[SegmentGroup, ...]()
-    # the history names the operation after the command, compact
+    # the history shows a merge as compact, which is the name of the command
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
         for head in race:

@@ -68,7 +68,7 @@ LARGE_UPLOAD_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """Groups of different partitions: group i is the next `counts[i]` of the segments `inputs`."""
+    """Groups of different partitions. `inputs` has the segments of all groups, the next `counts[i]` for group i."""
 
     inputs: SegmentTable
     counts: Longs
@@ -144,7 +144,7 @@ def upload_bytes(job_bytes: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MergedJob:
-    """The segments that replace the groups of a job, `counts[i]` for group i, or 0 if the group `failed`."""
+    """The segments that replace the groups of a job. `counts[i]` replace group i, or 0 if the group `failed`."""
 
     segments: SegmentTable
     counts: Longs
@@ -282,12 +282,12 @@ def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
 
 
 class _UnsoundError(Exception):
-    """A segment of a job is damaged; which one shows when single groups are merged."""
+    """A segment of a job is damaged. Merges of single groups find the damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """BATCH rows of many groups, `counts[i]` of group i; no record is older than its batch's `min_timestamps`."""
+    """BATCH rows, `counts[i]` for group i. No record is older than the `min_timestamps` of its batch."""
 
     data: Bytes
     rows: np.ndarray
@@ -303,7 +303,6 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     ends = np.cumsum(sizes)
     rows = record_batch.read_headers(data)
     row_segments = np.searchsorted(ends, rows["position"], side="right")  # the row of each batch's segment
-    # each segment must end where a batch ends
     batch_ends = np.append(0, rows["position"] + rows["size"])
     ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
     if not len(rows) or len(data) != ends[-1] or not ends_with_batch.all() or batch_ends[-1] != ends[-1]:
@@ -339,7 +338,7 @@ def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Lon
     spans = segments.next_offsets - segments.base_offsets
     runs["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
     runs["ends_file"] = 1
-    # the first and the last batch of each segment; row -1 is the last of all
+    # the first and the last batch of each segment; row -1 is the last row of all
     changes = np.flatnonzero(np.diff(row_segments)) + 1
     first_rows, last_rows = np.append(0, changes), np.append(changes, 0) - 1
     for name, edge_rows in (("first_batch_crc", first_rows), ("last_batch_crc", last_rows)):
@@ -351,7 +350,6 @@ def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Lon
 
 
 def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -> _Batches:
-    """Join small batches within each group."""
     source, batches = checked
     begins_group, firsts = np.zeros(len(batches.rows), bool), np.cumsum(batches.counts) - batches.counts
     begins_group[firsts] = True

@@ -2,8 +2,8 @@
 
 Where compaction or merging replaced old segments by a new one, the old segments replace it again, unless an old
 segment was deleted, or the new segment also has other records. In these two cases no earlier segment of a compacted
-topic comes back, since keys could come back whose tombstones were dropped. For the same reason, no segment comes back
-before a segment that was compacted twice. Segments that were added and removed after the version fill gaps.
+topic comes back, since keys could come back whose tombstones were dropped. For the same reason, no segment below a
+segment that was compacted twice comes back. Segments that were added and removed after the version fill gaps.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def restore(
     if old_state.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
         text = "the version is of a dropped topic, which cannot be restored: choose a version of the present topic"
         raise TopicNotFoundError(text, version=version)
-    removed, restored = RemovedSegments(version), dict[int, PartitionRestore]()
+    removed = RemovedSegments(version)
     removed.read(handle.log, snapshot.version)
     if dry_run:
         plans = plan_restore(handle, snapshot, old_state, removed)
         _in_one_commit(plans)  # raises the error of a partition that is too large
         return plans, snapshot
-    is_complete = False
+    restored, is_complete = dict[int, PartitionRestore](), False
     with removed_files_held(handle.storage):
         while not is_complete:
             with CommitRace(handle.log, snapshot, "restore") as race:
@@ -228,7 +228,7 @@ class _Candidates:
 
 
 def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
-    """Return the first `plans`, as many as one commit takes. Raises CommitConflictError for one that is too large."""
+    """Return as many of the first `plans` as one commit takes. Raises CommitConflictError if a plan is too large."""
     sizes = [len(plan.segments) + len(plan.replaced) + 2 * len(plan.gap_neighbors) for plan in plans]
     for plan, size in zip(plans, sizes, strict=True):
         if size > MAX_SEGMENTS:
@@ -448,7 +448,7 @@ def _groups(
 
 
 def _actions(plans: Sequence[PartitionRestore], version: int) -> Iterator[Action]:
-    """Yield the actions of all partitions by kind: a commit stores equal adjacent kinds in columns."""
+    """Yield the actions of all partitions by kind, since a commit stores adjacent actions of one kind in columns."""
     for plan in plans:
         yield Restore(plan.partition, plan.first_offset, version)
     for plan in plans:

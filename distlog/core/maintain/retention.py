@@ -33,7 +33,8 @@ def retention(
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
         return plan_retention(with_tails(handle, snapshot), now_ms, max_segments=MAX_SEGMENTS), snapshot
-    snapshot, producers = _seal_expired(handle, snapshot, now_ms), ProducerSnapshots(handle)
+    snapshot = _seal_expired(handle, snapshot, now_ms)
+    producers = ProducerSnapshots(handle)
     with CommitRace(handle.log, snapshot, "retention") as race:
         for head in race:
             # tails are the records of active segments, which no commit has

@@ -168,7 +168,7 @@ def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: in
 
 
 def _upgraded(chunk: Chunk) -> Chunk:
-    """Convert all batches of the chunk, of one segment, to format 2, as Kafka's cleaner does."""
+    """Convert all batches of a chunk of one segment to format 2, as Kafka's cleaner does."""
     if (chunk.batches["magic"] == 2).all():
         return chunk
     (source,) = chunk.ranges
@@ -492,7 +492,7 @@ class Blobs:
 
 def map_slots(records: int) -> int:
     """The number of slots of an offset map with room for `records` keys."""
-    return int(records / LOAD_FACTOR) + 2  # since OffsetMap rounds down again
+    return int(records / LOAD_FACTOR) + 2  # two more, since OffsetMap rounds down, too
 
 
 def plan_buckets(records: int, memory_bytes: int, min_buckets: int) -> tuple[int, int]:

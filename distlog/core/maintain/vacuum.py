@@ -396,7 +396,6 @@ class CommitsFolder:
         return cls(versions, sizes, written_ms, checkpoints, other_files)
 
     def commits_below(self, end: int) -> Iterator[FileInfo]:
-        """Yield the files of the commits of versions below `end`, in order."""
         for row in range(int(self.versions.searchsorted(end))):
             version = int(self.versions[row])
             yield FileInfo(paths.commit_file(version), int(self.sizes[row]), int(self.written_ms[row]))
@@ -487,7 +486,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
     versions = set(map(_version_of, sound))
     if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
         return True
-    # the listing lacks a checkpoint of `next_log_floor`, and has checkpoints that other processes deleted
+    # `folder` is outdated: it lacks a checkpoint that `next_log_floor` wrote, and may have deleted checkpoints
     try:
         return is_sound(storage, checkpoint.write(storage, head))
     except (CorruptMetadataError, StorageError, ValueError) as error:

@@ -172,7 +172,7 @@ class LogStats:
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if segment.is_active:
-            # if the batch headers do not show this offset, the metadata has it only after the seal
+            # the metadata has -1 until the seal if the batch headers do not show the offset
             offsets.add(-1)
         if offsets:
             yield "offset_of_max_timestamp", offsets
@@ -228,7 +228,7 @@ class IndexCheck(ABC):
         self._next_entry = end
 
     def mismatch(self) -> CorruptIndexError | None:
-        """The first entry that does not fit, or None; call it after the last batch."""
+        """Return the first entry that does not fit, or None. Call this after the last batch."""
         if self._mismatch is None and self._next_entry < len(self._keys):
             return self._wrong_entry("is past the end of its log", self._next_entry)
         return self._mismatch
@@ -271,7 +271,7 @@ class OffsetIndexCheck(IndexCheck):
         if self._is_own:
             right = lasts == offsets
         else:
-            previous = np.concatenate([[-1], self._offsets])[entries]  # the offset of the entry before each
+            previous = np.concatenate([[-1], self._offsets])[entries]  # the offset before each entry's own
             right = (firsts > previous) & (lasts <= offsets)
         return np.asarray(right & (starts[rows] == self._keys[entries]))
 

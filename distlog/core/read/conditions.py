@@ -81,7 +81,7 @@ class Conditions:
         )
 
     def __or__(self, other: Conditions) -> Conditions:
-        """Return bounds around both operands, which may hold records between the two that pass neither."""
+        """Return bounds around both operands. Records between the operands are inside, but pass neither operand."""
         if self.is_empty or self == other:
             return other
         if other.is_empty:
@@ -121,7 +121,7 @@ class Conditions:
 #: Substrait's functions for comparisons, and the operators with the two sides exchanged.
 _OPERATORS = {"equal": "=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _MIRRORED_OPERATORS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-#: Field numbers of Substrait's messages (substrait.io, `ExtendedExpression`). The numbers in the code below are too.
+#: Field numbers of Substrait's messages (substrait.io, `ExtendedExpression`), as all other numbers in the code below.
 _EXTENSIONS, _REFERRED_EXPRESSIONS = 2, 3
 _LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _LIST = 1, 2, 3, 6, 8
 #: Kinds of literals: integers of 8 to 64 bits; microseconds since 1970, UTC; texts and bytes; a null.

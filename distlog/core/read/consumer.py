@@ -78,7 +78,8 @@ class Consumer:
         #: By partition, the offset at which the log was cut off, if that was below this consumer's position.
         self._cuts: dict[int, int] = {}
         self._use_lock, self._is_closed = threading.Lock(), False
-        self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
+        self._is_entered, self._commits_at_end = False, True
+        self._process = os.getpid()
         # a pause waits for the gate, which `close` opens; an Event could deadlock if a signal handler calls `close`
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -545,10 +546,10 @@ class ConsumerAssignment:
         self.position[partition] = offset
 
     def finish(self) -> None:
-        """Commit the records that were delivered."""
+        """Commit the delivered records, if there is a group."""
 
     def leave(self) -> None:
-        """Give up the partitions."""
+        """Give up the partitions, if there is a group."""
 
     def begin(self, partitions: Collection[int], added: bool) -> dict[int, int]:
         """Return the first offsets to read: by the start, or 0 in partitions that were `added` later."""

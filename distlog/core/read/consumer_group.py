@@ -1,4 +1,4 @@
-"""A consumer group of distlog: its committed offsets and owners as a log of states, its members, its administration.
+"""Consumer groups of distlog: a log of states with committed offsets and owners, memberships, and administration.
 
 If a member sends no heartbeat during its lease, a time that it declares, other members get its partitions.
 """
@@ -219,7 +219,6 @@ class GroupState:
     id: str = stored(UUID, default="")
     topic_id: str = stored(UUID)
     group: str = stored(NAME)
-    #: The number of partitions.
     partitions: int = stored(PARTITION, default=0)
     members: tuple[Member, ...] = stored(_members)
     #: By partition, the id of the member that may deliver its records.
@@ -275,7 +274,7 @@ class GroupState:
 
 
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
-    """Return, by partition, the member that should own it: evenly, and with few moves."""
+    """Return the member that should own each partition, so that shares are even, and few partitions move."""
     # An owner keeps its partitions up to its fair share, and the members with the fewest partitions get free ones.
     # Each member computes this alone, and must get the same result, also while some moves are not done yet.
     by_id = {member.id: member for member in sorted(members, key=lambda member: member.id)}
@@ -312,7 +311,7 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
 
 
 class GroupRace:
-    """The race for a group's next version: iterate over the newest states, and `put` the next one or leave."""
+    """The race for a group's next version. Iterate over the newest states, and `put` the next one or leave."""
 
     def __init__(self, log: GroupLog, state: GroupState) -> None:
         self._log = log
@@ -502,7 +501,7 @@ class Membership:
     _heartbeats: int = field(default=0, init=False)
     #: By other member: its last `beat` and Heartbeat, and when the two last changed.
     _last_heartbeats: dict[str, tuple[tuple[int, Heartbeat | None], float]] = field(default_factory=dict, init=False)
-    #: The members whose leases have lapsed, with their heartbeats in the group's log.
+    #: By member whose lease has lapsed: its `beat`.
     _lapsed: dict[str, int] = field(default_factory=dict, init=False)
     #: The ids in the last list of heartbeats that no member has.
     _unknown_ids: frozenset[str] = field(default=frozenset(), init=False)
@@ -605,7 +604,7 @@ class Membership:
             self._lease_end, self._heartbeat_due = self._lease_times(started)
 
     def _lease_times(self, started: float) -> tuple[float, float]:
-        """Return when a lease ends whose heartbeat began at `started`, and when the next heartbeat is due."""
+        """Return when the lease of a heartbeat from `started` ends, and when the next heartbeat is due."""
         return started + self.lease_s, started + self.lease_s * self.pace.heartbeat
 
     def _refresh(self, state: GroupState | None) -> GroupState:
@@ -654,7 +653,8 @@ class Membership:
     def _next_state(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
         state = self._with_member(state, member)
         assigned = assignment(state.members, state.owners, state.partitions)
-        now, leaving = self.clock(), sorted(n for n in state.owned_by(member) if assigned.get(n) != member)
+        now = self.clock()
+        leaving = sorted(n for n in state.owned_by(member) if assigned.get(n) != member)
         self.leaving = {number: self.leaving.get(number, now) for number in leaving}
         # give up the partitions that can leave, and own the assigned partitions that have no owner
         owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._can_leave(n, pending)}

@@ -37,7 +37,7 @@ from distlog.core.storage.storage import Storage
 
 
 class FieldReader:
-    """Fields of Kafka's own records; `noun` and `topic` name the record in a CorruptRecordError."""
+    """Reads fields of Kafka's own records. `noun` and `topic` name the record in a CorruptRecordError."""
 
     def __init__(self, data: bytes, noun: str, topic: str) -> None:
         self._data, self._position, self._noun, self._topic = data, 0, noun, topic

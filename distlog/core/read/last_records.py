@@ -51,7 +51,7 @@ def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, is
         return newest
     bounds = dict.fromkeys(range(len(snapshot.partitions)), (None, None))
     slices, visible = plan_slices(reader, snapshot, bounds, isolation)
-    # the indexes of all partitions at once
+    # search the indexes of all partitions at once
     batches = find_keys(reader, [part.segment for part in slices], np.unique(hashes_of(keys)))
     for _, pairs in groupby(zip(slices, batches, strict=True), lambda pair: pair[0].segment.partition):
         search = _PartitionSearch(reader, visible, keys)

@@ -200,7 +200,7 @@ def _time_entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, 
 
 
 def _chunks_from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
-    """Yield chunks from the batch of the index entry on, which has only older records; none without a good index."""
+    """Yield chunks from the entry's batch on, which has only older records. Yields none without a good index."""
     if entry is None:
         return
     chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
@@ -215,7 +215,7 @@ def _chunks_from_entry(reader: SegmentReader, segment: SegmentInfo, entry: Times
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
-    # the record is mostly in the batches after the indexed one: one request reads them
+    # the same request reads the next batches, since they mostly have the record
     step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
     part = SegmentSlice(segment, start, segment.next_offset, start_position=0, end_position=segment.log_bytes)
     return reader.chunks(part, step)

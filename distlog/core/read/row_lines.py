@@ -18,7 +18,6 @@ from distlog.core.times import iso
 
 #: The type of all texts here. It is bytes, since CSV and formats with conversions keep bytes that are not UTF-8.
 TEXT = pa.large_binary()
-#: A text, or a column of texts.
 Texts: TypeAlias = str | pa.Array
 
 

@@ -47,7 +47,7 @@ from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit
 from distlog.core.write.rows import Appendable, Partitioner, batches, normalize, row_count, rows_by_partition
 
 BatchId = int | str
-"""A batch in its application: a number from 0 on, or text of 1 to 1000 characters."""
+"""The id of a batch in its application: a number from 0 on, or text of 1 to 1000 characters."""
 
 #: The number of partitions whose offsets the text of a result shows.
 _SHOWN_PARTITIONS = 4
@@ -58,10 +58,10 @@ _SHARED_BYTES = 1 << 20
 #: Rows for at least MANY_PARTITIONS, with at most SMALL_PART_BYTES per partition on average, may be written as one
 #: bundle (a file with small segments of several partitions), since a SegmentWriter per partition needs 90 kB each.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
-#: To find out whether rows fit a bundle, SMALL_PART_BYTES are gathered for each partition of the topic, within these
-#: limits of their sum.
+#: To find out whether rows fit a bundle, an append gathers SMALL_PART_BYTES for each partition of the topic, but in
+#: all at least and at most these numbers of bytes.
 MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
-#: The fewest bytes that a writer gathers before it writes: they can be written past the page cache.
+#: The fewest bytes that a writer gathers before it writes, so that they can be written past the page cache.
 MIN_GATHER_BYTES = 256 << 10
 
 
@@ -315,7 +315,7 @@ class PartitionQueue:
         if self._is_aborted:
             raise StorageError("cannot write: the append was aborted, so nothing was appended; start a new append")
         if self._error is not None:
-            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
+            # raise with the first traceback, since each raise adds frames, which would keep objects alive
             raise self._error.with_traceback(self._traceback)
         try:
             self._writer.append(*self._queue[0])
@@ -425,7 +425,7 @@ class Transaction:
         if self._process != os.getpid():
             raise InvalidRecordError("the transaction was started before a fork: start another one in this process")
         if self._error is not None:
-            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
+            # raise with the first traceback, since each raise adds frames, which would keep objects alive
             raise self._error.with_traceback(self._traceback)
         if self._appender is None:
             raise InvalidRecordError("the transaction has ended: start another one")
@@ -494,7 +494,7 @@ def commit_append(
     if len(segments) >= TABLE_ROWS and not isinstance(segments, SegmentTable):
         segments = SegmentTable.of(sorted(segments, key=lambda segment: segment.partition))
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
-    # before the commit, so that nothing is appended if warnings raise
+    # warn before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
     # no queue on a local disk, where a commit is fast, or with a `write_id`, which only this writer's commit can have
     if handle.storage.is_local or write_id is not None:

@@ -101,7 +101,7 @@ class Engine(ABC):
 
 
 class Fence(Protocol):
-    """A check of the producer's or the leader's epoch before an append, at the head: the newest snapshot."""
+    """A check of the producer's or the leader's epoch before an append, against the head (the newest snapshot)."""
 
     def check(self, head: Snapshot, partitions: Collection[int]) -> None:
         """Raise an error if `head` has a newer producer or leader than the one that appends."""
@@ -234,7 +234,7 @@ class DirectEngine(Engine):
         self._sync_sealed(appends)
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """Yield the items in groups: each has at most as many partitions as may have open logs."""
+        """Yield the items in groups, each of at most as many partitions as may have open logs."""
         size = self._logs.open_limit() if len(items) > 1 else 1
         return (items[start : start + size] for start in range(0, len(items), size))
 
@@ -260,11 +260,11 @@ class DirectEngine(Engine):
         self._schedule_sync()
 
     def _sync_sealed(self, appends: Sequence[_PartAppend]) -> None:
-        """Sync sealed segments now: later the commits that name them may be deleted."""
+        """Sync sealed segments now, because the commits that name them may be deleted later."""
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
-                # without waiting: if the lock is held, a later sync tries again
+                # do not wait: if the lock is held, a later sync tries again
                 self._sync_one(partition, stem, timeout_s=0)
 
     @property
@@ -291,7 +291,7 @@ class DirectEngine(Engine):
             with self._logs.use(partition) as log:
                 log.flush(self._unflushed[partition, stem], timeout_s=timeout_s)
         except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
-            # not retried: the records are lost
+            # do not retry, since the records are lost
             self._lost_records_error = self._lost_records_error or error
         except DistlogError as error:
             return error

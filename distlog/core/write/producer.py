@@ -163,7 +163,7 @@ _MAX_ID_CHARACTERS = 249
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer's numbers in batches and commits, and the Fence of its appends if it has a `transactional_id`."""
+    """A producer's numbers in batches and commits. With a `transactional_id`, it is the Fence of the appends, too."""
 
     transactional_id: str | None
     generation: int
@@ -228,7 +228,8 @@ class ProducerSender(RecordSender):
         self._start(transactional_id)
 
     def _start(self, transactional_id: str | None = None) -> None:
-        self._identity, self._process = begin_producer(self.handle, self.current, transactional_id), os.getpid()
+        self._identity = begin_producer(self.handle, self.current, transactional_id)
+        self._process = os.getpid()
         self._next_sequences = Counter[int]()  # the next sequence number, by partition
 
     @property
@@ -260,7 +261,7 @@ class TransactionSender(ProducerSender):
 
     _appender: Appender | None = None
     _read_version = _transaction_count = 0
-    #: The transaction's segments, since the first attempt to commit it.
+    #: The transaction's segments; None before the first attempt to commit it.
     _segments: Sequence[SegmentInfo] | None = None
 
     def begin(self) -> None:

@@ -169,7 +169,7 @@ class Writer:
         return row
 
     def _load_rules(self) -> None:
-        """Load the rules for records, which `_fail` and `close` discard. Raises the error of either."""
+        """Load the rules for records. Raises an error after `_fail` or `close`, which discard the rules."""
         self._check_open()
         snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._sender.compression)
@@ -229,7 +229,7 @@ class Writer:
             # first send the records that other threads appended concurrently, so that the error counts them
             self._drain()
             _unclosed.discard(self)
-            # with its first traceback: each raise adds frames, which would keep the caller's objects alive
+            # raise with the first traceback, since each raise adds frames, which would keep objects alive
             raise self._error.with_traceback(self._traceback)
 
     def _send(self, fields: list[Any]) -> None:
@@ -347,9 +347,9 @@ class Accumulator:
     thread that appends or waits may be interrupted anywhere. If no thread can be started, the caller sends.
 
     A lock for each record would add half to its cost. So the writer calls `put` with FIELDS_PER_RECORD values, in one
-    step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `schedule_from_bytes`: 0
-    while the buffer is empty, then the size of a full buffer. A race for `bytes` can only make one buffer a little
-    larger or smaller.
+    step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `schedule_from_bytes`, which
+    is 0 while the buffer is empty, and then the size of a full buffer. A race for `bytes` can only make one buffer a
+    little larger or smaller.
     """
 
     def __init__(
@@ -424,7 +424,7 @@ class Accumulator:
             self._run(lingers=False)
 
     def _must_send_here(self, must_wait: Callable[[], bool]) -> bool:
-        """Wait while `must_wait` for the sending thread, and return False; True if it cannot be started."""
+        """Wait for the sending thread while `must_wait`. Returns True if the thread cannot be started."""
         with self._lock:
             # wake the sending thread, which may linger; not in the loop, where waiting threads would wake each other
             self._changed.notify_all()
@@ -529,7 +529,7 @@ class UnclosedWriters:
 _unclosed = UnclosedWriters()
 os.register_at_fork(after_in_child=_unclosed.reset_in_child)
 # Commit twice: before Python ends its threads, which clients of object stores need, and at exit. A child of
-# multiprocessing makes only the first commit, to which `getattr` belongs since Python has no public function for it.
+# multiprocessing makes only the first commit. Python has no public function to register it.
 getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
 atexit.register(_unclosed.commit_and_warn)
 
