@@ -121,7 +121,6 @@ class RemovedSegments:
 
 #: Files whose sizes are requested at the same time.
 _LOOKUPS = 32
-#: The most segments that one commit adds and removes.
 MAX_SEGMENTS = MAX_COMMIT_ROWS
 
 

@@ -267,7 +267,8 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         return VacuumReport((), head.gc_floor, dry_run)
     highest = highest_log_floor(head, folder, max(floor, head.gc_floor), now_ms)
     log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
-    folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
+    folders = _segment_folders(storage, head.name)
+    garbage = list[FileInfo]()
     if not dry_run:
         # also if the horizon is committed already, since this syncs a commit that its process may not have synced
         head, garbage = _raise_floor(storage, log, head, floor, folders, log_floor)

@@ -149,8 +149,9 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
 
 def _oldest_checkpoint(storage: Storage, checkpoints: dict[int, list[str]], snapshot: Snapshot) -> Snapshot | None:
     """Read the oldest sound checkpoint between the log retention horizon and `snapshot`; None without one."""
-    for version in sorted(checkpoints):
-        for name in checkpoints[version] if snapshot.log_floor <= version <= snapshot.version else ():
+    versions = (version for version in checkpoints if snapshot.log_floor <= version <= snapshot.version)
+    for version in sorted(versions):
+        for name in checkpoints[version]:
             if is_sound(storage, name):
                 with suppress(CorruptMetadataError, FileNotFoundError):
                     return checkpoint.read(storage, name)
@@ -331,7 +332,8 @@ def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) ->
     assigned again: restore the file instead if you can. Sealed segments are not repaired. Raises StorageError if a
     lock is not free.
     """
-    snapshots, truncated_tails = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[TruncatedTail]()
+    snapshots = CurrentSnapshot(handle.log, handle.log.refresh(snapshot))
+    truncated_tails = list[TruncatedTail]()
     for number, state in enumerate(snapshots.snapshot.partitions):
         if state.active is None:
             continue

@@ -423,7 +423,6 @@ def _error(message: str, part: Part, segment: SegmentInfo, position: int) -> Cor
     return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)
 
 
-#: The check of a segment stops at this many anomalies.
 MAX_ANOMALIES = 100
 
 Batches = npt.NDArray[Any]

@@ -42,7 +42,6 @@ from distlog.core.times import elapsed_s
 FORMAT = 1
 #: The longest lease, in ms: other members wait for the end of a dead member's lease.
 LONGEST_LEASE_MS = 86_400_000
-#: How many older versions are retained.
 RETAINED_VERSIONS = 32
 #: How long a put is retried, in seconds: longer than the default lease.
 TIMEOUT_S = 60.0
@@ -277,8 +276,10 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
     """Return the member that should own each partition, so that shares are even, and few partitions move."""
     # An owner keeps its partitions up to its fair share, and the members with the fewest partitions get free ones.
     # Each member computes this alone, and must get the same result, also while some moves are not done yet.
+    if not members:
+        return {}
     by_id = {member.id: member for member in sorted(members, key=lambda member: member.id)}
-    share, extra = divmod(partitions, len(by_id)) if by_id else (0, 0)
+    share, extra = divmod(partitions, len(by_id))
     owned: dict[str, list[int]] = {member: [] for member in by_id}
     for number in range(partitions):
         owner = owners.get(number)
@@ -296,7 +297,7 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
     if all(member.partitions is None for member in members):
         fewest = [(count, member) for member, count in counts.items()]
         heapq.heapify(fewest)
-        for number in free if fewest else ():
+        for number in free:
             count, best = fewest[0]
             assigned[number] = best
             heapq.heapreplace(fewest, (count + 1, best))

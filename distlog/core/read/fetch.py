@@ -56,8 +56,7 @@ class FetchedBatches:
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`, outside the checksum. If
     `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local file that holds
     `data` at `file_position`. It is None for other storage, and for LogAppendTime, whose times are in the commit, not
-    in the file. For a read of committed records, `aborted` has the aborted transactions whose data is among the
-    batches. The receiver drops this data, as Kafka's `Fetcher` does.
+    in the file. `aborted` has the aborted transactions whose data a reader of committed records must drop.
     """
 
     data: memoryview

@@ -112,7 +112,6 @@ def text_field(value: str | None) -> bytes:
 # Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers since
 # 2.3 can read. The versions 0 to 4 of values can be read here; brokers of 4.1 write version 4.
 
-#: The topic's name, in Kafka too.
 OFFSETS_TOPIC = "__consumer_offsets"
 #: The versions of the keys of records with committed offsets.
 _OFFSET_KEYS = (0, 1)

@@ -397,8 +397,10 @@ def first(
     limit: int,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
+    if limit <= 0:
+        return
     # each window of slices is larger than the last, since few of its offsets may have records with the slices' times
-    for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
+    for window in windows(slices, min(limit, FIRST_OFFSETS)):
         for batch in read_slices(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)
             limit -= batch.num_rows
@@ -503,9 +505,10 @@ def records_of(
         state = snapshot.partitions[partition]
         offset = bounded_start(partition, state.log_start_offset if low is None else low, state, "fail")
         row = state.segments.find(offset)
-        for record in first_records(reader, state.segments[row], offset, most) if row < len(state.segments) else ():
-            yield record
-            low, most = record.offset + 1, most - 1
+        if row < len(state.segments):
+            for record in first_records(reader, state.segments[row], offset, most):
+                yield record
+                low, most = record.offset + 1, most - 1
         slices, visible = slices_of(reader, snapshot, partition, low), READ_UNCOMMITTED
     else:
         parts, visible = plan_slices(reader, snapshot, {partition: (low, None)}, isolation)

@@ -51,7 +51,6 @@ BatchId = int | str
 
 #: The number of partitions whose offsets the text of a result shows.
 _SHOWN_PARTITIONS = 4
-#: The number of partitions whose files are uploaded at the same time.
 _UPLOAD_THREADS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20

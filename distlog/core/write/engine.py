@@ -341,7 +341,6 @@ def _close_own_logs(logs: OpenLogs[int], process: int) -> None:
         logs.close_flushed()
 
 
-#: The errors after which a producer's batches are retried.
 _RETRIABLE = (StorageError, CommitStateUnknownError, TransactionTooOldError)
 
 
@@ -608,8 +607,8 @@ def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int =
     first = int(young[0]) if len(young) else len(state.segments)
     first = min(first, state.segments.find(last_stable_offset(handle.reader, state)))
     batches, producers_with_batches = list[ProducerBatch](), set[int]()
-    for segment in state.segments[first:]:
-        for chunk in whole_log(handle.reader, segment) if segment.may_have_producers else ():
+    for segment in (segment for segment in state.segments[first:] if segment.may_have_producers):
+        for chunk in whole_log(handle.reader, segment):
             for batch in producer_batches(chunk.data, chunk.batches, segment.shift):
                 # a marker (the end of a transaction) has no sequence number: it counts only after another batch
                 if not batch.is_marker or batch.producer_id in producers_with_batches:
