@@ -106,7 +106,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class SetTopicId:
-    """Gives the topic another id, from the next commit on: for users of the former id it was dropped."""
+    """Gives the topic another id from the next commit on. For users of the former id, the topic is dropped."""
 
     topic_id: str = stored(UUID)
 
@@ -304,7 +304,7 @@ _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_it
 
 
 def check_added(actions: Sequence[Action]) -> None:
-    """Raise ValueError if parts of bundles overlap. `actions` must be a whole commit, which has all of a bundle."""
+    """Raise ValueError if parts of bundles overlap. A commit has all segments of its bundles."""
     added = [action.segment for action in actions if isinstance(action, Add) and action.segment.is_bundled]
     batches = [action.rows.select(_PART_SCHEMA.names) for action in actions if isinstance(action, AddTable)]
     if added:

@@ -105,7 +105,7 @@ _USELESS_TURN_S = 0.5
 _PROBE_COUNT = 4
 
 # A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. So this
-# process syncs the folder before its caller relies on a commit of another writer. A put does that, too.
+# process syncs the folder before its caller relies on a commit of another writer. A put syncs the folder, too.
 
 
 class CommitLog:
@@ -148,7 +148,7 @@ class CommitLog:
         """Create the topic; `absent_ms` is the store's time of an earlier listing that had no commits."""
         actions = [*creation(self.storage.url, partitions, config), *imported]
         head = self._dropped_head(absent_ms)
-        # after the load, since this writes files, which a topic that exists must not get
+        # after the load, so that nothing is written if the topic exists
         self.storage.probe_put_if_absent(paths.COMMITS_DIR)
         operation = "import" if imported else CREATE
         while True:
@@ -170,7 +170,7 @@ class CommitLog:
         listed_ms = self.loader.listed_ms
         put_ms = put_time.time_ms or self.storage.replied_ms()
         if listed_ms and put_ms - listed_ms < LEAST_COMMIT_RETENTION_MS // 2:
-            return True  # vacuum cannot have deleted a commit that is younger than the listing
+            return True  # vacuum cannot have deleted a commit from after the listing yet
         # another writer may have created the topic, and vacuum may have deleted its first commits
         files = self.storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
         return all(not paths.parse_commit_file(file.name) for file in files)
@@ -237,7 +237,7 @@ class CommitLog:
         while True:
             head = self.load(include_dropped=True)
             end = head.version + 1
-            # the horizon may rise concurrently
+            # if the horizon rises concurrently, try again
             with suppress(OffsetOutOfRangeError):
                 return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
 
@@ -307,7 +307,7 @@ class CommitLog:
         # the caller's deadline may have passed since it was checked: a put without time could only fail
         timeout_s = max(timeout_s, 1.0)
         existing = self.storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
-        # if the time of the put is unknown, the time of the reply before it is early enough
+        # if the time of the put is unknown, note the earlier time of the last reply before the put
         attempt.after.note_seen(put_time.time_ms or replied_ms)
         return None if existing == attempt.data else existing
 
@@ -633,7 +633,7 @@ class CurrentSnapshot:
 
 
 def with_commit_time(action: Action, time_ms: int) -> Action:
-    """Return `action` with the commit's time in segments that need an append time, or are newer than the commit."""
+    """Return `action` with the commit's time in segments that need an append time, or that have a later time."""
     if isinstance(action, AddTable):
         rows, created = action.rows, numbers_of(action.rows["created_ms"])
         if (created > time_ms).any():
@@ -653,7 +653,7 @@ def with_commit_time(action: Action, time_ms: int) -> Action:
 
 
 def trusted_ms(now_ms: int, storage: Storage, last_commit_ms: int = 0) -> int:
-    """Return `now_ms`; if it is more than MAX_CLOCK_AHEAD_MS ahead of the storage's time, warn and return this."""
+    """Return `now_ms`, or the storage's time with a warning if the clock is more than MAX_CLOCK_AHEAD_MS ahead."""
     if now_ms <= last_commit_ms + MAX_CLOCK_AHEAD_MS:
         return now_ms
     store_ms = storage.now_ms(paths.COMMITS_DIR)

@@ -463,7 +463,7 @@ class ProducerTable:
 
 
 class ProducerBatch(NamedTuple):
-    """One batch of a producer; `timestamp` is the largest. `last_sequence` is NONE for a marker."""
+    """One batch of a producer; `timestamp` is its largest timestamp. `last_sequence` is NONE for a marker."""
 
     producer_id: int
     producer_epoch: int
@@ -509,7 +509,7 @@ def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
 
 
 class KnownBatch(NamedTuple):
-    """A batch of data in the log; `timestamp` is the largest one."""
+    """A batch of data in the log; `timestamp` is its largest timestamp."""
 
     last_sequence: int
     last_offset: int

@@ -222,7 +222,7 @@ class AppendRace(CommitRace):
             self.snapshot = log.reload(base)
             self._catch_up(self.snapshot)
         else:
-            # not before `follow`, which raises if one of the commits was put at the version of a deleted commit
+            # not before `follow`, which raises if a commit was put at the version of a deleted one
             self._ticket.observe(commits)
 
     def _catch_up(self, head: Snapshot) -> None:
@@ -500,7 +500,7 @@ class AppendTicket:
         if "compact" in head.config.cleanup_policy and append.operation != PENDING_KEYED:
             return False
         *adds, last = append.actions
-        # only the last action may be no Add, see `pending_append`
+        # only the last action may be another kind than Add, see `pending_append`
         if not isinstance(last, SetTransaction):
             adds.append(last)
         elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):
@@ -527,7 +527,7 @@ def _added_stems(commit: Commit) -> set[str]:
 
 
 def _at_log_ends(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> list[Action]:
-    """Move the appends to the log ends in `ends`, which this advances, or else in `head`; returns their actions."""
+    """Return the actions of `appends` at the log ends in `ends`, or else in `head`; advances `ends`."""
     added, batches = list[Action](), list[Action]()
     for append in appends:
         offsets = dict[int, tuple[int, int]]()

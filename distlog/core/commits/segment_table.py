@@ -145,7 +145,7 @@ class SegmentInfo:
 
 
 def _contradictions(numbers: Any) -> dict[str, Any]:
-    """Return, by contradiction, whether a segment's `numbers` have it; or flags, if these are arrays of segments."""
+    """By contradiction, whether the numbers of a segment have it; for arrays of several segments, flags."""
     base, end, newest = numbers.base_offset, numbers.next_offset, numbers.offset_of_max_timestamp
     times = numbers.append_time_ms
     has_bundled_index = (
@@ -298,7 +298,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         count = len(stems)
         oldest = self._rows["stem"].slice(self._first, min(count, self._count))
         if not segments and set(oldest.to_pylist()) == set(stems):
-            return self._with(self._tail, count)  # copies no row, as for retention
+            return self._with(self._tail, count)  # retention removes the oldest segments: no row is copied
         columns = self.columns()
         is_removed = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
         if np.count_nonzero(is_removed) != count:

@@ -66,8 +66,8 @@ class Snapshot:
 
     `name` is the prefix of the partition folders: the topic's name when it was created. `gc_floor` is the vacuum
     horizon: files that were started below this version may be deleted, and no commit may add them. `commit_bytes` is
-    the size of all commits so far. `passed_ms`, by which producers expire, is the sum of the pauses between commits,
-    of which each counts as MAX_PRODUCER_PAUSE_MS at most.
+    the size of all commits so far. `passed_ms` is the sum of the pauses between commits, each of which counts as
+    MAX_PRODUCER_PAUSE_MS at most: producers expire by this time.
 
     `log_floor` is the log retention horizon: commits below this version may be deleted. If version
     `former_retention_version` lowered `commit.retention.ms`, the former value is `former_retention_ms`. It applies

@@ -58,9 +58,9 @@ class SnapshotLoader:
         self._files = CommitFiles(storage)
         #: The store's time before the last listing, and the lowest version in it.
         self.listed_ms = self._first_listed_version = 0
-        #: The newest full checkpoint that this process has read at the head or written: incremental ones add to it.
+        #: The newest full checkpoint that this process has read at the head or written: incremental ones extend it.
         self.full_checkpoint: str | None = None
-        #: Full checkpoints that cannot be used, or for which an incremental one cannot; a load tries each once.
+        #: Full checkpoints that could not be used, or whose incremental ones could not: a load tries each only once.
         self._unusable = set[str]()
 
     def load(
@@ -161,7 +161,7 @@ class SnapshotLoader:
         return all((paths.parse_commit_file(file.name) or 0) <= version for file in later)
 
     def _if_newest(self, base: Snapshot, head: Snapshot, store_ms: int) -> Snapshot:
-        """Return `head`, read from `base` on after `store_ms` (0: unknown); BelowHorizonError if it may be old."""
+        """Return `head`, which followed `base` and was newest at `store_ms`; BelowHorizonError if it may be old."""
         if not base.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, head.version):
             raise BelowHorizonError
         head.note_seen(store_ms)
@@ -304,7 +304,7 @@ class SnapshotLoader:
         """Raise OffsetOutOfRangeError if `version` is below the horizon in the newest checkpoint of `names`."""
         for name in names:
             try:
-                horizon = self._read(name, end=0).log_floor  # `end`: this does not load the head
+                horizon = self._read(name, end=0).log_floor  # end=0, since this is not a load of the head
             except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
                 continue  # a library that lacks a feature of the head may be able to read earlier versions
             if version < horizon:
@@ -454,7 +454,7 @@ class CommitFiles:
             later = next_commits[len(commits) + 1 :]
             is_gap = start <= known_version or any(later)
             if is_gap or (not later and size > 1 and self.read(start + 1) is not None):
-                # damage, unless the missing version and the next one were written between two reads
+                # the log is damaged, unless the missing version and the next one were written between two reads
                 self.read_existing(start)
                 continue
             return
