@@ -221,7 +221,7 @@ def fitted(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def new_pages(size: int, position: int = 0) -> npt.NDArray[np.uint8]:
-    """Uninitialised bytes that lie in memory pages as the bytes from `position` on lie in the pages of their file.
+    """Return uninitialised bytes, aligned to memory pages as the bytes from `position` on are to pages of their file.
 
     So a direct write takes whole pages of the file from memory without a copy.
     """

@@ -21,8 +21,8 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-#: The default and the smallest `commit.retention.ms`. A process relies on vacuum not to delete the commits after its
-#: snapshot for half this time (`Snapshot.is_fresh_at`). So even the smallest is far above the time of a request.
+#: The default and the smallest `commit.retention.ms`. For half this time, a process relies on vacuum to keep the
+#: commits after its snapshot (`Snapshot.is_fresh_at`). So even the smallest is far above the time of a request.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
 #: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`, since a reader may hold a snapshot for
 #: the delay, and relies on the commits after the snapshot for half the retention.

@@ -382,7 +382,7 @@ _LATEST_MS = 253_402_300_799_999
 #: The most partitions that have gaps between their bars, and the most that each have a number on the axis.
 _MAX_GAPS, _MAX_NUMBERS = 60, 16
 _AGE_BINS = 40
-#: The limit of retention is drawn up to this many times the largest age.
+#: The limit of retention is drawn if it is at most this many times the largest age.
 _MAX_LIMIT_FACTOR = 3
 _AGE_UNITS = (("days", _DAY), ("hours", _HOUR), ("minutes", _MINUTE), ("seconds", _SECOND))
 

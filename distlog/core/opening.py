@@ -330,7 +330,7 @@ def topics(
 
 
 def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
-    """Return the topics that are copies of others in a root, with the same id: by name, a text that says so.
+    """Return, by name, a text about each topic that is a copy of another topic of the root, with the same id.
 
     A topic whose folder has the name that it was created with is the original, and is left out.
     """

@@ -72,7 +72,7 @@ _STEM = re.compile(STEM_PATTERN)
 _REMOTE_STEM = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}")
 _PARTITION = r"(?P<partition>0|[1-9][0-9]{0,5})"
 _PARTITION_DIR = rf"(?P<topic>.+)-{_PARTITION}"
-#: The states of producers at an offset; unlike other files named by 20 digits, it is not a segment's.
+#: A file with the states of producers at an offset. Unlike other files named by 20 digits, it is not of a segment.
 _PRODUCER_SNAPSHOT = re.compile(rf"{_PARTITION_DIR}/(?P<offset>[0-9]{{20}}){re.escape(SNAPSHOT_SUFFIX)}")
 _LEADER_EPOCHS = re.compile(rf"{_PARTITION_DIR}/{LEADER_EPOCHS}")
 #: The part of a name after the topic's name and a dash: a search for the last dash would take longer.

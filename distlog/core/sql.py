@@ -185,7 +185,7 @@ class _Views:
             records.create_view(name)
 
     def _named(self, query: str) -> list[str]:
-        """Return the topics that the query names. Case is ignored if no topic has the exact name."""
+        """Return the topics that the query names. Case is ignored for a name that no topic has exactly."""
         patterns = {name: rf"(?<!\w){re.escape(name)}(?!\w)" for name in self._storages}
         exact = {name: name.lower() for name, pattern in patterns.items() if re.search(pattern, query)}
         other_names = [name for name in patterns if name.lower() not in exact.values()]

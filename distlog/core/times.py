@@ -20,7 +20,7 @@ _UNITS = {
     "us": (1000, 1, "microseconds"), "ns": (1_000_000, 1, "nanoseconds"),
 }  # fmt: skip
 TIME_UNITS = tuple(_UNITS)
-#: The year 5138: later times count a smaller unit.
+#: In the year 5138: a larger number is a time in a smaller unit.
 _TOO_LATE_MS = 10**14
 #: The rule for a number that is a time; the commands have an option for the unit, too.
 WHOLE_TIME = "a timestamp is a whole number of milliseconds since 1970, or of the unit that timestamp_unit names"

@@ -64,8 +64,8 @@ MIN_SIZE_LIMIT = 16 << 20
 BYTES_PER_BYTE = 32
 MAX_STATE_BYTES = 2 << 30
 _SCHEMAS = {"segments": segment_table.SCHEMA, "transactions": BATCH_SCHEMA, "producers": PRODUCER_SCHEMA}
-#: By table, the two columns that identify a row, and by which the rows are sorted. Without a second column, this is
-#: the number of the row among the rows with the same value in the first (`_sort_keys`).
+#: By table, the two columns that identify a row, and by which the rows are sorted. If there is no second column,
+#: the rows with the same value in the first are numbered (`_sort_keys`).
 _SORT_COLUMNS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),
     "transactions": ("version", None),

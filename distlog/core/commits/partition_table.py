@@ -232,7 +232,7 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionTable(starts, ends, dirty, self._layers, self._own_states)
 
     def absorbed(self, partitions: Longs) -> PartitionTable:
-        """Return an equal table; if many of `partitions` have their own state, columns get all states that fit."""
+        """Return an equal table. If many of `partitions` have their own state, all states that fit are in columns."""
         own_states = self._own_states
         if not own_states or np.count_nonzero(_flags(own_states, len(self))[partitions]) <= _MAX_OWN_STATES:
             return self

@@ -1,4 +1,4 @@
-"""Files on a local or network disk: written so that they are durable when the call returns, read, or mapped."""
+"""Reads, maps and writes files on a local or network disk. A written file is durable when the call returns."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC
-#: Opens a folder that need not be readable, for a path or a delete, where the system has the flag.
+#: Opens a folder for a path or a delete, without a permission to read it, if the system has this flag.
 _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 #: The bytes that are gathered before they are written.
@@ -82,7 +82,7 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend of absolute paths in `root`. Only reads may follow links, if it `follows_links`."""
+    """The backend for absolute paths in `root`. Reads follow links if it `follows_links`; other calls never do."""
 
     def __init__(self, counters: StorageCounters, root: str, *, follows_links: bool = True) -> None:
         self._counters, self._root, self._follows_links = counters, root, follows_links
@@ -272,7 +272,7 @@ class LocalFiles:
             except OSError as error:
                 if error.errno not in _READ_ONLY_ERRNOS:
                     raise
-                return now_ms()  # a process that may only read does a dry run, which may use its own time
+                return now_ms()  # without write permission this is a dry run, which may use this machine's time
             return os.stat(folder).st_mtime_ns // 1_000_000
 
     def replied_ms(self) -> int:
@@ -362,7 +362,7 @@ class LocalWriter(ObjectWriter):
         file = self._descriptor()
         # if this fails, a later write must not leave out or repeat a part
         self._is_broken = True
-        # a duplicate, since another file may get the old number after an abort
+        # a duplicate descriptor, since after an abort another file may get the number
         with failing_as("write", self._path):
             duplicate = os.dup(file)
         views = self._gathered(), *later_views
@@ -511,7 +511,7 @@ class LocalErrors(ErrorClassifier):
         failure = super().failure(action, path, error)
         if not isinstance(error, OSError) or error.errno not in _FULL_ERRNOS:
             return failure
-        # the free bytes of the disk: a quota may leave fewer
+        # a quota may leave less than the free bytes of the disk
         free_bytes = None
         with suppress(OSError):
             status = os.statvfs(os.path.dirname(path))
@@ -712,7 +712,7 @@ def _mount(line: str) -> tuple[str, str]:
 # copies in the index cache (made by rename, removed by unlink), and the page in the file of a lock.
 #
 # The caller compares the length of the map with the segment's metadata. Many files stay mapped at once, and Python's
-# own map holds a descriptor as long as it lives, so these use the system's calls.
+# own map holds a descriptor as long as it lives. So FileMap calls the system's functions.
 
 _system = ctypes.CDLL(None, use_errno=True)
 _system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -723,7 +723,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class FileMap:
-    """Maps `length` bytes of an open file from `start`, a page's start, until the last array over them is deleted."""
+    """Maps `length` bytes of an open file from `start`, where a page starts, until their last array is deleted."""
 
     def __init__(self, file: int, start: int, length: int, *, writable: bool = False) -> None:
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ

@@ -81,11 +81,11 @@ class SharedPage:
             # on a full disk, a write to a hole in the map would kill the process (SIGBUS)
             os.posix_fallocate(descriptor, 0, PAGE_BYTES)
         if os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
-            # new, or after a power loss; concurrent processes write the same bytes
+            # the file is new, or was lost in a power loss; concurrent processes write the same bytes
             os.pwrite(descriptor, _MAGIC, 0)
         self._page = map_shared(descriptor, PAGE_BYTES)
         self._cached: _Slot | None = None
-        # items of 8 bytes, which readers read atomically
+        # items of 8 bytes, so that readers read each atomically
         self._counters = self._page[_COUNTERS_AT:_COUNTERS_END].cast("q")
         self._is_counter_boot_checked = False
         # a copy may be older than the page, or newer after a power loss, so the first write copies everything
@@ -184,7 +184,8 @@ def open_page(path: str) -> int:
 
 
 def _open_to_watch(path: str) -> int:
-    # for writes, since overlayfs (containers) then copies a file of the image: an earlier map would show the old file
+    # overlayfs (containers) copies a file of the image when it is first opened for writes, and an earlier map would
+    # show the old file: so open it for writes, if allowed
     try:
         return os.open(path, _OPEN_FLAGS)
     except FileNotFoundError:
@@ -386,7 +387,7 @@ class FileLock:
             return self._page
 
     def _mapped(self) -> SharedPage:
-        # not the locked file: a map keeps its file open, and a forked child, which inherits it, would hold the lock
+        # map another open file than the locked one: a forked child inherits the map, and would keep the lock held
         with (
             OpenedFile(open_lock(self.path)) as mapped,
             OpenedFile(os.open(copy_path(self.path), _OPEN_FLAGS | os.O_CREAT, 0o666)) as copy,

@@ -160,7 +160,7 @@ _GCSFS_BUCKET_KINDS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 _AZURE = ("abfs", "abfss", "az")
 _AZURE_SETTINGS = {"connection_timeout": 5, "read_timeout": 20}
 _EXTRAS = {"s3": "s3", "gs": "gcs", **dict.fromkeys(_AZURE, "azure")}
-#: The option of s3fs for names that other tools use.
+#: By name that other tools use, the option of s3fs.
 _S3_NAMES = {
     **dict.fromkeys(("access_key", "access_key_id", "aws_access_key_id"), "key"),
     **dict.fromkeys(("secret_key", "secret_access_key", "aws_secret_access_key"), "secret"),
@@ -503,7 +503,7 @@ _NO_CREDENTIALS_ERRORS = {
     "CredentialRetrievalError",
     "ProfileNotFound",
     "DefaultCredentialsError",
-    # Azure's, if it has no reply
+    # Azure's error without a reply
     "ClientAuthenticationError",
 }
 _NO_CREDENTIALS_ADVICE = (

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _WRITABLE_PROTOCOLS = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
-#: How often the object that shows the store's time is put, if another process deletes it.
+#: How often an object is put to get the store's time, if another process deletes it.
 _TIME_PROBES = 3
 #: The fields with the time of a listed object, by the clients of S3, Google, Azure and memory.
 _MODIFIED_FIELDS = ("LastModified", "mtime", "updated", "last_modified", "created")

@@ -1,4 +1,4 @@
-"""Threads: work at the same time, with its results in order, and locks that are free in a forked child."""
+"""Concurrent work in threads, with results in order; and locks that are free in a forked child."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class _OrderedTasks(Generic[T]):
         return task
 
     def submit_next(self, pool: WorkerThreads, *, by_thread: bool) -> None:
-        """Make a thread of `pool` do the next task; with `by_thread`, the thread also pulls it, if that is costly."""
+        """Make a thread of `pool` do the next task; with `by_thread`, the thread also pulls it from the iterator."""
         if self.is_over:
             return
         if by_thread:
@@ -291,7 +291,7 @@ def in_order(
                 ordered.submit_next(pool, by_thread=computes)
         while next_task := ordered.next():
             if pool and computes:
-                # do the task, or, while another thread does it, tasks that no thread has started
+                # run the task; while another thread runs it, run later tasks
                 next_task.run()
                 while not next_task.is_done and (later_task := ordered.pull(blocking=False)):
                     later_task.run()

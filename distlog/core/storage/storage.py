@@ -40,7 +40,7 @@ __all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "Stor
 
 #: How long a conditional put is tried, in seconds.
 COMMIT_TIMEOUT_S = 600.0
-#: The bytes of one read of an input file, and the number of its reads in flight after the current one.
+#: How many bytes of an input file are read at once, and how many reads are in flight after the current one.
 CHUNK_BYTES = 2 << 20
 _READS_IN_FLIGHT = 4
 #: The largest accepted difference between the store's clock and this machine's. (S3 refuses requests from 15 min on.)
@@ -167,7 +167,7 @@ class Storage:
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
-        """Return a writer of a new file, which uploads large objects in parts of `part_bytes`, three in memory."""
+        """Return a writer of a new file. It uploads a large object in parts of `part_bytes`, and holds three."""
         return self._backend.open_write(self._prefix + name, part_bytes)
 
     def put_if_absent(
@@ -216,7 +216,7 @@ class Storage:
         return OpenedFile(self.open_file(name))
 
     def exists(self) -> bool:
-        """Return whether this folder exists; always True in an object store."""
+        """Return whether this folder exists; always True in an object store, which has no folders."""
         return not self.is_local or os.path.isdir(self.local_path(""))
 
     def _prefix_and_path(self, folder: str) -> tuple[str, str]:
@@ -375,7 +375,7 @@ READABLE = ("a local path", "file://", "s3://", "gs://", "abfs://", "https://", 
 
 
 class InputStorage:
-    """Input files: local paths, following links, and URLs. Can be pickled."""
+    """Reads input files: local paths, also through links, and URLs. Can be pickled."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         self._options = StorageOptions(options or {})
@@ -419,7 +419,7 @@ class InputStorage:
             return self._store(url).size(url)
 
     def entries(self, folder: str) -> Entries:
-        """List the files and folders in a folder; empty if it does not exist, and on a web server."""
+        """List the files and folders in a folder; empty if it does not exist, or is on a web server."""
         if not self.is_local(folder):
             return [] if folder.startswith(_WEB_SCHEMES) else self._store(folder).entries(folder)
         try:
