@@ -83,7 +83,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state after the last sync. `joins` counts how often this gateway has joined, `term` its new leases."""
+    """The state after the last sync. `joins` counts this gateway's joins, and `term` its new leases."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -110,15 +110,17 @@ class GatewayLease:
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._log = GroupLog(root, ROOT_ID, GATEWAYS_GROUP, clock=clock)
-        self._wanted_id, self._view = node_id, _View()
+        self._wanted_id = node_id
+        self._view = _View()
         self.node = Node(node_id or 0, "", 0, "")
         self._member = Membership(
             self._log, self._name, None, lease_s, FREQUENT, clock, new_id, replaces=self._is_predecessor
         )
         # the gateways that were logged as unreachable
         self._unreachable = set[Node]()
+        self._clock = clock
         # from this time on, all other gateways have this gateway in their views
-        self._clock, self._known_s = clock, -math.inf
+        self._known_s = -math.inf
 
     def set_address(self, host: str, port: int, machine: str) -> None:
         self.node = Node(self.node.id, host, port, machine)
@@ -163,7 +165,7 @@ class GatewayLease:
 
     @property
     def unknown_s(self) -> float:
-        """The seconds until all other gateways know this gateway; 0 if they do."""
+        """The seconds until all other gateways have this gateway in their views, or 0."""
         return max(0.0, self._known_s - self._clock())
 
     @property
@@ -201,7 +203,7 @@ class GatewayLease:
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
-        """Return the id of each partition's leader. Only one gateway leads a partition, to keep batches in order."""
+        """Return the leaders' ids by partition. Clients send to one gateway, so that their batches stay in order."""
         return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
@@ -382,11 +384,12 @@ class InternalTopicCompaction:
     """Compacts partitions of an internal topic when they have many new segments; for one thread."""
 
     def __init__(self) -> None:
+        self._topic_id = ""
         # by partition: the log end offset when its compaction was last tried
-        self._topic_id, self._tried_ends = "", dict[int, int]()
+        self._tried_ends = dict[int, int]()
 
     def step(self, topic: Topic, partitions: Collection[int]) -> None:
-        """Compact the `partitions` that need it; an error is logged."""
+        """Compact those `partitions` that need it. Errors are logged."""
         snapshot = topic.snapshot
         if snapshot.topic_id != self._topic_id:
             # a new topic of the same name has other offsets

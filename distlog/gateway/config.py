@@ -63,7 +63,7 @@ class GroupSettings:
     )
 
 
-#: Kafka's authorizer class for ACLs; here it selects the gateway's ACLs.
+#: Kafka's authorizer class for ACLs. Here, it enables the gateway's ACLs.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorizer")
 #: Matches a comma that separates two users. Another comma may be a part of a user's name.
@@ -72,7 +72,7 @@ _COMMA = re.compile(r",\s*User:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSettings:
-    """The settings of ACLs, by Kafka's names and defaults; without an `authorizer`, ACLs are disabled."""
+    """The settings of ACLs, by Kafka's names and defaults. Without an `authorizer`, ACLs are disabled."""
 
     authorizer: str = broker_setting(
         "authorizer.class.name", "", f"`{STANDARD_AUTHORIZER}`: ACLs decide what clients may do; as `--acls`"
@@ -104,7 +104,7 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """Limits and defaults of a gateway; times in ms, sizes in bytes. Some fields are settings of Kafka, by its names.
+    """Limits and defaults of a gateway. Times are in ms, sizes in bytes. Some fields are settings of Kafka.
 
     `advertised` is the host and port for clients; by default, the address that each client has connected to.
     `fetch_memory_bytes` bounds the records in responses that clients have not received yet. A client may take
@@ -186,7 +186,7 @@ class GatewayConfig:
 
     @property
     def wanted_id(self) -> int | None:
-        """The broker id of this process; None for the lowest free one."""
+        """The broker id of this process. None means the lowest free id."""
         return None if self.node_id is None else self.node_id + self.process
 
     @property
@@ -252,7 +252,7 @@ _OTHER_KINDS = ("share.", "streams.")
 
 
 class GroupConfigs:
-    """The settings of the broker for all groups, and overrides of single groups; for many threads."""
+    """The broker's settings for all groups, and overrides of single groups. For many threads."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -264,7 +264,7 @@ class GroupConfigs:
 
     @property
     def names(self) -> list[str]:
-        """The groups that have overrides; they need not exist."""
+        """The groups that have overrides. They need not exist."""
         return sorted(self._overrides)
 
     def overrides(self, group: str) -> Mapping[str, int]:
@@ -286,7 +286,7 @@ class GroupConfigs:
         self._overrides = overrides
 
     def parse_changes(self, group: str, changes: Mapping[str, str | None]) -> dict[str, int | None]:
-        """Parse changes; None removes a setting. Raises InvalidConfigError with Kafka's texts."""
+        """Parse changes. None removes a setting. Raises InvalidConfigError with Kafka's texts."""
         # the removal of an unknown name has no effect; `_group_number` refuses to set one
         numbers = {
             name: None if value is None else _group_number(name, value)

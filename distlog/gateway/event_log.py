@@ -16,7 +16,6 @@ _log = logging.getLogger("distlog.gateway")
 _PERIOD_S = 60.0
 #: The most sources that are counted, the most that a line shows, and the most characters of a source or a detail.
 _MAX_SOURCES, _MAX_SHOWN_SOURCES, _MAX_CHARACTERS = 1000, 5, 200
-#: The most texts of failures that are remembered.
 _MAX_FAILURES = 1000
 #: The source that stands for all sources after the first _MAX_SOURCES.
 _OTHER_SOURCES = "others"

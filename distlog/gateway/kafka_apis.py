@@ -208,17 +208,17 @@ class RequestChannel:
 
     def receive(self) -> Request | None:
         """Wait for the next request, and return it. Returns None if the calling thread must end."""
-        waits_for_time = False
+        is_poller = False
         while True:
-            is_running = self._poll_again() if waits_for_time else self._wakeups.get()
+            is_running = self._poll_again() if is_poller else self._wakeups.get()
             with self._shares.lock:
                 # when the pool stops, queued requests are handled without limits
                 request = self._queue.next(limited=is_running)
-                if waits_for_time:
-                    self._is_polled = waits_for_time = False
+                if is_poller:
+                    self._is_polled = is_poller = False
                 # if no queued request may run yet, this thread polls again after a pause, and no other thread does
                 if request is None and is_running and len(self._queue) and not self._is_polled:
-                    self._is_polled = waits_for_time = True
+                    self._is_polled = is_poller = True
                 has_more = request is not None and len(self._queue) and not self._is_polled
             # threads end after the queued requests: put the wakeup back
             if not is_running and request is not None:
@@ -257,7 +257,7 @@ class RequestChannel:
                 self._wakeups.put(True)
 
 
-#: The CPU time of the network's thread for a request and its response.
+#: The time of the network's thread for a request and its response.
 _NETWORK_S = 0.0006
 #: A request's use is its duration, but at most this multiple of its CPU time: its thread may wait for other threads.
 _MAX_DURATION_PER_CPU = 3

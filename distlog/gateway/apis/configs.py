@@ -285,7 +285,7 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
 
 
 def _describe_quotas(request: Request, broker: Broker) -> Fields:
-    """The quotas of entities that match the filter. If it is `strict`, entities with other types do not match."""
+    """The quotas of entities that match the filter. A `strict` filter matches no entity with other types."""
     request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
     _check_filter(request.body.components)
     broker.configs.refresh()

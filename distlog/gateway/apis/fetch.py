@@ -152,7 +152,7 @@ def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
 def _record_bytes(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
     if isinstance(batches, StoredBatches):
         return batches
-    # if `moved`, the bytes are copied to write the offsets of the commit into them
+    # the offsets of moved batches are written into a copy of their bytes
     return bytes(batches) if batches.moved else batches.data
 
 

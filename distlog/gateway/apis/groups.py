@@ -31,7 +31,7 @@ _FIRST_WITH_KEY_LIST = 4
 _FIRST_WITH_ID_REQUIRED, _FIRST_WITH_SKIPPED_ASSIGNMENT = 4, 9
 #: The first version of JoinGroup in whose response the protocol may be null.
 _FIRST_WITH_NULL = 7
-#: The codes of a whole group: admin clients retry LeaveGroup if the response, not only a member in it, has one.
+#: Codes of a whole group. They must be in the response itself, since admin clients do not retry for codes of members.
 _GROUP_CODES = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 #: The key type of transactional ids in FindCoordinator.
 _TRANSACTION = 1
@@ -208,7 +208,7 @@ def partition_code(
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
     except StorageError as error:
-        # a code after which clients retry, since Kafka has none for the failed storage of a coordinator
+        # clients retry after this code, and Kafka has no code for the failed storage of a coordinator
         FAILURES.note("reading a topic", error)
         return ErrorCode.coordinator_not_available
     except DistlogError as error:
@@ -242,7 +242,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
     groups, stable = request.get("groups"), request.get("require_stable", False)
     if groups is None:
         return _group_offsets(request, broker, request.body.group_id, [request.body.topics], stable)
-    # if a request names a group several times, all topics are answered, for the member of the last item
+    # if a request names a group several times, all its topics are returned, for the member of the last item
     answers = [
         {
             "group_id": name,

@@ -272,7 +272,7 @@ class ProduceRequest(DelayedAppend):
                 batch.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(batch.error)
             if batch.code.retriable and batch.records:
-                # by the requested name or id, since the topic may be missing; appends check both
+                # noted by the requested name or id, since the topic may be missing; appends check both
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, batch.records)
 
     def _respond(self) -> None:
@@ -328,7 +328,7 @@ def _drop_tracebacks(error: BaseException) -> None:
     causes, ids = [error], set[int]()
     while causes:
         cause = causes.pop()
-        # an error may be a cause and a context, or be its own cause through other errors
+        # an error may be both cause and context, and errors may form a circle
         if id(cause) not in ids:
             ids.add(id(cause))
             cause.__traceback__ = None
@@ -339,7 +339,7 @@ def _batch_fields(batch: ProducedBatch, max_record_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": batch.number, "error_code": batch.code}
     if batch.state is BatchState.FAILED:
         errors = batch.error.record_errors if isinstance(batch.error, RecordValidationError) else ()
-        # as in Kafka, without a text: clients have texts for the codes of transactions
+        # as in Kafka, these errors get no text, since clients have texts for the codes of transactions
         error = None if isinstance(batch.error, CoordinatorError) else batch.error
         return {
             **fields,

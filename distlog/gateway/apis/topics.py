@@ -87,7 +87,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                     yield {"error_code": error_code(result), "name": name, "is_internal": name in INTERNAL_TOPICS}
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
-    # each topic once, since a small request may repeat a large topic until the response has gigabytes
+    # each topic once, since a small request that repeats a large topic could get a response of gigabytes
     names_by_id = cache(broker.metadata.names_by_id)
     for topic in {_topic_key(topic): topic for topic in topics}.values():
         topic_id, given_name = getattr(topic, "topic_id", None), requested_name(topic)
@@ -159,7 +159,7 @@ def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fi
 
 
 def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
-    # without a leader epoch, since gateways elect no leaders: clients check no epoch then
+    # no leader epoch, since gateways elect no leaders; clients check epochs only if they get one
     leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
     return [
         {

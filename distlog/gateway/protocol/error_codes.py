@@ -34,7 +34,7 @@ class RefusedError(errors.DistlogError):
 
 
 class AccessDeniedError(RefusedError):
-    """The client may not do this with the resource, or no client may."""
+    """The client may not do this with the resource. For some resources, no client may."""
 
 
 #: The codes by class of error. The first class in an error's `__mro__` with a code applies.

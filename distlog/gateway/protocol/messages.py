@@ -28,7 +28,7 @@ BAD_CLIENT = "the client has a bug, or sends another version than it says"
 
 # All schemas are in one file, since a request would wait for milliseconds while kio's classes are imported.
 
-#: By kio's names of kinds: the formats (in `struct`) of fields with a fixed size. Times are numbers of ms.
+#: By kind of field (kio's names): the format in `struct`, if the size is fixed. Times are numbers of ms.
 FIXED = {
     "bool": "?",
     "int8": "b",
@@ -105,7 +105,7 @@ def response_fields(api_key: int) -> frozenset[str]:
 
 
 def _schema(direction: str, api_key: int, version: int) -> BodySchema:
-    # no version is between 0 and -1, the versions of an unknown API
+    # an unknown API has no versions, since its oldest version 0 is above its newest version -1
     name_and_versions, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
     name, *versions = name_and_versions.split()
     oldest, newest, first_flexible = map(int, versions)
@@ -153,7 +153,7 @@ def empty_value(kind: str, *, is_array: bool) -> Any:
 Fields = Mapping[str, Any]
 ResponseChunk = bytes | memoryview | StoredBatches
 
-#: The most items in a request: elements of arrays, and tagged fields. No client has as many partitions.
+#: The most elements of arrays and tagged fields in a request. No client needs as many.
 MAX_ITEMS = 50_000
 #: Smaller chunks are copied into one, since a copy costs less than a system call.
 COPIED_BYTES = 1 << 14
@@ -164,7 +164,7 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _HEAD = struct.Struct(">hhi")
 #: Decodes a memoryview, which has no `decode`.
 _UTF_8 = partial(str, encoding="utf-8")
-#: The byte before a nullable message that is present (KIP-893), and the byte of one that is null.
+#: The byte before a message that may be null (KIP-893), and the byte instead of a null message.
 _PRESENT, _ABSENT = b"\x01", b"\xff"
 
 

@@ -167,7 +167,7 @@ def _decoded(text: str) -> bytes:
 
 #: An address's count of failures halves in this time.
 _HALF_LIFE_S = 30.0
-#: A response has one shortest delay, or one for each _FAILURES_PER_DELAY failures, but at most the longest delay.
+#: A response is delayed once by the shortest delay, or once for each _FAILURES_PER_DELAY failures, up to the longest.
 _FAILURES_PER_DELAY, _LONGEST_DELAY_S = 10, 20.0
 #: The most addresses whose failures are counted.
 _MAX_ADDRESSES = 10_000
@@ -207,7 +207,7 @@ class Authentication:
         self.passwords, self.failures = KnownPasswords(time.monotonic), FailedLogins(time.monotonic)
         #: Returns the secrets of the root's users, by name and mechanism. Returns the same object until they change.
         self.root_secrets: Callable[[], _Secrets] = lambda: _NO_SECRETS
-        # the file's users and the root's secrets of the last call of `current`, and its result
+        # what `current` last read from the file and from the root, and what it returned
         self._cached = users.current(), _NO_SECRETS, users.current()
         self._lock = threading.Lock()
         self._counts = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})

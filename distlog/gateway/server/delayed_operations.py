@@ -250,7 +250,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         with self._lock:
             waiting, partitions = list(self._waiting), list(self._by_partition)
         for topic in {partition.hosted for partition in partitions if not partition.hosted.is_local}:
-            # the fetch of this topic is read again, and gets the error itself
+            # the fetches of this topic get the error when they read again
             with suppress(DistlogError, OSError):
                 topic.refresh(self._refresh_ms)
         ends = cache(_visible_end)

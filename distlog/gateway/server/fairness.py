@@ -92,7 +92,7 @@ def change_count(counts: Counter[CountKey], key: CountKey, amount: int) -> None:
 
 
 class CpuShares:
-    """The shares of all clients. The caller holds `lock` for the methods of a CpuShare; `clock_s` is monotonic."""
+    """The shares of all clients. Callers of a CpuShare's methods hold `lock`. `clock_s` is monotonic."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.clock_s, self.lock = clock_s, threading.Lock()

@@ -43,7 +43,7 @@ class Request:
     granted: Rights | None = None
     #: False in the network's thread, where a handler raises WouldWaitError instead of waiting.
     may_wait: bool = True
-    #: Whether a next Produce request may be handled before this one is answered.
+    #: Whether the next request may be handled before this one is answered, if it is a Produce request.
     allows_next: bool = False
     #: For the connection: unsent chunks of the response, reserved bytes, and whether it has read the next request.
     unsent: list[messages.ResponseChunk] | None = None
@@ -154,7 +154,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """A client's rights; all rights without `lists`. They are checked first, to not reveal which resources exist."""
+    """A client's rights: all without `lists`. They are checked first, so that clients cannot detect what exists."""
 
     lists: AccessLists | None = None
     principal: str = ""
@@ -214,7 +214,7 @@ _PARSED_FACTOR, _MAX_PARSED_BYTES = 16, 256 * messages.MAX_ITEMS
 
 
 def parsed_size(request: Request) -> int:
-    """Estimate the bytes that a parsed request takes besides its frame: 0 if it has records, which take no more."""
+    """Estimate the bytes that a parsed request takes besides its frame. Records take no more than the frame."""
     if request.frame is None or request.head.api_key == messages.PRODUCE_KEY:
         return 0
     return min(_PARSED_FACTOR * len(request.frame), _MAX_PARSED_BYTES)

@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: SocketServer, session: ClientSession) -> None:
         self._server, self.session = server, session
         self._cached_owner: tuple[str | None, str] | None = None
-        # requests without a sent response; the newest may wait for memory, or for the response before it
+        # requests whose response was not sent; the newest may wait for memory, or for the response before it
         self._in_flight = deque[Request]()
         self._newest_waits = False
         # True if the received bytes may contain a request that was not read yet
