@@ -122,11 +122,11 @@ class LogManager:
         return by_task
 
     def metrics(self) -> list[Metric]:
-        """Return all counters, and the partitions' state at the last scan; makes no storage request."""
+        """Return all counters, and the partitions' state at the last scan. Makes no storage request."""
         return [*log_metrics(self._directories), *self._metrics.metrics()]
 
     def load(self) -> LogManager:
-        """Load the topics of all roots now, in parallel; returns this manager."""
+        """Load the topics of all roots now, in parallel. Returns this manager."""
         self._scheduler.run(LOAD_LOGS)
         return self
 
@@ -135,12 +135,12 @@ class LogManager:
         self._scheduler.run_due()
 
     def run_once(self) -> bool:
-        """Run each task once, in this thread; returns True if none failed."""
+        """Run each task once, in this thread. Returns True if none failed."""
         self._scheduler.run_all()
         return not self.errors
 
     def start(self) -> LogManager:
-        """Start the threads of the tasks; returns at once, before the topics are loaded."""
+        """Start the threads of the tasks. Returns at once, before the topics are loaded."""
         self._scheduler.start()
         return self
 
@@ -277,7 +277,7 @@ _LOG_METRICS: Mapping[str, tuple[Kind, str]] = {
 
 
 def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
-    """Return the state of roots and partitions at the last scan; makes no request to an object store."""
+    """Return the state of roots and partitions at the last scan. Makes no request to an object store."""
     values: dict[str, list[Value]] = {name: [] for name in _LOG_METRICS}
     for directory in directories:
         root, topics = {"root": directory.url}, directory.topics

@@ -38,7 +38,7 @@ from distlog.core.topic import Topic
 
 #: How often a task that waits for the first load checks whether the manager is stopping.
 _STOP_CHECK_S = 0.5
-#: The longest wait of a thread: the system call has a limit.
+#: The longest wait of a thread, since the system call has a limit.
 _MAX_WAIT_S = 3600.0
 
 
@@ -159,7 +159,7 @@ class LogDirectory:
             return dict(sorted(self._dropped.items()))
 
     def wait_until_loaded(self) -> bool:
-        """Wait for the first load; returns False if the manager stops before it."""
+        """Wait for the first load. Returns False if the manager stops before it."""
         while not self._loaded.wait(_STOP_CHECK_S):
             if self.is_stopping():
                 return False
@@ -200,7 +200,7 @@ class LogDirectory:
             run.failed(self.url, "the root is a topic, not a folder of topics: pass the folder that contains it")
 
     def topics_until_stop(self) -> Iterator[Topic]:
-        """Yield the loaded topics; ends early when the manager stops."""
+        """Yield the loaded topics. Ends early when the manager stops."""
         for topic in self.topics.values():
             if self.is_stopping():
                 return
@@ -302,7 +302,7 @@ class LogCleaner:
                     run.add(merged_bytes=summary["bytes"])
 
     def _clean_pass(self, run: TaskRun) -> bool:
-        """Compact each due partition once; returns whether any was cleaned."""
+        """Compact each due partition once. Returns whether any was cleaned."""
         is_any_cleaned = False
         for log in self._dirtiest_first(run):
             if self._directory.is_stopping():
@@ -338,7 +338,7 @@ class LogCleaner:
 
 
 def _add_report(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
-    """Add the counts and errors of a compaction to `run`; returns whether a partition was cleaned."""
+    """Add the counts and errors of a compaction to `run`. Returns whether a partition was cleaned."""
     for partition in report.partitions:
         if partition.error is not None:
             run.failed(topic.url, f"cannot clean partition {partition.partition}: {partition.error}")
@@ -361,7 +361,7 @@ def _checkpoint_active(run: TaskRun, topic: Topic) -> None:
             try:
                 log.checkpoint()
             except StorageError as error:
-                # continue: other partitions may be on another disk
+                # continue, since other partitions may be on another disk
                 run.failed(topic.url, error)
 
 
@@ -438,7 +438,7 @@ class Scheduler:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop the threads; returns False if a task still runs after `timeout_s`."""
+        """Stop the threads. Returns False if a task still runs after `timeout_s`."""
         self._stopping.set()
         deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:

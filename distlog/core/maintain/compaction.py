@@ -377,7 +377,7 @@ class BatchFilter:
         # all transactions below the end of the dirty range have ended
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
-        # the value of the inputs is only for their own end, and only until its transaction ends
+        # the inputs have this offset only for their own end, and it is void if its transaction has ended since
         if next_offset < inputs[-1].next_offset or 0 <= unstable_offsets[-1] < self.end_offset:
             return UNDETERMINED_OFFSET
         return unstable_offsets[-1]

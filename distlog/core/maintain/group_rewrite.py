@@ -229,7 +229,7 @@ class _Output:
             row = end_row
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; returns the segments, none if the filter dropped all batches."""
+        """Make everything durable. Returns the segments, none if the filter dropped all batches."""
         # a filter that keeps all records must leave no gap: an empty segment covers a group without batches
         if self.batch_filter.keeps_all and not self.sealed:
             self._file = self._file or self._open()
@@ -403,7 +403,7 @@ class RecordBytes:
 def lay_out(
     source: Bytes, headers: np.ndarray, is_copied: Flags, is_emptied: Flags, is_rewritten: Flags, records: RecordBytes
 ) -> tuple[Bytes, np.ndarray]:
-    """Write the batches of `source` that stay, back to back; returns the bytes and their BATCH rows.
+    """Write the batches of `source` that stay, back to back. Returns the bytes and their BATCH rows.
 
     `headers` has the new header of each batch of `source`. A copied batch keeps its bytes, an emptied one becomes a
     header, and a rewritten one gets the next entry of `records`. All others are dropped.

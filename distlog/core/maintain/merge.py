@@ -37,7 +37,7 @@ def merge(
     dry_run: bool = False,
     job_bytes: int = JOB_BYTES,
 ) -> tuple[MergeReport, Snapshot]:
-    """Merge up to MAX_SEGMENTS segments in one commit; returns the report and the new state."""
+    """Merge up to MAX_SEGMENTS segments in one commit. Returns the report and the new state."""
     snapshot = handle.log.refresh(snapshot)
     planned = plan_merge(snapshot)
     counts = np.cumsum([len(group.segments) for group in planned])
@@ -124,7 +124,7 @@ def merge_groups(
     timeout_s: float = TIMEOUT_S,
     job_bytes: int = JOB_BYTES,
 ) -> tuple[MergeReport, Snapshot]:
-    """Merge groups of `snapshot`; raises CommitConflictError after conflicts for `timeout_s`."""
+    """Merge groups of `snapshot`. Raises CommitConflictError after conflicts for `timeout_s`."""
     work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
     planned = jobs(groups, job_bytes)
     executor = executor or LocalExecutor(handle.storage)
@@ -153,7 +153,7 @@ class _Replacement:
     def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
         self._jobs, self._merged = jobs, merged
         self._counts = np.concatenate([job.counts for job in jobs])
-        # only the needed columns: there may be hundreds of thousands of segments
+        # select the needed columns, since there may be hundreds of thousands of segments
         self._inputs = join([job.inputs.columns().select(REMOVED_SCHEMA.names) for job in jobs])
         self._partitions = np.concatenate([job.inputs.array("partition")[job.firsts] for job in jobs])
         self._next_offsets = np.concatenate([job.inputs.next_offsets[job.firsts + job.counts - 1] for job in jobs])
@@ -186,7 +186,7 @@ COMMIT_TIMEOUT_S = 5.0
 def merge_tails(
     handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]
 ) -> tuple[MergeReport | None, Snapshot]:
-    """Merge segments near those that were just `appended`; returns None if no group is worth merging."""
+    """Merge segments near those that were just `appended`. Returns None if no group is worth merging."""
     sizes = [segment.log_bytes for segment in appended]
     groups = plan_tail_merge(
         snapshot,

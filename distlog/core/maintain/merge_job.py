@@ -379,7 +379,7 @@ class _SegmentWrites:
     part_bytes: int | None
 
     def write(self) -> pa.RecordBatch:
-        """Write a durable segment for each group; returns their rows. Raises StorageError, UnfitBatchError."""
+        """Write a durable segment for each group. Returns their rows. Raises StorageError, UnfitBatchError."""
         sizes = np.add.reduceat(self.batches.rows["size"], np.cumsum(self.batches.counts) - self.batches.counts)
         return join([self._write_groups(start, end) for start, end in self._ranges(sizes)])
 
@@ -429,7 +429,7 @@ class _SegmentWrites:
         return of_numbers(fields, stem, folded.compression)
 
     def _write_files(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
-        """Write a bundle, or the files of a large segment; returns the positions of its parts."""
+        """Write a bundle, or the files of a large segment. Returns the positions of its parts."""
         storage, fields = self.handle.storage, folded.fields
         sizes = [fields[INDEX_FIELDS[suffix].size] for suffix in folded.indexes]
         has_own_files = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
@@ -471,7 +471,7 @@ class _SegmentWrites:
         }
 
     def _write_aborted(self, stem: str, start: int, end: int) -> dict[str, Longs]:
-        """Write the transaction indexes of groups [start, end) as files; returns their sizes and checksums."""
+        """Write the transaction indexes of groups [start, end) as files. Returns their sizes and checksums."""
         handle, sizes, checksums = self.handle, np.zeros(end - start, np.int64), np.zeros(end - start, np.int64)
         has_transactions = self.job.has_any("has_transactions")[start:end]
         for number in np.flatnonzero(has_transactions).tolist():

@@ -44,7 +44,7 @@ from distlog.core.storage.parallel import in_order
 def restore(
     handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
 ) -> tuple[list[PartitionRestore], Snapshot]:
-    """Restore the segments that were live at `version`, unless `dry_run`; returns the plans, and the new state."""
+    """Restore the segments that were live at `version`, unless `dry_run`. Returns the plans, and the new state."""
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
         text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}: choose one"
@@ -88,7 +88,7 @@ class RemovedSegments:
     version: int
     #: The version of the last commit that removed a segment.
     removed_at: dict[Stem, int] = field(default_factory=dict)
-    #: The last addition of each segment: a rebuild adds a segment again.
+    #: Segments as last added, since a rebuild of indexes adds a segment again.
     added: dict[Stem, SegmentInfo] = field(default_factory=dict)
     #: Segments that a commit removed when it moved the log start, as retention does.
     removed_at_start: dict[Stem, SegmentInfo] = field(default_factory=dict)
@@ -239,13 +239,13 @@ def _in_one_commit(plans: Sequence[PartitionRestore]) -> Sequence[PartitionResto
 def plan_restore(
     handle: TopicHandle, current: Snapshot, old_state: Snapshot, removed: RemovedSegments
 ) -> list[PartitionRestore]:
-    """Plan the restore of `old_state`; leaves out partitions that do not change and lost nothing."""
+    """Plan the restore of `old_state`. Leaves out partitions that do not change and lost nothing."""
     # the last removed segment first, as `_removed_after` needs
     stems = sorted(removed.removed_at_start, key=lambda stem: removed.removed_at[stem], reverse=True)
     removed_at_start = _by_partition({stem: removed.removed_at_start[stem] for stem in stems})
     recompacted = _by_partition(removed.recompacted)
     replaced = _replaced_after(removed, current.gc_floor)
-    candidates = []
+    all_candidates = []
     for number, state in enumerate(old_state.partitions):
         live = current.partitions[number]
         later = _removed_after(state.log_end_offset, removed_at_start.get(number, []), live)
@@ -253,7 +253,7 @@ def plan_restore(
         # the first later segment may have been written from some of the missing segments
         older = [segment for segment in missing if not _overlaps(segment, later[:1])]
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
-        lost_segments = len(merged) if later[:1] and later[0].compacted else 0
+        lost_segments = len(merged) if later and later[0].compacted else 0
         if merged and not lost_segments:
             # the later segment, which has the records of `merged`, comes back; if a restore has split it since, the
             # segments that it was split into come back
@@ -262,25 +262,25 @@ def plan_restore(
         # compaction may have dropped later tombstones below this offset
         start = max((end for end in ends if end > state.log_end_offset), default=0)
         filling = _filling(max(state.log_end_offset, start), replaced.get(number, []), live, later)
-        candidates.append(_Candidates([*older, *later], filling, lost_segments, start))
+        all_candidates.append(_Candidates([*older, *later], filling, lost_segments, start))
     # vacuum may have deleted the files of segments that were removed up to its horizon
     retained = [
         segment
-        for number, partition in enumerate(candidates)
-        for segment in (*partition.segments, *partition.filling)
+        for number, candidates in enumerate(all_candidates)
+        for segment in (*candidates.segments, *candidates.filling)
         if removed.removed_at.get((number, segment.stem), -1) > current.gc_floor
     ]
     present = _present(handle, current.name, retained)
     plans = []
-    for number, (state, partition) in enumerate(zip(old_state.partitions, candidates, strict=True)):
-        live, start = current.partitions[number], partition.start_offset
+    for number, (state, candidates) in enumerate(zip(old_state.partitions, all_candidates, strict=True)):
+        live, start = current.partitions[number], candidates.start_offset
         plan = partial(_plan_partition, number, state, live, present=present, start_offset=start)
-        planned = plan(partition.segments)
+        planned = plan(candidates.segments)
         if planned.segments or planned.offsets:
             # restored segments are dirty, and a dirty range must have no gaps
-            filled = [segment for segment in partition.filling if (number, segment.stem) in present]
-            planned = plan([*partition.segments, *filled]) if filled else planned
-        plans.append(replace(planned, lost_segments=planned.lost_segments + partition.lost_segments))
+            filled = [segment for segment in candidates.filling if (number, segment.stem) in present]
+            planned = plan([*candidates.segments, *filled]) if filled else planned
+        plans.append(replace(planned, lost_segments=planned.lost_segments + candidates.lost_segments))
     return [plan for plan in plans if plan.segments or plan.lost_segments or plan.offsets]
 
 
@@ -289,12 +289,12 @@ def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionS
 
     `candidates` begin with the last removed segment. If segments overlap, the last removed one is returned.
     """
-    first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
+    live_start = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
     for segment in candidates:
         # only the last segment that begins before the end of this one can overlap it, since the others end earlier
         row = bisect_left(segments, segment.next_offset, key=lambda present: present.base_offset)
-        if end < segment.next_offset <= first and not _overlaps(segment, segments[row - 1 : row]):
+        if end < segment.next_offset <= live_start and not _overlaps(segment, segments[row - 1 : row]):
             segments.insert(row, segment)
     return segments
 
@@ -391,14 +391,14 @@ def _plan_partition(
             merged += [segment for segment in old if low <= segment.base_offset and segment.next_offset <= high]
     starts = [segment.base_offset for segment in (*restored, *current.segments[:1])] or [current.log_start_offset]
     # the log begins at its first segment, but not below both its present start and `start_offset`
-    first = max(min(starts), min(start_offset, current.log_start_offset))
-    start = min(current.log_start_offset, max(first, old_start))
+    least_start = max(min(starts), min(start_offset, current.log_start_offset))
+    start = min(current.log_start_offset, max(least_start, old_start))
     # live segments that stay below the log start because of `start_offset` are lost, too
     live_segments = current.segments if start_offset and old_start < start else ()
     hidden = [segment for segment in live_segments if segment.base_offset < start and segment.next_offset > old_start]
     lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
-    # the partition is dirty from here: restored segments may have superseded records and tombstones. Compacted
-    # segments before them stay clean, since only a clean range may have gaps
+    # the partition is dirty from `dirty` on, since restored segments may have superseded records and tombstones.
+    # Compacted segments before it stay clean, since only a clean range may have gaps
     merged_starts = [segment.base_offset for segment in restored[:1] if len(missing) > len(restored)]
     dirty = [max([old_state.first_dirty_offset, *merged_starts])] if restored or not missing else []
     return PartitionRestore(

@@ -29,7 +29,7 @@ from distlog.core.times import NO_TIMESTAMP, iso
 def retention(
     handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
-    """Remove up to MAX_SEGMENTS expired segments in one commit, unless `dry_run`; returns plans and the new state."""
+    """Remove up to MAX_SEGMENTS expired segments in one commit, unless `dry_run`. Returns plans and the new state."""
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
         return plan_retention(with_tails(handle, snapshot), now_ms, max_segments=MAX_SEGMENTS), snapshot
@@ -265,7 +265,7 @@ LOG_END = -1
 def delete_records(
     handle: TopicHandle, snapshot: Snapshot, offsets: Mapping[int, int]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Delete the records below `offsets[partition]`; returns the new log start offsets and the new state."""
+    """Delete the records below `offsets[partition]`. Returns the new log start offsets and the new state."""
     if not isinstance(offsets, Mapping):
         raise InvalidConfigError("offsets must be a dict by partition, as in {0: 100}", got=type(offsets).__name__)
     snapshot = handle.log.refresh(snapshot)

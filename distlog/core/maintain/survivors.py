@@ -81,7 +81,7 @@ class OffsetMap:
         return cls(min(memory_bytes // SLOT_BYTES, map_slots(records)))
 
     def put(self, hashes: Longs, has_key: Flags, offsets: Longs) -> int:
-        """Put the offsets of records with a key, in order; returns the number of records until the map is full."""
+        """Put the offsets of records with a key, in order. Returns the number of records until the map is full."""
         count, self.size, latest = kernels.put_all(
             self._table, self.slots, self._max_keys, self.size, hashes, has_key, offsets
         )
@@ -553,7 +553,7 @@ Rows = npt.NDArray[Any]
 
 
 def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
-    """Convert `batches`, which fill `data`, to format 2, at the same offsets; returns the bytes and BATCH rows."""
+    """Convert `batches`, which fill `data`, to format 2, at the same offsets. Returns the bytes and BATCH rows."""
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     is_old = batches["magic"] < 2
     # the first row differs from its own inverse, so it begins a run

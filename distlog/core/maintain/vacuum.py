@@ -297,7 +297,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         storage.delete([file.name for file in garbage])
         delete_locks(storage, locks)
         storage.abort_uploads(uploads)
-        # commits and checkpoints last: without them the other garbage would not be found again
+        # delete commits and checkpoints last: without them, the other garbage would not be found again
         if not old_commits or ensure_checkpoint(storage, head, folder, log.loader.full_checkpoint):
             delete_below(storage, obsolete)
             delete_below(storage, old_commits)
@@ -330,7 +330,7 @@ def _chunks_of(storage: Storage, folders: Iterable[str]) -> Iterator[list[FileIn
 def _raise_floor(
     storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str], log_floor: int
 ) -> tuple[Snapshot, list[FileInfo]]:
-    """Commit the horizons of vacuum and of commits; returns the state after, and files deleted to make room."""
+    """Commit the horizons of vacuum and of commits. Returns the state after, and files deleted to make room."""
     freed, kept_ms = list[FileInfo](), head.commits_kept_ms
     with suppress(StorageFullError):
         return _commit_floors(log, head, floor, log_floor, kept_ms), freed
@@ -345,7 +345,7 @@ def _raise_floor(
 
 
 def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
-    """Commit the horizons, `log_floor` only if commits are still kept for `kept_ms`; returns the new state."""
+    """Commit the horizons, `log_floor` only if commits are still kept for `kept_ms`. Returns the new state."""
     with CommitRace(log, snapshot, "gc") as race:
         for head in race:
             horizons: list[Action] = [SetVacuumHorizon(floor)] if floor > head.gc_floor else []
@@ -419,7 +419,7 @@ class CommitsFolder:
 
 
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
-    """Return the highest log retention horizon: the head `commit.retention.ms` ago, but at most `gc_floor`; or -1."""
+    """Return the highest log retention horizon: the head of `commit.retention.ms` ago, at most `gc_floor`; or -1."""
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
     return min(-1 if head_then is None else head_then, gc_floor)

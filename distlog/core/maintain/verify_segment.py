@@ -71,7 +71,7 @@ AnomalyWord = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that is wrong, and where: `position` is a byte of `file`, `offset` is as for readers."""
+    """One thing that is wrong, and its location. `position` is a byte of `file`; `offset` is as readers get it."""
 
     word: AnomalyWord
     message: str
@@ -98,7 +98,7 @@ class Anomaly:
 
 
 class LogStats:
-    """Statistics of a segment's batches and records: counts, times, checksums, and offsets as for readers.
+    """Statistics of a segment's batches and records. Offsets are as readers get them.
 
     Batches without records for readers are hidden: they have control records, or compaction emptied them. The
     statistics in the metadata may include or omit hidden batches.

@@ -88,7 +88,7 @@ class Conditions:
             return self
         oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
         keys = None if self.keys is None or other.keys is None else self.keys | other.keys
-        # the result is exact only if no record lies between the operands: they are equal except for their keys
+        # the result is exact only if no record lies between the operands: if they differ in nothing but their keys
         differs_only_by_keys = replace(self, keys=None) == replace(other, keys=None)
         return Conditions(
             self.partitions | other.partitions,

@@ -353,7 +353,7 @@ def _check_seconds(name: str, value: float | None, low: float, high: float = inf
 def reset_group(
     handle: TopicHandle, snapshot: Snapshot, group: str, to: Start | None, kafka: str | None
 ) -> dict[int, int]:
-    """Set a group's committed offsets to `to`, or to the offsets of the Kafka group `kafka`; returns all offsets."""
+    """Set a group's committed offsets to `to`, or to the offsets of the Kafka group `kafka`. Returns all offsets."""
     if (to is None) == (kafka is None):
         text = "give either `to`, the new offsets, or `kafka`, a group of Kafka clients whose offsets are copied"
         raise InvalidConfigError(text, group=group)
@@ -529,7 +529,7 @@ class ConsumerAssignment:
         return inf
 
     def renew(self) -> bool:
-        """Update the partitions to read; returns whether any was added or removed."""
+        """Update the partitions to read. Returns whether any was added or removed."""
         selected = range(self.log.partitions) if self._partitions is None else self._partitions
         if len(self.position) == len(selected):
             return False
@@ -552,7 +552,7 @@ class ConsumerAssignment:
         """Give up the partitions, if there is a group."""
 
     def begin(self, partitions: Collection[int], added: bool) -> dict[int, int]:
-        """Return the first offsets to read: by the start, or 0 in partitions that were `added` later."""
+        """Return the first offsets to read: those of `start`, or 0 in partitions that were `added` later."""
         if added:
             return dict.fromkeys(partitions, 0)
         start, out_of_range = self._options.start, self._options.out_of_range
@@ -625,7 +625,7 @@ class GroupAssignment(ConsumerAssignment):
         try:
             self._member.leave()
         except DistlogError as error:
-            # not raised: an error that ended the iteration matters more
+            # do not raise, since an error that ended the iteration matters more
             _log.warning("could not leave the group: the other members wait for the lease to end (%s)", error)
 
     def _pending(self) -> Collection[int]:
@@ -633,7 +633,7 @@ class GroupAssignment(ConsumerAssignment):
         return {number for number, offset in self.position.items() if offset > self._committed[number]}
 
     def _update_positions(self) -> bool:
-        """Move new and regained partitions to their committed offsets; returns whether any position moved."""
+        """Move new and regained partitions to their committed offsets. Returns whether any position moved."""
         rejoined, self._joins = self._joins != self._member.joins, self._member.joins
         current = {} if rejoined else self.position
         self._committed = self._member.owned

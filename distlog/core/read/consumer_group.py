@@ -568,7 +568,7 @@ class Membership:
         first, started = self.state, self.clock()
         race = GroupRace(self.log, first)
         for state in race:
-            # also for an empty commit, which is a heartbeat: it must not restore a former member
+            # check an empty commit, too: it is a heartbeat, and must not restore a former member
             if state.member(self.id) is None or not set(positions) <= set(state.owned_by(self.id)):
                 self._lease_end = -math.inf
                 raise FencedMemberError(

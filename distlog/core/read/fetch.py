@@ -128,7 +128,7 @@ class FetchedBatches:
 
 
 class SentPart(NamedTuple):
-    """The bytes to send: `prefix`, the offset of a moved batch, then bytes [start, end) of the fetched data."""
+    """The bytes to send: `prefix` (the offset of a moved batch), then bytes [start, end) of the fetched data."""
 
     prefix: bytes
     start: int

@@ -209,7 +209,7 @@ class WaitingChanges(Generic[Key, Value]):
         self._by_key.pop(key, None)
 
     def end(self, producer_id: int, *, is_committed: bool) -> dict[Key, Value]:
-        """End the transaction of a producer; returns the changes that apply from then on."""
+        """End the transaction of a producer. Returns the changes that apply from then on."""
         changes = dict[Key, Value]()
         for key, waiting in list(self._by_key.items()):
             if producer_id not in waiting:

@@ -70,7 +70,7 @@ OffsetAndTime = tuple[int, int]
 _TIMES = ("offset", "timestamp")
 _log = logging.getLogger("distlog")
 
-#: The largest number of records that a point read returns, and of batches that it checks: for more, a scan is faster.
+#: A point read returns at most this many records, and checks at most this many batches: for more, a scan is faster.
 MAX_RECORDS = 64
 Headers = list[tuple[str, bytes | None]]
 
@@ -101,7 +101,7 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
 def offsets_for_times(
     reader: SegmentReader, states: Sequence[PartitionState], times: Mapping[int, int]
 ) -> dict[int, OffsetAndTime | None]:
-    """Return `offset_for_time` by partition; makes the requests to an object store in parallel."""
+    """Return `offset_for_time` by partition. Makes the requests to an object store in parallel."""
 
     def lookup(number: int) -> OffsetAndTime | None:
         return offset_for_time(reader, states[number], times[number])
@@ -169,7 +169,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 
 
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
-    """Return the first offset where the slice may have a record of its times: past the batch that the index names."""
+    """Return the first offset at which the slice may have a record of its times, by the batch that the index names."""
     start, end = part.span
     entry = _time_entry(reader, part.segment, part.times.oldest, start)
     chunk = next(_chunks_from_entry(reader, part.segment, entry), None)
@@ -298,7 +298,7 @@ def first_records(
             try:
                 for number, batch in enumerate(_batches(segment, log, first, position)):
                     if number == 0 and entry and batch.max_timestamp != entry.timestamp:
-                        return records  # a wrong index: a scan reports it
+                        return records  # the index is wrong, which a scan reports
                     if batch.max_timestamp >= oldest:
                         records += _records(segment, log, batch, limit - len(records), stored, oldest)
                     if len(records) >= limit:

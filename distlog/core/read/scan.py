@@ -656,7 +656,7 @@ def max_record_count(slices: Sequence[SegmentSlice]) -> int:
 def count_records(
     reader: SegmentReader, slices: Sequence[SegmentSlice], isolation: Isolation, max_workers: int
 ) -> int:
-    """Count the records; reads only segments whose metadata lacks their number of records."""
+    """Count the records. Reads only segments whose metadata lacks their number of records."""
     counts = [known_count(part) for part in slices]
     unknown = [part for part, count in zip(slices, counts, strict=True) if count is None]
     batches = read_slices(reader, unknown, ("offset",), isolation, max_workers)

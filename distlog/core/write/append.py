@@ -218,7 +218,7 @@ class Appender:
         return [self._queues[partition].put(source, rows) for partition, rows in parts]
 
     def _open_queues(self, parts: Sequence[tuple[int, Longs]]) -> None:
-        """Open the queues of all `parts` before a write: a bundle holds only segments of several partitions."""
+        """Open the queues of all `parts` before a write, since a bundle holds only segments of several partitions."""
         for partition, _ in parts:
             if partition not in self._queues:
                 self._bundles.join(partition)
@@ -296,7 +296,7 @@ class PartitionQueue:
         self._traceback: TracebackType | None = None
 
     def put(self, source: RecordInput, rows: Longs) -> Callable[[], None]:
-        """Queue the `rows` of `source`; returns a call that writes these and earlier rows, or raises the error."""
+        """Queue the `rows` of `source`. Returns a call that writes these and earlier rows, or raises the error."""
         self._queue.append((source, rows))
         self._put_count += 1
         return partial(self._write_up_to, self._put_count)

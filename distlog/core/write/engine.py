@@ -129,7 +129,7 @@ class PartitionBatches:
 
     def encode(self) -> EncodedBatches:
         """Encode the batches, which takes most of the time of an append."""
-        # an estimate, so that the buffer seldom grows: a record has about 8 bytes of lengths, deltas and attributes
+        # the room is estimated, so that the buffer seldom grows: a record needs about 8 bytes besides its fields
         room = self.record_bytes + 8 * len(self.rows) + _OVERHEAD_BYTES
         encoder = RecordEncoder(self.form, gather_bytes=sys.maxsize, room=room)
         # without a limit of `gather_bytes`, one step encodes all rows
@@ -286,7 +286,7 @@ class DirectEngine(Engine):
         return failure
 
     def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
-        """Sync a segment's acknowledged records; returns an error after which the next sync tries again."""
+        """Sync a segment's acknowledged records. Returns an error after which the next sync tries again."""
         try:
             with self._logs.use(partition) as log:
                 log.flush(self._unflushed[partition, stem], timeout_s=timeout_s)
@@ -304,7 +304,7 @@ class DirectEngine(Engine):
         if self._timer is None and self._unflushed and flush_ms <= _MAX_BACKGROUND_FLUSH_MS:
             timer = threading.Timer(flush_ms / 1000, self._sync_in_background)
             timer.daemon = True
-            with suppress(RuntimeError):  # no more threads are possible: `close` syncs
+            with suppress(RuntimeError):  # no more threads are possible, so `close` syncs
                 timer.start()
                 self._timer = timer
 
@@ -601,7 +601,7 @@ def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int =
     """Return the producers at a snapshot with this `passed_ms`, the clock by which producers expire."""
     if state.producers or not len(state.segments):
         return KnownProducers(state.producers, ())
-    # no commit has named a producer yet: read the young segments, and all from the first open transaction on
+    # no commit has named a producer yet: read the young segments, and all segments from the first open transaction on
     young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - PRODUCER_SEARCH_AGE_MS)
     # an old segment may follow a young one, since a job may commit a segment long after it wrote the segment
     first = int(young[0]) if len(young) else len(state.segments)

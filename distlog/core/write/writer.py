@@ -438,7 +438,7 @@ class Accumulator:
         return False
 
     def _ensure_thread(self) -> bool:
-        """Start the sending thread if there is none; returns False if that is not possible."""
+        """Start the sending thread if there is none. Returns False if that is not possible."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
             try:
