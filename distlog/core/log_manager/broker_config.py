@@ -185,7 +185,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 def _unescaped(text: str) -> str:
     def character(match: re.Match[str]) -> str:
         escape = match[1]
-        if len(escape) == 5:
+        if len(escape) == 5:  # u and four hexadecimal digits
             return chr(int(escape[1:], 16))
         return _CONTROLS.get(escape, escape)
 

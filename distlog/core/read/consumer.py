@@ -552,7 +552,7 @@ class ConsumerAssignment:
         """Give up the partitions, if there is a group."""
 
     def begin(self, partitions: Collection[int], added: bool) -> dict[int, int]:
-        """Return the first offsets to read: those of `start`, or 0 in partitions that were `added` later."""
+        """Return the first offsets to read: by `start`, or 0 in partitions that were `added` later."""
         if added:
             return dict.fromkeys(partitions, 0)
         start, out_of_range = self._options.start, self._options.out_of_range

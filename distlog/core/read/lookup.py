@@ -169,7 +169,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 
 
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
-    """Return the first offset at which the slice may have a record of its times, by the batch that the index names."""
+    """Return the first offset at which the slice may have a record of its times, by the batch that an index names."""
     start, end = part.span
     entry = _time_entry(reader, part.segment, part.times.oldest, start)
     chunk = next(_chunks_from_entry(reader, part.segment, entry), None)
