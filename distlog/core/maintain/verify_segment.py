@@ -553,7 +553,7 @@ class _Verifier:
         wrong = base != expected if is_contiguous(self._segment) else base < expected
         for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
             word: AnomalyWord = "offset_gap" if base[row] > expected[row] else "offset_overlap"
-            message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
+            message = f"a batch does not begin at the next offset, {expected[row] + self._segment.shift}"
             location = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
             self._report(word, message, **location)
         self._expected_offset = int(next_offsets[-1])

@@ -51,7 +51,7 @@ class FieldReader:
     def text(self) -> str:
         text = self.nullable_text()
         if text is None:
-            raise self._corrupt("a string is null, which must not be")
+            raise self._corrupt("a text is null, which the format does not allow")
         return text
 
     def nullable_text(self) -> str | None:
