@@ -77,7 +77,7 @@ parser.add_argument(
 )
 parser.add_argument("--format", choices=FORMATS, default="binary", help="decode values (default: keep bytes)")
 schema = parser.add_mutually_exclusive_group()
-schema.add_argument("--schema", metavar="TEXT", help="set the fields, of JSON as 'user string, time timestamp'")
+schema.add_argument("--schema", metavar="TEXT", help="set the fields, for JSON as in 'user string, time timestamp'")
 schema.add_argument(
     "--schema-file", metavar="FILE", help="read the fields from a local file: .avsc, .proto, or as --schema"
 )

@@ -81,7 +81,7 @@ def append(
         storage_options: Options of the storage.
         app_id: The application's id; an append that repeats its `batch_id` appends nothing and returns the first
             result.
-        batch_id: The batch in the application; digits are a number.
+        batch_id: The batch of the application; a text of digits stands for a number.
         compression: The codec if the topic's `compression.type` is producer.
         timestamp_unit: The unit of numbers for times: s, ms, us or ns since 1970.
 
@@ -164,7 +164,7 @@ def read(
 ) -> DataFrame:
     """Read records as a DataFrame with the columns of Spark's Kafka source.
 
-    It uses `mapInArrow`, which is faster than the data source, and needs pandas.
+    It is faster than the data source because it uses `mapInArrow`, which needs pandas.
 
     Args:
         spark: The session.
@@ -177,11 +177,11 @@ def read(
         partitions: As in `Topic.scan`.
         keys: As in `Topic.scan`.
         version: The version to read; default the newest.
-        timestamp: The time whose version to read.
+        timestamp: Read the version at this time.
         isolation: As in `Topic.scan`.
         out_of_range: As in `Topic.scan`.
         include_headers: Also read the column headers.
-        min_partitions: The least number of Spark's partitions, about.
+        min_partitions: The approximate minimum of Spark's partitions.
         limit: The most records to read. Tasks stop there, unlike with `DataFrame.limit`.
         storage_options: Options of the storage.
 
@@ -232,21 +232,21 @@ def stream(
 ) -> DataFrame:
     """Read the records of a topic as a streaming DataFrame with the columns of Spark's Kafka source.
 
-    Further options belong to `format("distlog")`.
+    `format("distlog")` has further options.
 
     Args:
         spark: The session.
         url: The topic.
         columns: As in `read`.
-        start: The start of the first query of a checkpoint: an offset, or one by partition, or LATEST or EARLIEST;
-            partitions that it leaves out begin at their log start.
+        start: The start of the first query of a checkpoint: an offset, an offset for each partition, LATEST or
+            EARLIEST; a partition that is left out begins at its log start.
         start_time: Instead of `start`: begin at the first record at or after this time, or at the end if none is.
         partitions: As in `read`.
         isolation: As in `read`.
         fail_on_data_loss: Fail where records were deleted before they were read; else continue after them.
         include_headers: As in `read`.
-        max_offsets: The most offsets of a micro-batch, about.
-        max_bytes: The most bytes of log of a micro-batch, about.
+        max_offsets: The approximate maximum of offsets in a micro-batch.
+        max_bytes: The approximate maximum of log bytes in a micro-batch.
         min_partitions: As in `read`.
         storage_options: Options of the storage.
 

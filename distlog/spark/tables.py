@@ -122,8 +122,8 @@ def to_table(
         changes: Add all changes of a compacted topic, with true in the column `deleted` where a key was deleted;
             Parquet needs this, since it cannot change a row.
         checkpoint: The folder of the state of a table of Parquet; default in the table's folder.
-        max_offsets: The most offsets of a batch, about; default all.
-        max_bytes: The most bytes of log of a batch, about; default all.
+        max_offsets: The approximate maximum of offsets in a batch; default all.
+        max_bytes: The approximate maximum of log bytes in a batch; default all.
         storage_options: Options of the storage.
 
     Returns:
@@ -532,8 +532,7 @@ class TableUpdate:
             mark = self._newest_mark()
             states = snapshot.partitions
             starts = {number: _next_offset(mark, number, state) for number, state in enumerate(states)}
-            available = {n: (start, states[n].log_end_offset) for n, start in starts.items()}
-            available = {number: (start, end) for number, (start, end) in available.items() if start < end}
+            available = {n: (start, end) for n, start in starts.items() if start < (end := states[n].log_end_offset)}
             if not available:
                 return rows, batches
             ends = admission.ends(self.topic.reader, snapshot, available)
@@ -570,6 +569,7 @@ class TableUpdate:
         return mark
 
     def _mark_by_rows(self) -> _CommitMark:
+        """Return a mark with the offsets after the rows of a table without marks. Raises InvalidConfigError."""
         number = self.table.last_number()
         last_offsets = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
         offsets = {row.partition: row.last + 1 for row in last_offsets.collect()}

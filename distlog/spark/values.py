@@ -64,7 +64,7 @@ def decode(
         registry: A registry, or its source, if values of Avro and Protobuf begin with their schema's id.
         message: The full name of the Protobuf message; default the first.
         framed: Values of JSON begin with a schema's id.
-        flatten: Make each field a column; else the column `value` has the fields as its parts.
+        flatten: Make each field a column; else the column `value` is a struct of the fields.
         on_error: With `null`, a bad value gets null fields; else a task fails with InvalidRecordError, with the
             partition and offset if the frame has these columns.
 

@@ -211,10 +211,12 @@ class _SegmentInspection:
                 # without an entry, readers of committed records would return an aborted transaction's records
                 is_complete = existing == built
             if suffix in valid and is_complete:
-                files |= {suffix: self.names[suffix]} if existing else {}
-            else:
-                files |= {suffix: built} if built else {}
-                rebuilt.append(suffix)
+                if existing:
+                    files[suffix] = self.names[suffix]
+                continue
+            if built:
+                files[suffix] = built
+            rebuilt.append(suffix)
         return files, tuple(rebuilt)
 
 
@@ -273,7 +275,6 @@ class AdoptedPartition:
             yield SetLogStartOffset(self.name.partition, first_base)
         yield from (Add(segment.info) for segment in self.segments)
         if self.log_start_offset > first_base:
-            # the log start is within the first segment
             yield SetLogStartOffset(self.name.partition, self.log_start_offset)
         if self.first_dirty_offset > self.log_start_offset:
             yield Cleaned(self.name.partition, self.first_dirty_offset)

@@ -53,7 +53,6 @@ from distlog.core.read.row_lines import (
     scalar,
 )
 
-#: Stands for an absent number.
 ABSENT = MIN_LONG
 #: Kinds of values: a number; a number that may be ABSENT; an index into the field's words.
 _NUMBER, _OPTIONAL, _CHOICE = range(3)
