@@ -597,10 +597,10 @@ def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, st
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
     try:
         entry = index.position_floor(position)
-        end = entry.offset + segment.shift + 1 if entry.position > 0 else segment.base_offset
+        end = (entry.offset + segment.shift + 1) if entry.position > 0 else segment.base_offset
         if end <= start:
             later = index.ceiling(start - segment.shift)
-            end = later.offset + segment.shift + 1 if later else segment.next_offset
+            end = (later.offset + segment.shift + 1) if later else segment.next_offset
     except errors.CorruptIndexError:
         reader.forget_indexes(segment)
         return segment.next_offset

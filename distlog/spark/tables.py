@@ -45,7 +45,6 @@ LakeFormat = Literal["delta", "iceberg"]
 """The formats of tables whose own commits hold the offsets."""
 Output = Literal["parquet"] | LakeFormat
 """The formats of tables."""
-#: Turns records of a topic into rows of a table.
 ToTableRows = Callable[[DataFrame], DataFrame]
 #: The columns of a table in addition to the value's fields; `batch` is the name of the folder that a row is in.
 COLUMNS = ("partition", "offset", "timestamp", "key")

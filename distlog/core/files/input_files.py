@@ -37,7 +37,6 @@ FORMAT_ENDINGS: Mapping[str, str] = {
 }
 #: Endings of compressed and rotated files, removed to find the format. The content decides about the compression.
 _OUTER_ENDINGS = re.compile(r"(?:\.(?:gz|gzip|bz2|zst|zstd|lz4|[0-9]{1,8}))+$")
-#: Codecs by the first bytes of a file.
 COMPRESSIONS: Mapping[bytes, str] = {
     b"\x1f\x8b\x08": "gzip",
     b"BZh": "bz2",

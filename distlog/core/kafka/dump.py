@@ -297,7 +297,8 @@ class LogWindows:
             yield empty_records(batches), source.corrupt(text, 0, batches[0])
             return
         has_headers = batches["magic"][0] >= 2 and self.style.has_metadata
-        data, columns = byte_array(window.data), (("key", "value", "headers") if has_headers else ("key", "value"))
+        columns = ("key", "value", "headers") if has_headers else ("key", "value")
+        data = byte_array(window.data)
         while len(batches):
             records, error = decode(data, batches, source, columns, PART_BYTES)
             if error is not None and len(batches) > 1:

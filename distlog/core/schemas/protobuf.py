@@ -171,7 +171,8 @@ def compile_schema(schema: Schema) -> tuple[bytes, ...]:
 def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     file = descriptors.FileDescriptorProto.FromString(files[-1])
-    names, messages = [file.package] if file.package else [], file.message_type
+    names = [file.package] if file.package else []
+    messages = file.message_type
     for number in indexes:
         if number >= len(messages):
             raise InvalidConfigError("the schema has no message with these indexes", indexes=list(indexes))
