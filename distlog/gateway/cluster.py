@@ -186,8 +186,8 @@ class GatewayLease:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        peers = (node for node in self._view.nodes if node.address != self.node.address)
-        reachable = [node for node in peers if node.is_reached_from(self.node.machine) and node.id != self.node.id]
+        peers = (node for node in self._view.nodes if node.address != self.node.address and node.id != self.node.id)
+        reachable = [node for node in peers if node.is_reached_from(self.node.machine)]
         return sorted([*reachable, self.node], key=lambda node: node.id)
 
     @property

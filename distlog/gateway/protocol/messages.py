@@ -424,7 +424,7 @@ def _min_message_bytes(message: MessageSchema) -> int:
             return 1 if message.is_flexible else _INT32.size
         return 1 if field.is_nullable and field.message else _min_bytes(field, message.is_flexible)
 
-    # a flexible message ends with its number of tagged fields
+    # a flexible message ends with its number of tagged fields; at least 1, since counts are compared with bytes
     return max(sum(min_bytes(field) for field in message.fields if field.tag is None) + message.is_flexible, 1)
 
 
@@ -716,6 +716,7 @@ def write_response(api_key: int, version: int, correlation_id: int, fields: Fiel
     write(writer, fields)
     writer.end()
     size = sum(map(len, writer.chunks))
+    # replace the zeros that were written for the length and the correlation id
     first = _RESPONSE_HEAD.pack(size - _LENGTH_BYTES, correlation_id) + bytes(writer.chunks[0])[_RESPONSE_HEAD.size :]
     return [first, *writer.chunks[1:]]
 

@@ -183,7 +183,7 @@ class AclFilter(NamedTuple):
         if self.name is None or self.name == acl.name:
             return True
         is_literal = acl.pattern_type is PatternType.LITERAL
-        is_match = acl.name == WILDCARD if is_literal else self.name.startswith(acl.name)
+        is_match = (acl.name == WILDCARD) if is_literal else self.name.startswith(acl.name)
         return is_match and self.pattern_type is PatternType.MATCH
 
 

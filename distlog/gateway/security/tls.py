@@ -114,7 +114,6 @@ _SHORT_NAMES = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-#: The characters that are escaped in a name.
 _ESCAPED = re.compile(r'([,+"\\<>;])')
 #: `RULE:pattern/replacement/case` or DEFAULT, and the comma after the rule. A / in a pattern is written \/.
 _RULE = re.compile(r"\s*(?:RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?)|(DEFAULT))\s*(?:,|$)")

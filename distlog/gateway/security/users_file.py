@@ -90,7 +90,6 @@ def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, Scra
 #                                        "stored_key": "<base64>", "server_key": "<base64>"},
 #                      "SCRAM-SHA-512": ...}}}
 
-#: The only version of the format that this library reads.
 _FORMAT = 1
 _DECOY_BYTES = 32
 MAX_NAME_BYTES = 255

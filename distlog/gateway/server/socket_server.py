@@ -239,6 +239,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, *_, address in dict.fromkeys(addresses):
+            # if `port` is 0, all sockets get the free port of the first socket
             number = sockets[0].getsockname()[1] if sockets else port
             try:
                 bind_address = address[0], number, *address[2:]
