@@ -36,7 +36,7 @@ from distlog.gateway.topics.partition import Fence, RefreshingTopic
 Results = dict[int, Future[AppendInfo]]
 #: A request's batches by partition, each with the fence that may refuse it.
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
-#: The most batches in a commit, about, which bounds its number of producers.
+#: About the most batches in a commit, which bounds its number of producers.
 MAX_BATCHES = 10_000
 #: Times before and after all times of the monotonic clock.
 _PAST, _NEVER = -math.inf, math.inf
@@ -51,11 +51,11 @@ _IDLE_S = 60.0
 
 
 class GatheredAppends:
-    """The appends of one topic, for many threads: a thread commits the gathered batches.
+    """The appends of one topic, thread-safe. A background thread commits the gathered batches.
 
-    A commit comes `linger_ms` after the first batch, or earlier: if the batches are large, if all their senders wait
-    for responses, or after a pause of `linger_ms`, so that an occasional batch does not wait. There are at most two
-    commits in each `linger_ms`.
+    A commit follows `linger_ms` after its first batch. It follows earlier if the batches are large, if all their
+    senders wait for responses, or if the batch comes after a pause of `linger_ms`, so that an occasional batch does
+    not wait. There are at most two commits in each `linger_ms`.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class GatheredAppends:
     ) -> None:
         self._hosted, self._linger_s, self._linger_bytes = hosted, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
-        # in order of age; new requests go to the last one, unless it is full
+        # the oldest first; a new request goes to the last one unless it is full
         self._waiting = deque[_PendingCommit]()
         self._senders = WeakKeyDictionary[object, Sender]()
-        # senders that were answered together: their next requests may come together, until this time
+        # senders that were answered together, and the time until which their next requests are expected
         self._expected, self._expected_until_s = set[Sender](), _PAST
-        # the time of the next commit, if batches wait; from `_pause_from_s` on, a batch comes after a pause
+        # the latest time of the next commit, and the time from which on a batch comes after a pause
         self._due_s = self._pause_from_s = _PAST
         # the check of a partition that may refuse an unknown producer's first batch
         self._check_of = check_of
@@ -199,7 +199,7 @@ class GatheredAppends:
     def _try_commit(self, batches: Sequence[GatheredBatch]) -> None:
         check = ProducerCheck(self._hosted.topic.handle, self._hosted.refresh(), self._check_of)
         accepted: dict[int, list[GatheredBatch]] = {}
-        # batches that a client has sent again, each with the first one
+        # each batch that a client has sent again, and the batch that it repeats
         repeats = list[tuple[GatheredBatch, GatheredBatch]]()
         first_by_sequence = dict[tuple[int, ...], GatheredBatch]()
         for batch in batches:
@@ -217,7 +217,7 @@ class GatheredAppends:
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
         valid = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
         configs = [batch.config for batches in accepted.values() for batch in batches]
-        # each batch was validated by the config of its time: use one that requires no keys, if any
+        # the config may have changed between the batches: prefer one that requires no keys
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
         result, snapshot = commit_batches(check, valid, config, partial(refuse_fenced, accepted))
         self._hosted.topic.advance(snapshot)
@@ -229,7 +229,7 @@ class GatheredAppends:
                 offset = end_offset
 
     def _must_commit(self, check: ProducerCheck, batch: GatheredBatch) -> bool:
-        """True if the batch must be committed; else sets its outcome: an error, or its earlier append."""
+        """Whether the batch must be committed. If not, its outcome is set to an error or to its earlier append."""
         try:
             earlier = check.check(batch.partition, [batch.valid])
         except Exception as error:
@@ -265,7 +265,7 @@ Accepted = Mapping[int, Sequence[GatheredBatch]]
 
 
 def refuse_fenced(accepted: Accepted, current: Snapshot) -> None:
-    """Fail batches that their fences refuse. Raises ConcurrentAppendError if any: then the others are committed."""
+    """Fail batches that their fences refuse. Raises ConcurrentAppendError if there are any, to retry without them."""
     refusals = dict[Fence, Exception | None]()
     for batch in chain.from_iterable(accepted.values()):
         if batch.fence is not None:
@@ -301,19 +301,19 @@ class Completeness(Enum):
     SENDING = auto()
     #: The sender has `max_in_flight` requests in flight, and waits for a response.
     WAITING = auto()
-    #: An idempotent producer, with as many requests in flight as it may have: KEPT_BATCHES.
+    #: The sender is idempotent, and has KEPT_BATCHES requests in flight, the most that it may have.
     FULL = auto()
 
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A connection, which sends up to `max_in_flight` requests, None if unknown, before it waits for a response."""
+    """A connection. It sends `max_in_flight` requests, None if unknown, before it waits for a response."""
 
     in_flight: int = 0
     max_in_flight: int | None = None
     sent_s: float = _PAST
     answered_s: float = _PAST
-    #: True if the first request in flight came soon after a response: the sender has a backlog.
+    #: Whether the first request in flight came soon after a response.
     has_backlog: bool = False
 
     def send(self, now_s: float, soon_s: float) -> None:
@@ -321,15 +321,15 @@ class Sender:
             self.has_backlog = now_s - self.answered_s <= soon_s
         self.in_flight += 1
         self.sent_s = now_s
-        # more than this sender sent before its last responses: its maximum is unknown again
         if self.max_in_flight is not None and self.in_flight > self.max_in_flight:
+            # the assumed maximum was too low
             self.max_in_flight = None
 
     def answer(self, requests: int, now_s: float) -> None:
         self.in_flight -= requests
         self.answered_s = now_s
-        # it sent no more for a while: these were all that it sends before a response
         if not self.in_flight and now_s - self.sent_s >= _BURST_S:
+            # after these requests, the sender waited for the response
             self.max_in_flight = requests
 
     def completeness(self, requests: int, *, is_idempotent: bool) -> Completeness:
@@ -366,7 +366,7 @@ class _PendingCommit:
 
     @property
     def complete_at_s(self) -> float:
-        """The time from which on no sender will send more before a response, so that waiting gains nothing."""
+        """The time from which on waiting gains nothing, since no sender will send more before a response."""
         senders = self._senders
         if senders[Completeness.UNKNOWN]:
             return _NEVER

@@ -37,7 +37,7 @@ from distlog.gateway.topics.topic_index import MAX_AGE_PER_TOPIC_MS, TopicIndex,
 
 
 class MetadataCache:
-    """The topics of `root`, for many threads. Changes by other processes apply within `metadata_max_age_ms`."""
+    """The topics of `root`, thread-safe. Changes by other processes apply within `metadata_max_age_ms`."""
 
     def __init__(
         self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], config: GatewayConfig
@@ -47,8 +47,8 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._by_id: dict[uuid.UUID, HostedTopic] = {}
-        # the names of topics by their ids, and when they were listed, by a monotonic clock
         self._names_by_id: Mapping[uuid.UUID, str] = {}
+        # when `_names_by_id` was listed, by a monotonic clock
         self._listed_ms, self._listing_lock = float("-inf"), threading.Lock()
         self._loads = SharedLoads[HostedTopic]()
         self._missing_names = MissingNames(root.list_folders, self._max_age_ms)
@@ -56,7 +56,6 @@ class MetadataCache:
         self._logs, self._index = OpenLogs(Partition.open_log), TopicIndex(root)
         #: Flushes logs whose `flush.ms` has passed without an append. The next append raises an error of the flush.
         self.flush_due = self._logs.flush_due
-        #: Failed batches of producers, which their clients will send again.
         self.failed_batches = FailedBatches()
 
     @property
@@ -65,7 +64,7 @@ class MetadataCache:
             return dict(self._topics)
 
     def cached_topic(self, topic: str | uuid.UUID) -> HostedTopic | None:
-        """The topic with this name or id, if it was used before; makes no request."""
+        """The topic with this name or id if it was used before, else None. Makes no request."""
         return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
     def topic(self, name: str) -> HostedTopic:
@@ -202,7 +201,7 @@ class MetadataCache:
     def _check_name(self, name: str, partitions: int) -> None:
         check_partition_count(partitions)
         check_not_internal(name)
-        # if the topic itself exists, TopicExistsError is the error
+        # if the topic itself exists, the caller raises TopicExistsError
         for other in self._colliding_names.collisions(name):
             if self._exists(other) and not self._exists(name):
                 raise errors.InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
@@ -234,7 +233,7 @@ class MetadataCache:
         hosted.close(SHORT_WAIT_S)
 
     def close_unused(self, is_stopping: Callable[[], bool]) -> None:
-        """Close logs that were unused since the last call, and dropped topics: open files keep deleted segments."""
+        """Close unused logs and dropped topics, since open files keep the space of deleted segments."""
         self._logs.close_idle()
         for name in self.loaded:
             if is_stopping():
@@ -252,9 +251,11 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        # checked before a load, which takes a hundred times as long: a request may have thousands of missing names
-        on_disk = self.root.is_local_disk
-        is_missing = not os.path.isdir(self.root.local_path(name)) if on_disk else name in self._missing_names
+        # before the load, which takes a hundred times as long, since a request may have thousands of missing names
+        if self.root.is_local_disk:
+            is_missing = not os.path.isdir(self.root.local_path(name))
+        else:
+            is_missing = name in self._missing_names
         if is_missing:
             raise errors.TopicNotFoundError("there is no topic here", url=storage.url)
         try:
@@ -270,12 +271,12 @@ class MetadataCache:
             return hosted
         log = self._commit_log(storage)
         snapshot = log.load()
-        # the files of a copied topic have the name of the original
-        with suppress(errors.DistlogError):
-            original = self._commit_log(self.root.child(snapshot.name)) if name != snapshot.name else None
-            if original is not None and original.load().topic_id == snapshot.topic_id:
-                text = "the topic %s %s; until then Kafka clients get another id for it, %s"
-                _log.warning(text, name, copy_text(snapshot.name), client_id(name, snapshot))
+        if name != snapshot.name:
+            # the topic was copied: its files have the name of the original
+            with suppress(errors.DistlogError):
+                if self._commit_log(self.root.child(snapshot.name)).load().topic_id == snapshot.topic_id:
+                    text = "the topic %s %s; until then Kafka clients get another id for it, %s"
+                    _log.warning(text, name, copy_text(snapshot.name), client_id(name, snapshot))
         return self._keep(name, storage, log, snapshot)
 
     def _commit_log(self, storage: Storage) -> CommitLog:
@@ -330,19 +331,18 @@ class SharedLoads(Generic[T]):
 
 
 class HostedTopic(RefreshingTopic):
-    """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open."""
+    """The topic in the folder `name`, thread-safe. `logs` keeps the files of its partitions open."""
 
     def __init__(
         self, name: str, topic: Topic, logs: OpenLogs[Partition], config: GatewayConfig, failed_batches: FailedBatches
     ) -> None:
         super().__init__(name, topic)
-        #: The topic's id for clients; a topic that is dropped and created again has another id.
+        #: The topic's id for clients.
         self.id = uuid.UUID(client_id(name, topic.snapshot))
         self._failed_batches = failed_batches
         self._gathered = GatheredAppends(self, config.linger_ms, config.linger_bytes, self._first_batch_check)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
-        #: Commits gathered batches at once, from now on: the gateway is stopping.
         self.commit_now = self._gathered.commit_now
 
     @property
@@ -388,7 +388,7 @@ class HostedTopic(RefreshingTopic):
     ) -> dict[int, Future[Any]]:
         """Write durable end markers of a producer's transaction, unless `fence` refuses. The call may be repeated."""
         if not self.is_local:
-            # also where no transaction is open: a batch that is in flight is checked again after this commit
+            # also to partitions without an open transaction: batches in flight are checked again after this commit
             return dict(self._gathered.append_runs(markers, fence))
 
         def end(number: int) -> Future[None]:
@@ -420,14 +420,14 @@ _MANY_MISSES = 10
 
 
 class MissingNames:
-    """The names that no folder of a root has; for many threads."""
+    """The names that no folder of a root has. Thread-safe."""
 
     def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
         self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
         self._folders, self._listed_ms, self._misses = frozenset[str](), float("-inf"), 0
 
     def __contains__(self, name: str) -> bool:
-        """True if a recent listing lacks the name; lists the folders after many misses."""
+        """Whether a recent listing lacks the name. Lists the folders after many misses."""
         with self._lock:
             if self._misses >= _MANY_MISSES:
                 self._misses, listed_ms = 0, monotonic_ms()
@@ -442,7 +442,7 @@ class MissingNames:
 
 
 class CollidingNames:
-    """The folders of a root that have equal names if each `.` is an `_`, as in Kafka's check; for many threads."""
+    """Finds folders of a root whose names differ only in `.` and `_`, as Kafka does. Thread-safe."""
 
     def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
         self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
@@ -470,7 +470,7 @@ class CollidingNames:
 IDLE_MS = 3_600_000
 #: The topics with the quotas of clients and the settings of groups, with ACLs, and with the credentials of users.
 CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "__user_credentials"
-#: The topics that only gateways write, and the ones that no client may read.
+#: The topics that only gateways write. No client may read the secret topics.
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
 _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
@@ -481,7 +481,7 @@ def check_not_internal(name: str) -> None:
 
 
 def _results_or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
-    """The result of `find` for each name, or its error: an unreadable topic must not hide other topics."""
+    """The result of `find` for each name, or its error, since an unreadable topic must not hide other topics."""
 
     def result_of(name: str) -> T | Exception:
         try:

@@ -61,7 +61,7 @@ class Partition:
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def is_free(self, *, flush: bool) -> bool:
-        """True if the lock of direct appends, or of flushes, was free at this moment."""
+        """Whether the lock of direct appends, or of flushes, was free at this moment."""
         with self._logs.use(self) as log:
             return log.is_free(flush=flush)
 
@@ -150,14 +150,14 @@ class Partition:
         if snapshot.partitions[self.number].active is None:
             return snapshot.partitions[self.number]
         with self._lock:
-            # before the read of the state: an append during the read changes the page for the next call
+            # before the state is read: if an append follows during the read, the next call notices it
             has_changed = self._page_has_changed()
             if has_changed or self._cached_state is None or self._cached_state[0] is not snapshot:
                 self._cached_state = snapshot, with_tail(self.hosted.topic.handle, snapshot, self.number)
             return self._cached_state[1]
 
     def _page_has_changed(self) -> bool:
-        """True if the lock page has changed since the last call: each append changes it."""
+        """Whether the lock page has changed since the last call. Each append changes it."""
         if self._page is None:
             topic = self.hosted.topic
             folder = topic.storage.local_path(paths.partition_dir(topic.handle.name, self.number))
@@ -173,9 +173,9 @@ class Partition:
 # first batch failed, and its second batch were appended, the client would report the first as delivered. So the
 # second also fails until the first was sent again (as with Kafka's `VerificationStateEntry`).
 
-#: The most producers in partitions that are remembered with failed batches.
+#: The most pairs of a producer and a partition for which failed batches are remembered.
 MAX_FAILED = 10_000
-#: The format of a batch's producer id, producer epoch and first sequence number, and their position.
+#: The format of a batch's producer id, producer epoch and first sequence number, and their position in the batch.
 _PRODUCER_FORMAT, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
 
 
@@ -185,7 +185,7 @@ def producer_of(records: bytes) -> tuple[int, int, int]:
 
 
 class FailedBatches:
-    """The lowest failed sequence numbers by topic name or id, partition and producer; for many threads."""
+    """The lowest failed sequence number by topic name or id, partition and producer. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -225,7 +225,7 @@ class FailedBatches:
             )
 
 
-#: How long the gateway's own appends wait for a lock, which a stopped process may hold, before the client must retry.
+#: How long the gateway's own appends wait for a lock, which a stopped process may hold. Then the client must retry.
 OWN_WAIT_S = 1.0
 
 #: A PartitionTail reads about this many bytes at once.
@@ -241,7 +241,7 @@ class TailBatches(NamedTuple):
 
 
 class PartitionTail:
-    """Reads new batches from `offset` on, by `read`, which returns batches from an offset on. Not thread-safe."""
+    """Reads new batches from `offset` on. `read` returns the batches at an offset. Not thread-safe."""
 
     def __init__(self, read: Callable[[int], FetchedBatches | StoredBatches | None], offset: int = 0) -> None:
         self._read, self.offset = read, offset
@@ -251,7 +251,7 @@ class PartitionTail:
         return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
 
     def restart_if_compacted(self, state: PartitionState) -> bool:
-        """Restart at the log start, and return True, if unread records were compacted: deletions may be missing."""
+        """If unread records were compacted, restart at the log start, since deletions may be missing; return True."""
         if max(first_dirty_offset(state), state.log_start_offset) <= self.offset:
             return False
         self.offset = state.log_start_offset
@@ -283,7 +283,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs and their first offsets, ascending. The latest ends at the log end, after records without an epoch."""
+    """Epochs and their first offsets, ascending. The latest ends at the log end, so it includes later records."""
 
     entries: Sequence[tuple[int, int]] = ()
 
@@ -371,7 +371,7 @@ class RefreshingTopic:
         return self.snapshot
 
     def _has_changed(self) -> bool:
-        """True if a next commit exists, or the newest one was deleted with its folder."""
+        """Whether a next commit exists, or the newest commit was deleted with its folder."""
         cached_snapshot, newest_path, next_path = self._commit_paths
         snapshot = self.snapshot
         if cached_snapshot is not snapshot:

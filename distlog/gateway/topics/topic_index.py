@@ -22,7 +22,7 @@ from distlog.core.times import monotonic_ms
 
 
 class TopicIndex:
-    """Summaries of topics that this gateway has not opened: a cache in one object that a root's gateways share."""
+    """Summaries of topics that this gateway has not opened. The gateways of a root share them in a stored object."""
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
         self._root, self._clock, self._lock = root, clock, threading.Lock()
@@ -70,6 +70,7 @@ class TopicIndex:
             # the time of the store's newest reply, by the store's clock; 0 before the first reply
             indexed, store_ms = self._topics.get(name), storage.replied_ms()
             if indexed is not None and indexed.is_verifiable_at(store_ms) and _is_newest(storage, indexed, store_ms):
+                # `_is_newest` has read the commit unless it was proven
                 proven_ms = indexed.proven_ms if indexed.is_proven_at(store_ms) else store_ms
                 indexed = indexed._replace(seen_ms=store_ms, proven_ms=proven_ms)
             else:
@@ -101,7 +102,9 @@ class TopicIndex:
                 self._topics[name], self._checked_ms[name] = entry, now_ms - age_ms
 
     def _write_index(self) -> None:
-        topics = {name: entry.fields() for name, entry in self._topics.items() if entry.seen_ms and entry.topic_id}
+        # a copy, since `forget` takes no lock: it must not wait for the reads of `summaries`
+        entries = self._topics.copy().items()
+        topics = {name: entry.fields() for name, entry in entries if entry.seen_ms and entry.topic_id}
         try:
             self._root.put(paths.TOPIC_INDEX, _encoded({"topics": topics, "crc32c": crc32c(_encoded(topics))}))
         except StorageError as error:
@@ -110,15 +113,15 @@ class TopicIndex:
         self._checks_since_write = 0
 
 
-#: A list of n topics accepts entries of n times this age: so frequent lists cost 33 reads a second for any n.
+#: A list of n topics accepts entries of n times this age, so frequent lists cost a read in 30 ms for any n.
 MAX_AGE_PER_TOPIC_MS = 30
 #: The stored index is read if this many topics need a check, and written after this many checks.
 CHECKS_PER_EXCHANGE = 100
-#: How long a commit is assumed to exist after it was read. The first check of a stored entry reads its commit.
+#: How long a commit is assumed to exist after it was read.
 PROOF_MS = 3_600_000
 #: Above all versions, and all times in ms.
 _LIMIT = 1 << 53
-#: The largest index: a topic takes about 200 bytes.
+#: The largest index that is read. A topic takes about 200 bytes.
 _MAX_INDEX_BYTES = 256 << 20
 
 _log = logging.getLogger("distlog.gateway")
@@ -131,7 +134,7 @@ class TopicSummary(NamedTuple):
 
 
 def client_id(name: str, snapshot: Snapshot) -> str:
-    """The topic's id for clients; derived from the folder's name in a copy, which has the id of its original."""
+    """The topic's id for clients. A copy has the id of its original, so its own is derived from its folder's name."""
     topic_id = snapshot.topic_id
     return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
 
@@ -139,8 +142,9 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic(NamedTuple):
     """A version that was the newest at `seen_ms` by the store's clock; or a missing topic.
 
-    Until `kept_ms` later, no vacuum deletes commits after `version`. So if `version + 1` is missing, the topic has
-    not changed. The commit of `version` existed at `proven_ms`; if it is missing now, the folder was replaced.
+    For `kept_ms` after `seen_ms`, no vacuum deletes commits after `version`. So if `version + 1` is missing, the
+    topic has not changed, or its folder was replaced. Only in an unchanged topic, the commit of `version`, which
+    existed at `proven_ms`, still exists with the same id.
     """
 
     topic_id: str
@@ -150,6 +154,7 @@ class _IndexedTopic(NamedTuple):
     version: int
     seen_ms: int
     kept_ms: int
+    #: Not stored, so the first check of a stored entry reads its commit.
     proven_ms: int = 0
 
     @classmethod
@@ -158,7 +163,7 @@ class _IndexedTopic(NamedTuple):
         if snapshot is None:
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
-        # half of the retention: a margin for slow requests
+        # half of the retention, as a margin for slow requests
         kept_ms, topic_id = snapshot.config.least_retention_ms // 2, client_id(name, snapshot)
         seen_ms = proven_ms = snapshot.seen_ms
         return cls(topic_id, snapshot.commit_id, partitions, snapshot.version, seen_ms, kept_ms, proven_ms)
@@ -175,7 +180,7 @@ class _IndexedTopic(NamedTuple):
         return list(self[:-1])
 
     def is_verifiable_at(self, time_ms: int) -> bool:
-        """True if, at this time of the store's clock, a missing next version proves that nothing has changed."""
+        """Whether a missing next version proves at `time_ms`, by the store's clock, that nothing has changed."""
         return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.kept_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
@@ -187,7 +192,7 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 
 def _is_newest(storage: Storage, indexed: _IndexedTopic, store_ms: int) -> bool:
-    """True if no later version exists, and the commit of the indexed version is still the one that was read."""
+    """Whether no later version exists, and the commit of the indexed version is still the one that was read."""
     try:
         storage.size(paths.commit_file(indexed.version + 1))
         return False

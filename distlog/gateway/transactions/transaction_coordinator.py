@@ -44,7 +44,7 @@ from distlog.gateway.transactions.transaction_log import TransactionLog, check_o
 
 
 class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
-    """The transactions by id, for many threads. After a DistlogError the outcome is unknown: repeat the call."""
+    """The transactions by id, thread-safe. After a DistlogError, the outcome is unknown: repeat the call."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
         """Return the next producer of an id, after fencing the former producer and aborting its transaction.
 
-        `expected` is the caller's current producer, if any: it gets its next epoch, also after its transaction has
-        timed out, but is refused if another producer has started.
+        `expected` is the caller's current producer, if any. It gets its next epoch, even after its transaction has
+        timed out. It is refused if another producer has started.
         """
         with self.lock_entry(id_, create=True) as transaction:
             state, now_ms = transaction.state, self._clock()
@@ -95,7 +95,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 if state.status is TransactionStatus.ONGOING:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finish_if_decided(transaction)
-                # by its last epoch, a caller that repeats this call gets the same producer: see above
+                # a caller that repeats this call is recognized above by its last epoch
                 last_epoch = expected.epoch if expected is not None else NONE
                 new_state = state.restarted(self._next_producer(state.producer), timeout_ms, now_ms, last_epoch)
             self._log.write(new_state)
@@ -126,10 +126,10 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         now_ms, lock_wait_failed = self._clock(), threading.Event()
 
         def run(id_: str) -> None:
-            # once a wait for a lock has failed, don't wait for others: the same process may hold them
+            # after a failed wait for a lock, don't wait for other locks, since the same process may hold them
             timeout_s = 0 if lock_wait_failed.is_set() else OWN_WAIT_S
             try:
-                # a CoordinatorError: another thread has forgotten the id
+                # raises CoordinatorError if another thread has forgotten the id
                 with suppress(CoordinatorError), self.lock_entry(id_) as transaction:
                     self._run_timer(id_, transaction, timeout_s)
             except DistlogError as error:
@@ -161,7 +161,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         return ProducerId(producer.id, producer.epoch + 1) if has_next_epoch else ProducerId(self._new_id(), 0)
 
     def _decide(self, transaction: CoordinatedTransaction, decision: TransactionState) -> None:
-        """Store a decision, which is final, and write its markers; if they fail, `run_timers` repeats them."""
+        """Store a decision, which is final, and write its markers. `run_timers` repeats markers that fail."""
         self._log.write(decision)
         transaction.state = decision
         try:
@@ -182,7 +182,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         """Finish a decided transaction, and return the state. Raises CoordinatorError: the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
-            # after an error, the state is still decided: see below
+            # an error leaves the state decided
             with suppress(DistlogError):
                 self._write_end(transaction, state)
         if transaction.state is None or transaction.state.is_decided:
@@ -246,7 +246,7 @@ class TransactionEnds:
         return [hosted.partition(number) for number in existing if _has_marker(results[number])]
 
     def _check_current(self, decision: TransactionState, snapshot: Snapshot) -> None:
-        """Raise _AlreadyFinishedError unless the id's newest state is this decision: then its markers are missing."""
+        """Raise _AlreadyFinishedError unless the id's newest state is still this decision."""
         newest = self._log.newest(decision.transactional_id)
         identity = attrgetter("producer", "status", "started_ms")
         if newest is None or identity(newest) != identity(decision):
@@ -276,7 +276,7 @@ class CoordinatedTransaction:
 
 
 def _has_work(state: TransactionState | None, now_ms: int) -> bool:
-    """True if `run_timers` must lock the id: most ids of a root are unused."""
+    """Whether `run_timers` must lock the id. Most ids of a root are unused."""
     return state is None or state.is_decided or state.has_timed_out(now_ms) or _has_expired(state, now_ms)
 
 
@@ -284,7 +284,7 @@ def _has_expired(state: TransactionState, now_ms: int) -> bool:
     return state.is_over and state.updated_ms + EXPIRATION_MS <= now_ms
 
 
-#: The pause between checks for transactions that time out or are not finished, and before a load is tried again.
+#: The pause between the runs of the timers.
 _PAUSE_S = 1.0
 
 
@@ -318,7 +318,7 @@ class TransactionServices:
         return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
     def check_is_hanging(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise CoordinatorError unless the transaction hangs (KIP-664): a coordinator ends those that it knows."""
+        """Raise CoordinatorError if a coordinator will end the transaction, which does not hang then (KIP-664)."""
         for state in self._log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)

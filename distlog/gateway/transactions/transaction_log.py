@@ -41,15 +41,16 @@ from distlog.gateway.topics.partition import RECORD_COLUMNS, Fence, PartitionTai
 
 
 class TransactionLog:
-    """The newest state of each transactional id; for many threads, except `begin` and `end`."""
+    """The newest state of each transactional id. Thread-safe except for `begin` and `end`."""
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int], default_count: Callable[[], int]) -> None:
-        # `default_count` returns the number of partitions of a new topic, `_partitions` of the existing one
+        # `default_count` returns the number of partitions of a new topic
         self._metadata, self._clock, self._default_count = metadata, clock, default_count
+        # the number of partitions of the existing topic
         self._partitions: int | None = None
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
-        # True after an append that another leader, or a drop of the topic, has refused
+        # whether an append has failed since another gateway leads its partition, or since the topic was dropped
         self._has_failed = False
         self._compaction = InternalTopicCompaction()
         #: Appends that no call waits for.
@@ -83,7 +84,7 @@ class TransactionLog:
             self._compaction.step(state_topic.hosted.topic, state_topic.leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
-        """The partitions that another gateway leads since a failure; all if the topic was dropped."""
+        """If an append has failed, the partitions that another gateway leads now; all if the topic was dropped."""
         state_topic = self._state_topic
         if state_topic is None or not self._has_failed:
             return ()
@@ -121,7 +122,7 @@ class TransactionLog:
         return [state for newest in state_topic.newest for state in newest.all() if state.producer.id == producer_id]
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Store a state, fsynced if it `is_durable`; else an object store gets it with the next commit."""
+        """Store a state, and fsync it if it `is_durable`. If not, an object store gets it with the next commit."""
         state_topic, id_, value = self._open_topic(), state.transactional_id, encode_state(state)
         newest = state_topic.newest[self.partition_of(id_)]
         if is_durable or state_topic.hosted.is_local:
@@ -223,14 +224,14 @@ def internal_batch(
     )
 
 
-# Any gateway appends batches of a transaction: at the append, it reads the state that the coordinator has written.
-# `docs/design/gateway.md` explains why that is enough.
+# Any gateway may append batches of a transaction. At the append, it reads the state that the coordinator has written;
+# `docs/design/gateway.md` explains why this is enough.
 
 _log = logging.getLogger("distlog.gateway")
 
 
 class NewestStates:
-    """The states in one partition of `__transaction_state`, by id; for many threads."""
+    """The states in one partition of `__transaction_state`, by id. Thread-safe."""
 
     def __init__(self, hosted: HostedTopic, number: int) -> None:
         self._partition, self._lock = hosted.partition(number), threading.Lock()
@@ -251,7 +252,7 @@ class NewestStates:
     def add(self, state: TransactionState, offset: int) -> None:
         """Add a state that this process has written at `offset`, which saves reading the state."""
         with self._lock:
-            # else states before this one were not read yet: all are read together later
+            # at any other offset, earlier states are unread, and `_catch_up` reads this one with them
             if offset == self._tail.offset:
                 self._states[state.transactional_id] = state
                 self._tail.offset = offset + 1
@@ -269,7 +270,7 @@ class NewestStates:
             self._add_records(records)
 
     def _read_segments(self) -> None:
-        """Read new segments in parallel, if there are several: most are small, since each was a commit."""
+        """Read new segments in parallel if there are several. Most are small, since each was a commit."""
         hosted = self._partition.hosted
         state = hosted.snapshot.partitions[self._partition.number]
         first_row = state.segments.find(self._tail.offset)
