@@ -17,11 +17,11 @@ def main() -> None:
 
 
 def load_to_stay() -> Callable[[], None]:
-    """As `load`, in a process that runs nothing else: imported objects are excluded from garbage collection."""
+    """As `load`, but exclude imported objects from garbage collection: the process must run nothing else."""
     gc.disable()
     run = load()
     gc.freeze()
-    # a gateway has more to load, and enables it later
+    # `serve` loads more, and enables garbage collection later
     if sys.argv[1:2] != ["serve"]:
         gc.enable()
     return run
@@ -55,25 +55,25 @@ def _run(app: Callable[..., Any]) -> None:
 
 def _status_after(error: Exception | KeyboardInterrupt) -> int:
     """Print the error, and return the exit status. Raises an unexpected error again."""
-    # imported here, since this module needs pyarrow, and `--help` does not
+    # imported here, since `output` imports pyarrow, which `--help` does not need
     from distlog.console.output import INTERRUPTED, print_failure
 
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, (DistlogError, OSError, ModuleNotFoundError)):
         return print_failure("distlog", error, as_json="--json" in sys.argv)
-    # typer's own, most of whose classes are private
+    # an error of typer: most of its classes are private
     if hasattr(error, "format_message"):
         return _print_usage_error(error)
     if type(error).__name__ != "Abort":
         raise error
-    # a question was not answered
+    # typer raises Abort if a question is not answered
     is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
     return INTERRUPTED if is_interrupted else print_failure("distlog", error, "aborted")
 
 
 def _print_usage_error(error: Any) -> int:
-    # an option without its value has no context; the command is the first word, before all options
+    # the error for an option without its value has no context: take the command from the first argument
     command = " ".join(["distlog", *(word for word in sys.argv[1:2] if not word.startswith("-"))])
     about = error.ctx.command_path if getattr(error, "ctx", None) else command
     if not sys.argv[1:]:

@@ -79,7 +79,7 @@ PANELS = {
 }
 COMMANDS = {name: help_ for panel in PANELS.values() for name, help_ in panel.items()}
 
-#: For each command, too: click fixes the names of the help option when a command's options are first listed.
+#: Commands need these settings, too: click keeps the help option that it makes when it first lists their options.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _HELP = "Kafka topics without a broker: partitioned logs in Apache Kafka's file formats, in a folder or a bucket."
 #: typer's type of an argument, after the argument's name.
@@ -121,7 +121,7 @@ class _Group(TyperGroup):
 
 @cache
 def command(name: str) -> Any:
-    """Return a command with its options. Most take a second to import."""
+    """Return a command with its options. The import of its module may take a second."""
     help_ = COMMANDS[name]
     # functions are named as their commands, except `list`, which would hide the builtin
     function = "list_topics" if name == "list" else name.replace("-", "_")

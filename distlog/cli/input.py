@@ -39,7 +39,7 @@ class Interrupt:
     def __init__(self) -> None:
         #: The number of the first signal; 0 before.
         self.signal = 0
-        # True while input is read: then the first signal also raises KeyboardInterrupt, which ends the read
+        # whether input is being read, so that the first signal must also raise KeyboardInterrupt to end the read
         self._is_waiting = False
 
     def __enter__(self) -> Interrupt:
@@ -75,7 +75,7 @@ BLOCK_BYTES = 4 << 20
 def blocks(
     file: BinaryIO, size: int = BLOCK_BYTES, wait: Callable[[], float | None] = lambda: None
 ) -> Iterator[bytes | None]:
-    """Yield whole lines in blocks of about `size` bytes at most, and None after `wait()` seconds without input.
+    """Yield whole lines in blocks of at most about `size` bytes, and None after `wait()` seconds without input.
 
     `wait` is called before each read; it returns None to wait without a limit.
     """
@@ -140,7 +140,7 @@ def is_stream(path: str) -> bool:
 
 
 class StreamReading:
-    """Iterates over the records of a stream, and None whenever `wait()` seconds passed without input (`blocks`)."""
+    """Iterates over the records of a stream. Yields None after `wait()` seconds without input, as `blocks` does."""
 
     def __init__(self, reader: FileReader, path: str, fields: SeenFields, wait: Callable[[], float | None]) -> None:
         input_format = reader.options.format or TEXT
@@ -161,7 +161,7 @@ class StreamReading:
                     check_stream(text[:HEAD_BYTES])
                     text = text.removeprefix(UTF8_MARK)
                 yield from self._lines.block(Block(position, text))
-                # with the newline at the end, which `blocks` removes
+                # `blocks` has removed the newline at the end
                 position += len(text) + 1
 
     def remaining(self) -> Iterator[InputPart]:
@@ -173,7 +173,7 @@ class Source:
 
     def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
         self._reader, self.seen_fields = reader, SeenFields(reader.options.fields)
-        # the path of each stream, and the splits of the files between two streams
+        # a path is a stream, a list has the splits of the files between two streams
         self._items = list[str | list[FileSplit]]()
         for are_streams, group in itertools.groupby(inputs, is_stream):
             paths = list(group)
@@ -216,12 +216,12 @@ class Source:
         return warning_of_no_records(names) if names else None
 
 
-#: From this size on, a stream is committed before its time: larger segments gain nothing.
+#: From this size on, a stream is committed before its time, since larger segments gain nothing.
 COMMIT_BYTES = 256 << 20
 
 
 class RecordAppender:
-    """Appends records; commits a stream every `period_s` and at its end, files (`period_s` is None) once."""
+    """Appends records. Commits a stream every `period_s` and at its end. Without `period_s`, commits files once."""
 
     def __init__(
         self,
@@ -234,8 +234,9 @@ class RecordAppender:
         self._topic, self._compression = topic, compression
         self._batch_identity: tuple[str | None, BatchId | None] = batch_identity or (None, None)
         self._period_s, self._clock = period_s, clock
-        # the buffered records, their bytes, and the time of their commit; None without buffered records
+        # the buffered records, if any
         self._transaction: Transaction | None = None
+        # the size of the buffered records, and the time when they must be committed
         self._bytes, self._due_s = 0, 0.0
         self.version: int | None = None
         self.records, self.skipped, self.is_replayed = 0, 0, False
@@ -243,7 +244,7 @@ class RecordAppender:
         self.offsets = dict[int, tuple[int, int]]()
 
     def wait(self) -> float | None:
-        """Return the seconds until the next commit, or None without buffered records."""
+        """Return the seconds until a stream's next commit, or None without buffered records."""
         if self._period_s is None or self._transaction is None:
             return None
         return max(0.0, self._due_s - self._clock())
@@ -268,7 +269,7 @@ class RecordAppender:
             raise
 
     def commit_if_due(self) -> None:
-        """Commit the buffered records of a stream after its time, or from COMMIT_BYTES on."""
+        """Commit the buffered records of a stream if their time has come, or if they have COMMIT_BYTES."""
         if self._period_s is not None and (self.wait() == 0 or self._bytes >= COMMIT_BYTES):
             self.commit()
 
@@ -293,7 +294,7 @@ class RecordAppender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        # a bad line ends a stream, whose earlier lines are committed
+        # a bad line ends a stream, but its earlier lines are committed
         if kind is None or (self._period_s is not None and issubclass(kind, InvalidRecordError)):
             self.commit()
         else:

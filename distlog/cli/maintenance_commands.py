@@ -50,7 +50,7 @@ _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTION
 #: The time limit for a program to print its version.
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
-#: A program that lists data source formats as Spark does, but does not import the distlog that its arguments name.
+#: A program that lists data source formats as Spark does. Its arguments name the distlog that it need not import.
 _LIST_FORMATS = """
 import sys
 
@@ -163,8 +163,8 @@ def rebuild_index(
 def repair(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_json: Json = False) -> None:
     """Truncate damaged active segments.
 
-    Use it when an active segment refuses appends, which no crash causes. The records after the damage are lost, and
-    their offsets are reused. If you have a copy of the file, restore that instead.
+    Use it when an active segment refuses appends. A crash does not cause this. The records after the damage are lost,
+    and their offsets are reused. If you have a copy of the file, restore the copy instead.
     """
     print_report(distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run), as_json=as_json)
 
@@ -269,7 +269,7 @@ def _machine_findings() -> Iterator[Finding]:
 
 
 def _packages() -> Finding:
-    """List the versions of the packages that distlog uses; `pip check` checks whether they fit together."""
+    """List the versions of the packages that distlog uses. `pip check` checks whether they fit together."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -386,7 +386,7 @@ def _spark_format() -> Finding:
     spec = find_spec("distlog")
     outcome = _output_of([python, "-c", _LIST_FORMATS, sys.prefix, str(spec and spec.origin)], os.environ)
     try:
-        # modules may print when they are imported, and Python warns on standard error
+        # the last line, since modules may print when they are imported
         last_line = "" if isinstance(outcome, str) else outcome.stdout.splitlines()[-1]
         formats, import_errors, library, module = json.loads(last_line)
     except (ValueError, LookupError):
@@ -441,7 +441,7 @@ def _disk_space(folder: str) -> Iterator[Finding]:
     """Check the free space and inodes of the disk of a folder, which may not exist yet."""
     path = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
     disk = os.statvfs(path)
-    # some file systems, as btrfs, count no inodes
+    # some file systems, such as btrfs, do not count inodes: their total is 0
     for name, free, total, free_text in (
         ("space", disk.f_bavail, disk.f_blocks, size_text(disk.f_bavail * disk.f_frsize)),
         ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,}"),

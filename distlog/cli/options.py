@@ -36,7 +36,7 @@ def usage(parse: Callable[[S], T]) -> Callable[[S], T]:
 
 
 def _with_unique_names(pairs: Any) -> Any:
-    # typer fails at a type with parameters in Python 3.10
+    # `Any`, since typer fails at a generic type in Python 3.10
     usage(arguments.check_unique_names)(pairs)
     return pairs
 
@@ -91,7 +91,7 @@ AtTime = Annotated[
 
 
 def open_at(url: str, version: int | None, timestamp: int | None, storage: list[Any]) -> distlog.Topic:
-    """Open the topic now, or read-only as of a version or a time. Raises BadParameter for both."""
+    """Open the topic, read-only as of a version or a time if one is given. Raises BadParameter if both are."""
     if version is not None and timestamp is not None:
         raise typer.BadParameter("--version and --timestamp cannot be combined", param_hint="--timestamp")
     return distlog.open(url, version, timestamp, dict(storage))
@@ -127,7 +127,7 @@ Files = Annotated[
     typer.Argument(
         metavar="FILE",
         show_default=False,
-        help="Files, folders, patterns ('logs/*.gz') or URLs. Default, and -: standard input.",
+        help="Files, folders, patterns ('logs/*.gz') or URLs. Default: standard input (-).",
     ),
 ]
 InputFormat = Annotated[Format | None, _append_option("--format")]
@@ -211,7 +211,7 @@ SaslMechanisms = Annotated[
     str, typer.Option(metavar="NAME,NAME", help="Enable these SASL mechanisms (sasl.enabled.mechanisms).")
 ]
 ALL_MECHANISMS = ",".join(MECHANISMS)
-#: The buffer of a TLS connection. asyncio's has 256 KiB, but a TLS record at most 16 KiB.
+#: The buffer of a TLS connection. asyncio's default is 256 KiB, but a TLS record has at most 16 KiB.
 _TLS_BUFFER_BYTES = 32 << 10
 
 
@@ -243,15 +243,15 @@ def listener_arguments(
         # slow to import
         from asyncio import sslproto
 
-        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # of Python 3.11, as the gateway
-        # raises if these files are wrong, before the users file is read
+        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # since Python 3.11
+        # raises for wrong TLS files, before the users file is read
         tls.context()
     authentication = None if users_path is None else Authentication(UsersFile(users_path), mechanism_names)
     return {"host": host, "port": port, "tls": tls, "authentication": authentication}
 
 
 def tls_files(certificate: str | None, key: str | None, client_auth: str, **files: str | None) -> TlsFiles | None:
-    """Return the files of TLS, or None without any. Raises InvalidConfigError if a required file is missing."""
+    """Return the TLS files, or None if no option is set. Raises InvalidConfigError if a required file is missing."""
     if certificate is not None and key is not None:
         return TlsFiles(certificate=certificate, key=key, client_auth=client_auth, **files)
     if client_auth != "none" or any(path is not None for path in (certificate, key, *files.values())):

@@ -123,20 +123,22 @@ def append(
     if not interrupt.signal and (warning := source.missing_records_warning()):
         print(f"distlog: {warning}", file=sys.stderr)
     _report(appender, interrupt.signal, as_json=as_json)
-    raise typer.Exit(128 + interrupt.signal if interrupt.signal else output.SUCCESS)
+    if interrupt.signal:
+        raise typer.Exit(128 + interrupt.signal)
 
 
 def _append_until_end(source: Source, appender: RecordAppender, interrupt: Interrupt) -> None:
-    """Append the records of the source until its end or a signal, which discards files, but not a stream."""
+    """Append records until the end of the source or a signal. A signal discards records of files, not of a stream."""
     is_reported = False
     with Progress("appending", total_bytes=source.shown_size) as progress:
         for reading in source.readings(appender.wait):
             for part in interrupt.until(iter(reading)):
+                # None after a wait without input: earlier records may be due
                 if part is not None:
                     appender.append(part)
                     progress.add(part.records.num_rows, part.input_bytes)
                 appender.commit_if_due()
-                # a stream may have no end, after which the error below would be raised
+                # reported early, since a stream may never reach the error below
                 if appender.records and not is_reported and (field_error := source.seen_fields.error()):
                     print(f"distlog: so far {field_error}", file=sys.stderr, flush=True)
                     is_reported = True
@@ -221,7 +223,7 @@ def read(
         print_records(batch, number == 0)
         if follows:
             sys.stdout.flush()
-    # here, so that an error of the last write is reported
+    # not at exit, so that an error of the last write is reported
     sys.stdout.flush()
 
 
@@ -274,7 +276,7 @@ def sql(
         list[Any] | None,
         typer.Option(
             metavar="TOPIC=N",
-            parser=usage(arguments.version_of_topics),
+            parser=usage(arguments.topic_version),
             help="Read TOPIC as of version N; N alone for the only topic. May be repeated.",
         ),
     ] = None,
@@ -310,7 +312,7 @@ def sql(
             registry=registry_at(registry, storage=dict(storage)),
             on_error=on_error.value,
             blobs=blobs,
-            version=versions.get(None, versions) or None,
+            version=versions[None] if None in versions else (versions or None),
             timestamp=timestamp,
             storage_options=dict(storage),
         )
@@ -325,16 +327,16 @@ def sql(
 
 def _write_result(relation: Any, result_format: ResultFormat, output_file: str | None) -> None:
     """Print the rows of a DuckDB relation, or write them to the file `output_file`."""
-    # a statement without a result
     if relation is None:
+        # the statement has no result
         return
     if output_file is not None:
+        # a text in $$ needs no escapes
         relation.query("result", f"COPY result TO $${output_file}$$ (FORMAT {result_format.value})")
         return
     columns = "to_json(result)" if result_format is ResultFormat.JSON else "COLUMNS(*)::VARCHAR"
     texts = pa.RecordBatchReader.from_stream(relation.query("result", f"SELECT {columns} FROM result"))
     if result_format is ResultFormat.CSV:
-        # only this format needs it
         from pyarrow.csv import CSVWriter, WriteOptions
 
         sys.stdout.flush()
@@ -395,7 +397,7 @@ def dump(
     addresses = [*(files or ()), *(file for text in more_files or () for file in text.split(",") if file)]
     if not addresses:
         raise typer.BadParameter("missing argument FILE, or option --files")
-    options = DumpOptions(
+    dump_options = DumpOptions(
         print_data_log=print_data_log,
         deep_iteration=deep_iteration,
         skip_record_metadata=skip_record_metadata,
@@ -405,7 +407,7 @@ def dump(
     )
     sys.stdout.flush()
     dump_output = DumpOutput(sys.stdout.buffer, sys.stderr.buffer, as_json)
-    dump_files((DumpedFile.from_address(file, dict(storage)) for file in addresses), options, dump_output)
+    dump_files((DumpedFile.from_address(file, dict(storage)) for file in addresses), dump_options, dump_output)
     sys.stdout.buffer.flush()
     if dump_output.failures:
         raise typer.Exit(output.FAILED)
@@ -431,7 +433,7 @@ def batch_printer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The records to read: from `offset`, the last `tail` offsets, or times [`since`, `until`) in ms; by `keys`."""
+    """The records to read: from `offset` on, at the last `tail` offsets, or at times [`since`, `until`) in ms."""
 
     offset: int | None = None
     tail: int | None = None
@@ -463,7 +465,7 @@ def _from_partition(
     topic: Topic, partition: int, bounds: Bounds, limit: int | None, columns: Sequence[str]
 ) -> Iterable[pa.RecordBatch]:
     start = bounds.start(topic, partition)
-    # `slices_of`, which plans no more segments than a limit needs, does not plan committed reads
+    # with a limit, `slices_of` below plans no more segments than needed, but it cannot plan committed reads
     if limit is None or bounds.isolation == "read_committed":
         scan = topic.scan(
             [partition],
@@ -493,6 +495,7 @@ def consumed_batches(
     """Yield new records in batches; a batch is committed to the group before the next one is read."""
     start: Start | None = bounds.offset
     if bounds.tail is not None:
+        # `or 0` is for mypy: with a tail, `start` never returns None
         start = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
     elif bounds.since is not None:
         start = datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
@@ -505,7 +508,7 @@ def consumed_batches(
                 break
             batch = batch.slice(0, limit)
             limit = None if limit is None else limit - batch.num_rows
-            # by partition: the offset after the batch's last record, which the group commits once that is printed
+            # the offset after the last record of each partition; committed after the caller has printed the batch
             end_offsets = ends_of(batch)
             yield batch.select(list(columns))
             if group is not None:

@@ -68,9 +68,9 @@ Address = tuple[str, int] | None
 LOOPBACK = "127.0.0.1"
 #: The pause between two prints of the status line.
 _REDRAW_S = 1.0
-#: Makes the tasks that maintain the root; its argument is called after each run of a task.
+#: Makes the tasks that maintain the root. The argument is called after each run of a task.
 MakeTasks = Callable[[Callable[[TaskRun], None]], "Maintenance"]
-#: How long a thread may compute while another waits; by default, each step of the other takes 5 ms longer.
+#: How long a thread may compute while another thread waits, instead of Python's default of 5 ms.
 _SWITCH_INTERVAL_S = 0.0005
 _PARENT_CHECK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
@@ -195,7 +195,7 @@ def serve(
     names = listener.mechanisms(sasl_mechanisms)
     listener_args = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
     settings = {name: value for part in config for name, value in part.items()}
-    # before the fork: a wrong setting is reported once, not by each process
+    # before the fork, so that a wrong setting is reported once and not by each process
     gateway_config = GatewayConfig(
         processes=processes,
         linger_ms=linger_ms,
@@ -239,11 +239,11 @@ def users(
         raise typer.BadParameter("cannot be combined with --set", param_hint="--delete")
     if name is not None:
         secrets = new_secrets(_password(check_name(name)), os.urandom)
-        write_users(file, lambda users: users.with_user(name, secrets))
+        write_users(file, lambda stored: stored.with_user(name, secrets))
         print_report(Summary(f"set {name}", {"user": name, "set": True}), as_json=as_json)
     elif delete is not None:
         read_users(file)
-        write_users(file, lambda users: users.without_user(delete))
+        write_users(file, lambda stored: stored.without_user(delete))
         print_report(Summary(f"deleted {delete}", {"user": delete, "deleted": True}), as_json=as_json)
     else:
         names = sorted(read_users(file).secrets)
@@ -260,7 +260,7 @@ def warmup(*, as_json: Json = False) -> None:
 
 
 class Service:
-    """Runs a LogManager of `roots`, and prints its events: text for people, or JSON lines."""
+    """Runs a LogManager of `roots`, and prints its events as text or as lines of JSON."""
 
     def __init__(
         self, roots: Sequence[str], settings: Mapping[str, object], storage: Mapping[str, Any], *, as_json: bool
@@ -336,7 +336,7 @@ def serve_until_signal(
             line.event("started", f"serving {gateway.root} at {gateway.address}", **fields)
 
         gateway.start(on_started, lambda: is_readable(signal_file, 0))
-        # after the start, so that the first line is the address: tasks print lines
+        # after the start: tasks print lines, and the first line must be the address
         if tasks:
             tasks.start()
         _draw_until(line, signal_file)
@@ -352,7 +352,7 @@ def address_of(process: int, address: Address) -> Address:
 
 
 def _port_of(process: int, first_port: int) -> int:
-    """The port of a process: they have consecutive ports, but each a free one if the first port is 0."""
+    """The port of a process. Processes have consecutive ports, or free ports (0) if the first port is 0."""
     return first_port + process if first_port else 0
 
 
@@ -366,7 +366,7 @@ def _check_ports(processes: int, *addresses: Address) -> None:
 def _check_root(root: Storage, *, is_first: bool) -> None:
     """Report a new root, which may be a typo. Raises TopicNotFoundError for a topic."""
     check_root(root)
-    # not for a file at this path, which the gateway reports
+    # the gateway reports a file at this path
     if is_first and root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
         print(f"distlog: {output.text(root.url)} does not exist: creating it as a new root", file=sys.stderr)
 
@@ -387,7 +387,7 @@ def _password(name: str) -> str:
 
 
 def raise_open_file_limit() -> int:
-    """Raise the process's limit of open files (ulimit -n) to the hard limit, as Java does; returns it."""
+    """Raise the process's limit of open files (ulimit -n) to the hard limit, as Java does. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -397,7 +397,7 @@ def raise_open_file_limit() -> int:
 
 
 def end(status: int) -> NoReturn:
-    """Flush the output and exit with `os._exit`: interpreter shutdown takes a second of CPU."""
+    """Flush the output and exit with `os._exit`, since interpreter shutdown takes a second of CPU."""
     drop_unwritable_output()
     os._exit(status)
 
@@ -425,7 +425,7 @@ def _draw_until(line: StatusLine, signal_file: int) -> None:
 
 @contextmanager
 def metrics_server(address: Address, metrics: Callable[[], list[Metric]]) -> Iterator[int | None]:
-    """Serve the result of `metrics` at an address, if any; yields the port, a free port for 0."""
+    """Serve the result of `metrics` at an address, if one is given. Yields the port."""
     if address is None:
         yield None
         return
@@ -451,7 +451,7 @@ class _Collector:
         self._metrics = metrics
 
     def describe(self) -> Iterable[PrometheusMetric]:
-        """Return nothing when the collector is registered: metrics exist after the first runs of the tasks."""
+        """Return nothing, since metrics do not exist before the first runs of the tasks."""
         return ()
 
     def collect(self) -> Iterator[PrometheusMetric]:
@@ -467,8 +467,8 @@ class _Collector:
 
 @contextmanager
 def ending_signals() -> Iterator[int]:
-    """Yield the descriptor of a pipe that has bytes after SIGTERM or SIGINT, which don't end the process here."""
-    # a pipe, since a signal may reach any thread, and would not wake the main thread from a lock
+    """Yield the descriptor of a pipe that has bytes after SIGTERM or SIGINT, which do not end the process then."""
+    # a pipe, since a signal that reaches another thread would not wake the main thread from a lock
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     wakeup = signal.set_wakeup_fd(writer)
@@ -484,10 +484,10 @@ def ending_signals() -> Iterator[int]:
 
 
 def fork_processes(count: int) -> int:
-    """Fork `count` processes and return the number of the process in each; the parent exits with them."""
-    # the program that started this process may ignore SIGCHLD, which drops exit statuses
+    """Fork `count` processes, and return its number in each. The parent stops all when one ends, and exits."""
+    # if the program that started this process ignores SIGCHLD, exit statuses are dropped
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # for `_wait`, which takes them by `sigwait`
+    # `_wait` waits for blocked signals
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     parent, pids = os.getpid(), list[int]()
     for number in range(count):
@@ -510,7 +510,7 @@ def fork_processes(count: int) -> int:
 
 
 def _wait(pids: list[int]) -> int:
-    """Wait for a signal, or for a process to end, whose pid is removed from `pids`; return the exit status."""
+    """Wait for a signal or the end of a process, whose pid is removed from `pids`. Returns the exit status."""
     while signal.sigwait(_SIGNALS) == signal.SIGCHLD:
         pid, wait_status = os.waitpid(-1, os.WNOHANG)
         # 0 if a process was only stopped
@@ -520,7 +520,7 @@ def _wait(pids: list[int]) -> int:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
             print(f"distlog: process {number} (pid {pid}) {how}; all processes stop", file=sys.stderr, flush=True)
             pids.remove(pid)
-            # no process should end before the others, not even with the status 0
+            # even with the status 0, no process should end before the other processes
             return max(status, FAILED)
     return SUCCESS
 

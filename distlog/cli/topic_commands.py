@@ -51,7 +51,7 @@ def describe(
     Only settings that differ from their defaults are shown; with --json, all settings.
     """
     topic = open_at(url, version, timestamp, storage)
-    # the live snapshot has the appends to active segments that are in no commit yet
+    # only the live snapshot has appends to active segments, which are in no commit yet
     partitions = [
         {
             "partition": number,
@@ -144,8 +144,8 @@ def list_topics(
 ) -> None:
     """List the topics in a folder.
 
-    The exit status is 1 if a topic cannot be opened. Errors go to standard error, or into the JSON; so do warnings
-    about copied topics that have the ids of their originals, which leave the status 0.
+    The exit status is 1 if a topic cannot be opened. Errors go to standard error, or into the JSON. Warnings about
+    copied topics with the ids of their originals go to the same place, but do not change the exit status.
     """
     errors: dict[str, distlog.DistlogError] = {}
     with warnings.catch_warnings():
@@ -211,8 +211,8 @@ def alter(
 ) -> None:
     """Change settings, add partitions, or assign an id.
 
-    Partitions, settings and id are separate commits. More partitions send keys to different partitions; older records
-    stay in theirs. After --new-id, programs must open the topic again; consumer groups keep their offsets.
+    Partitions, settings and id are separate commits. After --partitions, keys may go to other partitions, but older
+    records stay. After --new-id, programs must open the topic again. Consumer groups keep their offsets.
     """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
     if not changes and partitions is None and not (new_id or seal):
@@ -221,7 +221,7 @@ def alter(
     if conflicts := {name for name, _ in config}.intersection(unset or ()):
         raise typer.BadParameter(f"{min(conflicts)} is also set by --config", param_hint="--unset")
     topic = distlog.open(url, storage_options=dict(storage))
-    # raises for a wrong setting, which must fail before the first commit
+    # raises for a wrong setting, before the first commit
     topic.config.changed(changes)
     if partitions is not None:
         topic.create_partitions(partitions)
@@ -316,8 +316,8 @@ def groups(
 ) -> None:
     """Show, reset or delete consumer groups.
 
-    A change takes the partitions from the group's members, which rejoin; so stop them before --delete. --from-kafka
-    and --to-kafka fail if the changed group has members. Stop the gateway before --to-kafka.
+    A change takes the partitions from the group's members, which rejoin: stop them before --delete. --from-kafka and
+    --to-kafka fail if the changed group has members. Stop the gateway before --to-kafka.
     """
     changes = [reset is not None, from_kafka is not None, to_kafka is not None, delete]
     if any(changes) and group is None:
@@ -344,7 +344,7 @@ def groups(
 
 
 def _commit_for_kafka(topic: distlog.Topic, kafka_group: str, positions: Mapping[int, int | None]) -> None:
-    # slow to import, and needs kio
+    # slow to import, and needs the package kio
     from distlog.gateway.groups.committed_offsets import commit_positions
 
     committed = {number: offset for number, offset in positions.items() if offset is not None}

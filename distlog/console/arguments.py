@@ -1,4 +1,4 @@
-"""Parses arguments of the command line and the jobs. A ValueError names the expected form."""
+"""Parses arguments of the command line and of the Spark jobs. A ValueError names the expected form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: The ways to write a time.
 _TIMES = "write 2026-01-31, 2026-01-31T12:00Z, now, -1h or milliseconds since 1970"
-#: The schema registry without --registry: most addresses include a password.
+#: The environment variable that replaces --registry, since most addresses include a password.
 REGISTRY_VARIABLE = "DISTLOG_SCHEMA_REGISTRY"
 _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 
@@ -35,7 +35,7 @@ def setting(text: str) -> tuple[str, str]:
 def registry_at(
     address: str | None, context: str = DEFAULT_CONTEXT, storage: Mapping[str, Any] | None = None
 ) -> SchemaRegistry | None:
-    """Return the registry at an http address or in a topic, default $DISTLOG_SCHEMA_REGISTRY; None without both."""
+    """Return the registry at `address` or $DISTLOG_SCHEMA_REGISTRY, a server's or a topic's URL; None without one."""
     address = address or os.environ.get(REGISTRY_VARIABLE)
     if address is None:
         return None
@@ -43,7 +43,7 @@ def registry_at(
     return SchemaRegistry(address if is_server else open_topic(address, storage_options=storage), context)
 
 
-def version_of_topics(text: str) -> tuple[str | None, int]:
+def topic_version(text: str) -> tuple[str | None, int]:
     """Split `TOPIC=VERSION`, or a VERSION alone, whose topic is None."""
     topic, equals, number = text.rpartition("=")
     return (topic if equals else None), version(number)
@@ -65,7 +65,7 @@ def partition_offset(text: str) -> tuple[int | None, int]:
 
 
 def time(text: str, clock: Callable[[], int] = now_ms, *, round_up: bool = False) -> int:
-    """Parse milliseconds since 1970, from digits, ISO 8601 (no zone means UTC), `now`, or an age like `-90s`."""
+    """Parse digits, ISO 8601 (no zone means UTC), `now`, or an age like `-90s` to milliseconds since 1970."""
     if text == "now":
         return clock()
     if ago := _AGO.fullmatch(text):
@@ -77,6 +77,7 @@ def time(text: str, clock: Callable[[], int] = now_ms, *, round_up: bool = False
 
 
 def record_time(text: str) -> int:
+    """Parse a bound of record times. Rounded up, it separates the same records as the exact time."""
     milliseconds = time(text, round_up=True)
     if milliseconds < 0:
         raise ValueError(f"{text!r} is before 1970: use a later time")
@@ -115,9 +116,10 @@ def count(text: str) -> int:
 
 
 def start(text: str) -> int | str | dict[int, int]:
-    """Parse `earliest`, `latest`, offsets as in `offsets`, or a time of a record, which stays ISO 8601."""
+    """Parse `earliest`, `latest`, offsets as in `offsets`, or a time of a record, which is returned as ISO 8601."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
+    # all times but `now` have a hyphen, and no offsets have
     if "-" not in text and text != "now":
         return offsets(text)
     try:
@@ -165,7 +167,7 @@ def unescaped(text: str) -> str:
     fragments, position = list[str](), 0
     for match in _ESCAPE.finditer(text):
         escape = match[1]
-        # an xNN has three characters
+        # all other escapes are xNN, with three characters
         if escape not in _ESCAPES and len(escape) != 3:
             raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
         fragments += [text[position : match.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]

@@ -1,4 +1,4 @@
-"""Prints the reports, rows and records of commands and jobs; and their exit status.
+"""Prints the reports, rows and records of commands and Spark jobs, and defines their exit statuses.
 
 In JSON, times are ms since 1970, and bytes are text if they are UTF-8, else {"base64": "..."}. In tables and lines,
 times are ISO 8601, and bytes that are not UTF-8 and control characters are escaped.
@@ -41,7 +41,7 @@ _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+|.)", re.DOTALL)
 
 
 class Milliseconds(int):
-    """A time in ms since 1970: a number in JSON, ISO 8601 for people; -1 is Kafka's "no timestamp"."""
+    """A time in ms since 1970, which JSON shows as a number and tables as ISO 8601; -1 is Kafka's "no timestamp"."""
 
     def __str__(self) -> str:
         return iso(self)
@@ -56,13 +56,13 @@ def _python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         return [None if ms is None else Milliseconds(ms) for ms in column.cast(pa.int64()).to_pylist()]
     if pa.types.is_binary(column.type):
-        with suppress(pa.ArrowInvalid):  # most bytes are text: decoding here saves a call per value
+        with suppress(pa.ArrowInvalid):  # most columns are text, and decoding here saves a call for each value
             return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
 def print_json(*values: object) -> None:
-    """Print each value on a line of its own; in ASCII if standard output's encoding lacks some character."""
+    """Print each value on a line of its own, in ASCII if standard output cannot encode a character."""
     lines = [_JSON.encode(value) for value in values]
     try:
         "".join(lines).encode(sys.stdout.encoding or "utf-8")
@@ -86,7 +86,7 @@ _ASCII_JSON = json.JSONEncoder(default=to_json)
 
 
 class RowPrinter:
-    """Prints rows that come batch by batch: one table on a terminal, else a title line and a line each."""
+    """Prints batches of rows: on a terminal as one table, else as a line of titles and a line for each row."""
 
     def __init__(self) -> None:
         self.has_printed_titles = False
@@ -118,7 +118,7 @@ class RowPrinter:
         has_room = sum(self._widths.values()) + 2 * len(names) <= console.width
         for name in names:
             is_numeric = all(isinstance(row[name], int | None) for row in rows)
-            # a number that is cut without an ellipsis would be another number
+            # without an ellipsis, a number that is cut would be another number
             overflow: Literal["ellipsis", "fold"] = "ellipsis" if is_numeric else "fold"
             width = self._widths[name] if has_room else None
             table.add_column(name, min_width=width, overflow=overflow, no_wrap=is_numeric)
@@ -132,7 +132,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 class Report(Protocol):
-    """The result of a command: `str` gives a text for people. A false `ok` in `to_dict` means that it failed."""
+    """The result of a command. `str` returns a text for people. A false `ok` in `to_dict` means that it failed."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -144,7 +144,7 @@ class WithTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A report: its JSON has `fields`; people see the text, and the columns `names` (default: all) of `rows`."""
+    """A report. JSON has `fields`; a terminal shows the text, and the columns `names` (default: all) of `rows`."""
 
     text: str
     fields: Mapping[str, Any]
@@ -159,7 +159,7 @@ class Summary:
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
-    """Print one JSON object as the last line; or the text, and then the rows if there are any."""
+    """Print one line of JSON, or the text and the rows."""
     if as_json:
         print_json(report.to_dict())
     else:
@@ -177,7 +177,7 @@ def status_of(report: Report) -> int:
 
 
 def print_failure(program: str, error: Exception, reason: str | None = None, *, as_json: bool = False) -> int:
-    """Print on one line of standard error, and as JSON, why `program` failed; returns the exit status."""
+    """Print why `program` failed, on one line of standard error and as JSON. Returns the exit status."""
     reason = " ".join((reason or str(error)).split())
     print(f"{program}: {text(reason)}", file=sys.stderr)
     if as_json:
@@ -189,7 +189,7 @@ def print_failure(program: str, error: Exception, reason: str | None = None, *, 
 
 
 class StatusLine(logging.Handler):
-    """Prints the events of a service above a status line, which only terminals have. Safe between threads."""
+    """Prints the events of a service, on a terminal above a status line. Thread-safe."""
 
     def __init__(self, program: str, status: Callable[[], str], *, as_json: bool = False) -> None:
         super().__init__(logging.WARNING)
@@ -246,7 +246,7 @@ class StatusLine(logging.Handler):
             yield
 
 
-#: The column that each conversion shows; %t, the topic's name, needs none. %S and %K show the size of value and key.
+#: The column that each conversion shows. %t, the topic's name, needs no column.
 _COLUMN_OF = {
     "v": "value",
     "s": "value",
@@ -262,9 +262,9 @@ _COLUMN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """A format: texts, and conversions between them. Keys and values are printed unchanged, null as nothing."""
+    """A format of texts and conversions. Keys and values are printed unchanged, and null as nothing."""
 
-    #: Texts, and with True the letters of conversions.
+    #: A text and False, or the letter of a conversion and True.
     tokens: tuple[tuple[str, bool], ...]
 
     @classmethod
@@ -320,7 +320,7 @@ def print_batch(batch: pa.RecordBatch, printer: RowPrinter) -> None:
     if not _is_utf8() or sys.stdout.isatty():
         printer.print(rows_of(batch), batch.schema.names)
         return
-    # only the titles, before the first batch
+    # prints the titles before the first batch
     printer.print((), batch.schema.names)
     print_bytes(tabbed(batch))
 

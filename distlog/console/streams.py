@@ -1,4 +1,4 @@
-"""Opens closed standard streams, and handles text that cannot be written; without pyarrow, for `distlog --help`."""
+"""Prepares the standard streams. It does not import pyarrow, so that `distlog --help` is fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distlog.core.errors import RetentionWarning, TimestampWarning
 
 
 def open_closed_streams() -> None:
-    """Open /dev/null for closed standard streams: a file opened later must not get their numbers."""
+    """Open /dev/null for closed standard streams, since a file opened later must not get their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
@@ -22,7 +22,7 @@ def buffer_lines() -> None:
     """Write text line by line and completely, also with PYTHONUNBUFFERED and after a signal."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # a caller that replaces a standard stream may close its own stream
+        # not a stream of a caller, who may close it
         if stream is getattr(sys, f"__{name}__") and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
             unbuffered = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
             setattr(sys, name, unbuffered)
@@ -35,7 +35,7 @@ def escape_unencodable_text() -> None:
 
 
 def drop_unwritable_output() -> None:
-    """Drop buffered output that cannot be written: Python would try to write it again at exit."""
+    """Drop buffered output that cannot be written, since Python would try to write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -43,7 +43,7 @@ def drop_unwritable_output() -> None:
 
 
 def show_warnings(program: str) -> None:
-    """Print each warning of distlog as a line of standard error; other warnings look as usual."""
+    """Print each warning of distlog on one line of standard error, and other warnings as usual."""
     show_as_usual = warnings.showwarning
 
     def show(
