@@ -312,7 +312,7 @@ def sql(
             registry=registry_at(registry, storage=dict(storage)),
             on_error=on_error.value,
             blobs=blobs,
-            version=versions[None] if None in versions else (versions or None),
+            version=versions.get(None, versions or None),
             timestamp=timestamp,
             storage_options=dict(storage),
         )

@@ -68,6 +68,7 @@ def test_a_query_reads_the_versions_of_its_topics(root: str, cli: CommandLine) -
     assert distlog.sql(counts, root, version={"raw": 1, "users": 0}).fetchall() == [(1, 0)]
     assert cli.bare("sql", root, counts, "--version", "raw=1").rows[1] == ["1", "2"]
     assert cli.bare("sql", root, "SELECT count(*) FROM raw", "--version", "1").rows[1] == ["1"]
+    assert cli.bare("sql", root, "SELECT count(*) FROM raw", "--version", "0").rows[1] == ["0"]
     for wrong in (["1"], ["1", "raw=1"], ["raw=x"], ["gone=1"]):
         arguments = [word for number in wrong for word in ("--version", number)]
         assert cli.bare("sql", root, counts, *arguments).status != 0
