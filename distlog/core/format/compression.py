@@ -1,4 +1,4 @@
-"""Kafka's codecs, with its exact framings, for the records of a batch.
+"""Kafka's codecs and their framings, for the records of a batch.
 
     codec      written                                              also read
     1  gzip    one RFC 1952 member                                  several members
@@ -27,20 +27,20 @@ from distlog.core.errors import CorruptRecordError, InvalidConfigError
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_LEVELS = {GZIP: -1, LZ4: 9, ZSTD: 3}
-#: Kafka's ranges, for errors.
+#: Kafka's ranges of levels, for errors.
 LEVELS = {GZIP: "-1,1..9", LZ4: "1..17", ZSTD: "-131072..22"}
 
-#: The most bytes of the records of a compressed batch, written or read.
+#: The most bytes that the records of a compressed batch may have when they are decompressed.
 MAX_RECORDS_BYTES = 1 << 28
 
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
-#: A snappy block expands less: at best, 3 bytes copy 64.
+#: Snappy data expands by less than this, since at best 3 bytes copy 64.
 _SNAPPY_MAX_RATIO = 64
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-#: With flags (independent blocks), the size of a block (64 KiB), and the checksum of both.
+#: After the magic: flags (independent blocks), the size of a block (64 KiB), and the checksum of both.
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
@@ -55,7 +55,7 @@ _MIN_CAPACITY = 1 << 12
 def compress(codec: int, data: Any, level: int | None = None) -> bytes:
     """Compress `data`, a contiguous buffer, by `codec` (Kafka's id, an index of CODEC_NAMES).
 
-    `level` has Kafka's ranges. For lz4, 9 means the fast compressor; the high compressor has the other levels.
+    `level` has Kafka's ranges. Level 9 of lz4 is the fast compressor; the other levels are of the high compressor.
     Raises InvalidConfigError for an unknown codec or level.
     """
     view = memoryview(data).cast("B")
@@ -82,7 +82,7 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:
-    """Decompress `data`, a contiguous buffer. Raises CorruptRecordError above `limit` bytes.
+    """Decompress `data`, a contiguous buffer. Raises CorruptRecordError if the result has more than `limit` bytes.
 
     In format 0 (`magic`) the header checksum of an LZ4 frame is wrong, and is not checked.
     """
@@ -137,7 +137,7 @@ class Expander:
         end = self.size + limit
         with pa.CompressedInputStream(pa.BufferReader(view), name) as stream:
             while True:
-                # one byte more than allowed, to detect too much data
+                # reads one byte more than allowed, to detect data above the limit
                 target = self._room[self.size : end + 1]
                 count = stream.readinto(target.data)
                 self.size += count
@@ -172,7 +172,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
         return
     position = 0
     while position < len(view):
-        if view[position : position + 8] == _SNAPPY_MAGIC:  # at the start, or of an appended stream
+        if view[position : position + 8] == _SNAPPY_MAGIC:  # of the first or of an appended stream
             position += len(_SNAPPY_HEADER)
             continue
         start = position + 4
@@ -183,7 +183,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 
 
 def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
-    # a block begins with its uncompressed size, a number of 7 bits a byte
+    # a block begins with its uncompressed size, a number with 7 bits per byte
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)
@@ -199,7 +199,7 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
 def _compress_lz4(view: memoryview, level: int | None) -> bytes:
     if level is not None and not 1 <= level <= 17:
         raise ValueError(level)
-    # Kafka's levels go to 17, but lz4 has no more than 12; without a level, Arrow takes the fast compressor
+    # Kafka's levels go to 17, but those of lz4 only to 12; without a level, Arrow takes the fast compressor
     raw_level = None if level is None or level == _LZ4_FAST_LEVEL else min(level, _LZ4_MAX_LEVEL)
     codec = pa.Codec("lz4_raw", raw_level)
     parts: list[Any] = [_LZ4_HEADER]
@@ -215,8 +215,8 @@ def _compress_lz4(view: memoryview, level: int | None) -> bytes:
 
 
 def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
-    """Check the frame header as Kafka does; returns `view`, in format 0 with the header checksum corrected."""
-    # after 4 bytes of magic, 2 of flags, and, if these say so, 8 of the content's size
+    """Check the frame header as Kafka does; returns the frame, in format 0 with the right header checksum."""
+    # the checksum comes after 4 bytes of magic, 2 of flags, and 8 of the content's size if the flags have it
     checksum_at = 14 if len(view) > 4 and view[4] & _LZ4_CONTENT_SIZE else 6
     if view[:4] != _LZ4_MAGIC or len(view) <= checksum_at or not view[4] & _LZ4_INDEPENDENT:
         raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")

@@ -1,4 +1,4 @@
-"""The offset index, time index and transaction index of a segment, and their cache (Kafka's `OffsetIndex`, ...)."""
+"""The offset, time and transaction index of a segment (Kafka's `OffsetIndex`, ...), and a cache of index files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IndexBytes = bytes | memoryview
 
 
 class Column(NamedTuple):
-    """The position of a field in the entries, in bytes: the last arguments of the search kernels."""
+    """The place of a field in each entry, in bytes: the last arguments of the search kernels."""
 
     stride: int
     start: int
@@ -46,9 +46,9 @@ class Column(NamedTuple):
 class MappedIndex:
     """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
-    Every slot is an entry (Kafka's `AbstractIndex`). After a crash a file may end in zero entries: lookups are
-    right, but slow, and `sanity_check` refuses it. A lookup raises CorruptIndexError for a negative number. After
-    other damage it may return an entry before the right one, and a search starts early: call `sanity_check` first.
+    Every slot is an entry (Kafka's `AbstractIndex`). A lookup raises CorruptIndexError for a negative number. In a
+    damaged file it may return an earlier entry than the right one, so a search of the log takes longer. Only
+    `sanity_check` detects other damage. A crash may leave zero entries at the end, which `sanity_check` refuses.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -101,20 +101,20 @@ class MappedIndex:
 # The offset index, `<stem>.index`: from an offset to a position in the log file (Kafka's `OffsetIndex`).
 #
 #     position | type | field
-#     0        | i32  | relative offset: the last offset of an appended batch, less the segment's base offset
+#     0        | i32  | relative offset: the last offset of a batch minus the segment's base offset
 #     4        | i32  | position of that batch in the log file
 #
-# Entries are big-endian, without a header, and sparse: one per `index.interval.bytes`, never for a segment's first
-# batch. Offsets strictly increase, and so do positions.
+# The file has big-endian entries and no header. There is about one entry per `index.interval.bytes`, and none for a
+# segment's first batch. Offsets and positions strictly increase.
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
-#: The last arguments of `floor_entry`: the bytes of an entry, and of the key at its start.
+#: The last arguments of `floor_entry`: the size of an entry, and of the key at its start.
 _OFFSET_KEY = (OFFSET_ENTRY.itemsize, 4)
 _POSITIONS = Column(OFFSET_ENTRY.itemsize, 4, 4)
 
 
 class OffsetPosition(NamedTuple):
-    """An absolute offset, and the position in the log file of the batch that ends with it."""
+    """The last offset of a batch, and the position of the batch in the log file."""
 
     offset: int
     position: int
@@ -128,7 +128,7 @@ class OffsetIndex(MappedIndex):
     OFFSETS: ClassVar[Column] = Column(OFFSET_ENTRY.itemsize, 0, 4)
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry up to `offset`, or (base offset, 0)."""
+        """Return the last entry whose offset is at most `offset`, or (base offset, 0)."""
         target = offset - self.base_offset
         slot, relative_offset, position = floor_entry(self._data, self.entries, target, *_OFFSET_KEY)
         if relative_offset < 0 or position < 0:
@@ -136,7 +136,7 @@ class OffsetIndex(MappedIndex):
         return OffsetPosition(self.base_offset + relative_offset, position)
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
-        """The first entry from `offset` on, or None."""
+        """Return the first entry whose offset is at least `offset`, or None."""
         slot = floor_slot(self._data, self.entries, offset - self.base_offset - 1, *self.OFFSETS) + 1
         entry = self._entry(slot) if slot < self.entries else None
         if entry and entry.offset < offset:
@@ -144,7 +144,7 @@ class OffsetIndex(MappedIndex):
         return entry
 
     def position_floor(self, position: int) -> OffsetPosition:
-        """The last entry up to `position`, or (base offset, 0)."""
+        """Return the last entry whose position is at most `position`, or (base offset, 0)."""
         return self._entry(floor_slot(self._data, self.entries, position, *_POSITIONS))
 
     def sanity_check(self, log_bytes: int | None = None) -> None:
@@ -164,11 +164,11 @@ class OffsetIndex(MappedIndex):
 #
 #     position | type | field
 #     0        | i64  | timestamp: the largest one in the segment so far, ms
-#     8        | i32  | relative offset: the last offset of the batch that holds it, less the segment's base offset
+#     8        | i32  | relative offset: the last offset of the batch that has it, minus the segment's base offset
 #
-# Entries are big-endian, without a header. Timestamps strictly increase, offsets never decrease. An entry (T, O)
-# says that no record up to O is later than T, so a search for a later time may start after O. The last entry of a
-# sealed segment is its maximum; one slot of the preallocated file is kept free for it.
+# The file has big-endian entries and no header. Timestamps strictly increase, and offsets never decrease. No record
+# up to the offset of an entry is later than its timestamp, so a search for a later time may start after the offset.
+# The last entry of a sealed segment has the largest timestamp; one slot of the preallocated file is reserved for it.
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 _TIME_KEY = (TIME_ENTRY.itemsize, 8)
@@ -176,7 +176,7 @@ _TIMESTAMPS = Column(TIME_ENTRY.itemsize, 0, 8)
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp in ms, and the absolute offset up to which no record is later."""
+    """A timestamp in ms, and an offset up to which no record is later."""
 
     timestamp: int
     offset: int
@@ -190,7 +190,7 @@ class TimeIndex(MappedIndex):
     OFFSETS: ClassVar[Column] = Column(TIME_ENTRY.itemsize, 8, 4)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry up to `timestamp`, or (-1, base offset)."""
+        """Return the last entry whose timestamp is at most `timestamp`, or (-1, base offset)."""
         slot, entry_timestamp, relative_offset = floor_entry(self._data, self.entries, timestamp, *_TIME_KEY)
         if slot < 0:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
@@ -206,17 +206,17 @@ class TimeIndex(MappedIndex):
         self._check_column(self.OFFSETS, "offset", step=0, largest=largest)
 
 
-# Indexes of an active segment are read, and never mapped or cached: another process may truncate the file, and kill a
-# process that maps it (SIGBUS). The segment's state has the size of the valid entries; newer entries or zeros follow.
+# Indexes of an active segment are read, not mapped or cached. If another process truncated the file, a process that
+# maps it would be killed (SIGBUS). Only the entries within the size in the segment's state are valid.
 
-#: Reads the bytes of the file between two positions; fewer if the file is shorter.
+#: Reads the bytes of the file between two positions, or fewer if the file is shorter.
 ReadBytes = Callable[[int, int], memoryview | bytes]
 
 
 def floor_of_file(
     read: ReadBytes, size: int, target: int, entry: np.dtype[np.void], key: Column
 ) -> tuple[int, int, int]:
-    """Return (slot, first field, second field) of the last entry in `size` bytes up to `target`, or (-1, -1, 0)."""
+    """Return (slot, first field, second field) of the last entry whose `key` is at most `target`, or (-1, -1, 0)."""
     stride = entry.itemsize
     end, step = size // stride * stride, WARM_BYTES // stride * stride
     while end > 0:
@@ -227,12 +227,13 @@ def floor_of_file(
             first, second = np.frombuffer(data.data, entry, 1, slot * stride)[0].item()
             if first >= 0 and second >= 0:
                 return start // stride + slot, first, second
-        end, step = start, 2 * step  # no entry in these bytes, or a damaged one: read the bytes before
+        # these bytes have no entry up to `target`, or a damaged one
+        end, step = start, 2 * step
     return -1, -1, 0
 
 
 class GrowingOffsetIndex:
-    """The first `size` bytes of a growing offset index; lookups as in OffsetIndex."""
+    """The first `size` bytes of a growing offset index, with the lookups of OffsetIndex."""
 
     def __init__(self, read: ReadBytes, size: int, base_offset: int) -> None:
         self._read, self._size, self._base_offset = read, size, base_offset
@@ -260,7 +261,7 @@ class GrowingOffsetIndex:
 
 
 class GrowingTimeIndex:
-    """The first `size` bytes of a growing time index; lookups as in TimeIndex."""
+    """The first `size` bytes of a growing time index, with the lookup of TimeIndex."""
 
     def __init__(self, read: ReadBytes, size: int, base_offset: int) -> None:
         self._read, self._size, self._base_offset = read, size, base_offset
@@ -269,13 +270,13 @@ class GrowingTimeIndex:
         _, entry_timestamp, relative_offset = floor_of_file(
             self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS
         )
-        # without an entry -1, which is NO_TIMESTAMP
+        # -1, the result without an entry, is NO_TIMESTAMP
         return TimestampOffset(entry_timestamp, self._base_offset + relative_offset)
 
 
-# The transaction index, `<stem>.txnindex`: the aborted transactions that end in a segment, by the offsets of their
-# abort markers (Kafka's `TransactionIndex`). Offsets are absolute. `last_stable_offset` is the log's after the marker
-# was appended: the first offset of the oldest open transaction, or the offset after the marker if none is open.
+# The transaction index, `<stem>.txnindex`, has the aborted transactions that end in a segment, in the order of their
+# abort markers (Kafka's `TransactionIndex`). Offsets are absolute. `last_stable_offset` is the first offset of the
+# oldest transaction that was open after the marker was appended, or the offset after the marker if none was open.
 TRANSACTION_ENTRY = np.dtype(
     [
         ("version", ">i2"),
@@ -298,7 +299,7 @@ class AbortedTransaction:
     last_stable_offset: int
 
     def moved(self, shift: int) -> AbortedTransaction:
-        """The transaction in a relocated segment, whose offsets are higher by `shift`."""
+        """Return the transaction with offsets that are higher by `shift`."""
         first, last, stable = self.first_offset, self.last_offset, self.last_stable_offset
         return AbortedTransaction(self.producer_id, first + shift, last + shift, stable + shift)
 
@@ -306,8 +307,9 @@ class AbortedTransaction:
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """The transactions that reach into [fetch_offset, upper_bound), and True if later indexes have no more."""
-    # a transaction with a later marker was open then, or began after it: at this last stable offset or later
+    """Return the transactions that overlap [fetch_offset, upper_bound), and whether later indexes have no others."""
+    # a transaction with a later marker was open at this marker, or began after it, so it begins at or after this
+    # marker's last stable offset
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -325,7 +327,7 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
     """
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
-    # Kafka's reader, too, takes the first byte for the version (`AbortedTxn`)
+    # Kafka reads only the first byte of the version (`AbortedTxn`)
     is_newer = (entries["version"] >> 8) > TRANSACTION_VERSION
     if is_newer.any():
         raise UnsupportedVersionError(
@@ -348,17 +350,18 @@ def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     ).tobytes()
 
 
-#: The default size of the cache, in bytes: the indexes of about 200 GiB of log.
+#: The default size of the cache, in bytes. It has room for the indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
 #: A process lists the folder again after it has added one sixteenth of `max_bytes`.
 _SCAN_SHARE = 16
-#: It also lists the folder with its first copy, unless a process has just listed it: 100,000 copies take 0.4 s.
+#: A process also lists the folder with its first copy, unless it was listed less than this time ago, since that takes
+#: 0.4 s for 100,000 copies.
 _LISTED_NS = 60 * 10**9
 #: The modification time of this empty file is the time of the last listing.
 _LISTED_FILE = ".listed"
-#: The number of copies that are fetched, and in memory, together.
+#: The most copies that are fetched, and held in memory, together.
 _AT_ONCE = 512
-#: A process does not evict the copies that it used last, this many, since it may be about to open them.
+#: A process does not evict this many copies that it used last, since it may be about to open them.
 _PROTECTED_COPIES = 64
 #: A temporary file that is this much older than the newest copy belongs to a crashed process.
 _ABANDONED_NS = 3_600 * 10**9
@@ -366,7 +369,7 @@ _COPY_NAME = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 class IndexCache:
-    """Copies of index files in `folder`, up to `max_bytes`, and a sixteenth more for each further process."""
+    """Copies of index files in `folder`: up to `max_bytes`, and a sixteenth more for each further process."""
 
     def __init__(self, folder: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.folder = folder or default_folder()
@@ -376,11 +379,11 @@ class IndexCache:
         self._protected: deque[str] = deque(maxlen=_PROTECTED_COPIES)
 
     def local_file(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
-        """A local file with the index `part`, and the position in it: the object itself, or a copy.
+        """Return the path of a local file with the index `part`, the object or a copy, and the position in the file.
 
-        `tag`, from the segment's checksums, distinguishes files with one name at different times: a rebuilt index
-        keeps its name, and after a drop an import may use Kafka's names again. Open the path soon: another process
-        may evict the copy. Raises CorruptIndexError for another size, StorageError if others may use the folder.
+        `tag`, from the segment's checksums, distinguishes files that have one name at different times: a rebuilt
+        index keeps its name, and after a drop an import may use Kafka's names again. Open the path soon, since
+        another process may evict the copy. Raises CorruptIndexError for another size, StorageError for a bad folder.
         """
         if storage.is_local:
             path = storage.local_path(part.name)
@@ -390,14 +393,14 @@ class IndexCache:
         path = self._path(storage, part, tag)
         self._protected.append(os.path.basename(path))
         if not _mark_used(path, part.size):
-            # read the whole file: another size shows that it is another file
+            # reads the whole file, since another size shows that it is another file
             data = storage.read(part.name, part.begin, None if part.is_file else part.begin + part.size)
             _check_size(part, len(data))
             self._add(path, data)
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Fetch missing copies of `parts` of bundles (files with segments of many partitions), with their tags."""
+        """Fetch missing copies of `parts`, which have tags, from bundles (files with segments of many partitions)."""
         self._claim_folder()
         paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
         missing = [(part, path) for part, path in paths if not _mark_used(path, part.size)]
@@ -420,7 +423,7 @@ class IndexCache:
         return os.path.join(self.folder, key)
 
     def _claim_folder(self) -> None:
-        # do not follow a link, or use the folder of another user, which may have forged copies
+        # a link, or a folder that another user may write, could have forged copies
         with contextlib.suppress(FileExistsError):
             os.makedirs(self.folder, mode=0o700)
         status = os.lstat(self.folder)
@@ -439,7 +442,7 @@ class IndexCache:
                 os.unlink(temporary)
             raise
         if self._added_bytes is None:
-            # `max_bytes` makes the next lines list the folder
+            # `max_bytes` makes the code below list the folder
             self._added_bytes = 0 if self._was_listed(path) else self.max_bytes
         self._added_bytes += memoryview(data).nbytes
         if self._added_bytes > self.max_bytes // _SCAN_SHARE:
@@ -465,7 +468,7 @@ class IndexCache:
         return False
 
     def _copies(self) -> list[tuple[int, int, str]]:
-        """(last use, size, name) of each copy and temporary file."""
+        """Return (last use, size, name) of each copy and temporary file."""
         copies = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -481,13 +484,13 @@ def default_folder() -> str:
     try:
         temporary = tempfile.gettempdir()
     except OSError:
-        # as on a full disk: logs are then read without copies of their indexes
+        # no folder can be written, as on a full disk: logs are read without copies of their indexes
         temporary = os.environ.get("TMPDIR") or "/tmp"
     return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 
 
 def _mark_used(path: str, size: int) -> bool:
-    """Mark the copy as used now; returns False without a whole copy."""
+    """Mark the copy as used now; returns False if there is no whole copy."""
     try:
         if os.stat(path).st_size != size:
             return False

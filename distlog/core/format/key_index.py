@@ -1,7 +1,4 @@
-"""The key index of a segment, `<stem>.keyindex`: from the hash of a key to the batches that hold it.
-
-Kafka has no key index. Its layout is in docs/formats.md.
-"""
+"""The key index of a segment, `<stem>.keyindex`, which finds the batches with a key. Kafka has no such index."""
 
 from __future__ import annotations
 
@@ -45,38 +42,38 @@ Ints = npt.NDArray[np.int32]
 # An index has two tables. The first has an entry for each distinct hash, in ascending order:
 #
 #     position | type | field
-#     0        | i64  | hash of the key: its XXH64 with seed 0, as Parquet's bloom filters, without the highest bit
-#     8        | i32  | position in the log of the only batch with the key; or the complement (~) of the number of the
-#              |      | first of its postings
+#     0        | i64  | hash of the key: its XXH64 with seed 0, as in Parquet's bloom filters, without the highest bit
+#     8        | i32  | position in the log of the only batch with the key, or the complement (~) of the number of the
+#              |      | key's first posting
 #
-# The second table has, for each key that several batches hold, their ascending positions as postings (i32), of which
-# the last is a complement. All integers are big-endian. Both tables are cut into blocks of 4096 bytes, which end with
-# the CRC-32C of the bytes before it. Different keys with one hash only cost a read, since readers compare the keys.
+# The second table has the postings (i32) of each key that is in several batches: the ascending positions of these
+# batches, of which the last is a complement. All integers are big-endian. Both tables consist of blocks of 4096
+# bytes, each with a CRC-32C at the end (see kernels/key_entries.py). Readers compare the keys, since keys may share a
+# hash.
 #
-# Hashes are uniform, so the entry of hash h of n entries is near n * h / 2^63, at a distance of about sqrt(n) / 2: a
-# read of a few blocks finds it in an index of any size.
+# Hashes are uniform. So among n entries, that of hash h is near the place n * h / 2^63, with a standard deviation of
+# at most sqrt(n) / 2. A read of a few blocks finds it in an index of any size.
 
-#: The log of a segment with fewer bytes gets no key index: it takes one read.
+#: A segment with a shorter log gets no key index, since one read is enough to search the log.
 LEAST_LOG_BYTES = 256 << 10
-#: The deviation of an entry from its expected place, in standard deviations, that the first read allows for.
+#: The first read finds entries within this many standard deviations of their expected place.
 _DEVIATIONS = 4
-#: The number of slots for the last collected pairs (a key's hash and a batch's position), by the hashes' last bits.
+#: The number of recent pairs, each a key's hash and a batch's position (see CollectedPairs).
 _RECENT = 1 << 12
-#: A builder allocates room for as many pairs as it has, but not for more than this, unless the next records need it.
-#: By `np.empty`, since numpy asks for huge pages.
+#: The most pairs for which a builder allocates room at once, unless the next records have more keys.
 _MOST_ROOM = 1 << 20
-#: If `write_items` moves a pair more often than this, on average, someone chose keys with similar hashes: then it
-#: stops, and `index_file` sorts the pairs first.
+#: If a pair takes more moves than this on average, someone chose keys with similar hashes. Then `write_items` stops,
+#: and `index_file` sorts the pairs first.
 _MOST_MOVES = 16
-#: Ranges with fewer blocks between them are read as one.
+#: Ranges with at most this many blocks between them are read as one.
 _GAP_BLOCKS = 4
-#: The postings of a key that are read first.
+#: The number of postings of a key that are read first.
 _FIRST_POSTINGS = 64
 _NONE: Longs = np.empty(0, np.int64)
 
 
 def hashes_of(keys: pa.Array) -> Longs:
-    """The hash of each key in a binary array without nulls."""
+    """Return the hash of each key in a binary array without nulls."""
     hashes = np.empty(len(keys), np.int64)
     _, offsets, data = keys.cast(pa.large_binary()).buffers()
     first = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
@@ -85,7 +82,7 @@ def hashes_of(keys: pa.Array) -> Longs:
 
 
 class KeyBatches(NamedTuple):
-    """The batches that may hold keys: their positions in the log, ascending, and the row of the hash of each."""
+    """The batches that may hold keys: their ascending positions in the log, and for each the row of its hash."""
 
     positions: Longs
     rows: Longs
@@ -100,14 +97,14 @@ class KeyBatches(NamedTuple):
 #: The index of a log without keys.
 NO_ENTRIES = bytes(CRC_BYTES)
 NO_BATCHES = KeyBatches(_NONE, _NONE)
-#: Yields ranges of bytes of an index, and gets their bytes.
+#: Yields ranges of bytes of an index, is sent their bytes, and returns the result.
 KeySearch = Generator[Ranges, Sequence[Any], KeyBatches]
 
 
 def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
     """Search an index of `size` bytes for sorted, distinct hashes.
 
-    `log_crc` is the checksum of the log's first batch. Raises CorruptIndexError, without a file.
+    `log_crc` is the checksum of the log's first batch. Raises CorruptIndexError, which names no file.
     """
     if size == len(NO_ENTRIES):
         return NO_BATCHES
@@ -115,8 +112,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
     posting_table = _Table(entry_table.end, _items(size - entry_table.end, POSTING_BYTES), POSTING_BYTES)
     if entry_table.end > size or posting_table.end != size:
         raise CorruptIndexError("the index file has another size than its entries: rebuild the index")
-    # of each hash: the value of its entry (a position, or the complement of its first posting's number), ABSENT if
-    # it has no entry, or a number above ABSENT before its entry is found
+    # the value of each hash's entry, ABSENT if it has no entry, or a number above ABSENT until its entry is found
     values = np.full(len(hashes), IN_LATER_BLOCK if entries else ABSENT)
     reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)
     while len(rows := np.flatnonzero(values > ABSENT)):
@@ -136,7 +132,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
         return NO_BATCHES
     single_rows = np.flatnonzero((values >= 0) & (values < ABSENT))
     positions, rows_of_positions = [values[single_rows]], [single_rows]
-    # the starts of lists ascend, as `windows` needs: postings are written in the order of hashes
+    # the starts of lists ascend, as `windows` needs, since postings are written in the order of hashes
     lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
     while len(lists):
         remaining, starts = [_NONE], ~values[lists]
@@ -153,14 +149,14 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
                 remaining.append(rows)
             else:
                 raise CorruptIndexError("a list of postings does not end: rebuild the index")
-        lists, length = np.concatenate(remaining), 8 * length  # the remaining lists are long: read more at once
+        lists, length = np.concatenate(remaining), 8 * length  # the remaining lists are long
     return KeyBatches.of(positions, rows_of_positions)
 
 
 def search_each(
     entries: Longs, sizes: Longs, log_crcs: Longs, key_hash: int, read: Callable[[Longs, Longs], Any]
 ) -> dict[int, KeyBatches]:
-    """Search several indexes for one hash by one read of each; leaves out indexes for which one read is not enough.
+    """Search several indexes for one hash with one read; the result lacks indexes for which that is not enough.
 
     `read` returns bytes [starts[i], ends[i]) of each index i, back to back.
     """
@@ -172,7 +168,7 @@ def search_each(
     ends_of_tables = entries * ENTRY_BYTES + block_counts * CRC_BYTES
     starts, stops = firsts * BLOCK_BYTES, np.minimum(ends * BLOCK_BYTES, ends_of_tables)
     if (ends_of_tables > sizes).any():
-        return {}  # a size is wrong: `search` finds which
+        return {}  # a size is wrong, and `search` raises the error
     blocks = byte_array(read(starts, stops))
     stops_in_blocks = np.cumsum(stops - starts)
     counts = np.minimum(ends * BLOCK_ENTRIES, entries) - firsts * BLOCK_ENTRIES
@@ -211,12 +207,12 @@ class _Table(NamedTuple):
         return (BLOCK_BYTES - CRC_BYTES) // self.item_bytes
 
     def windows(self, starts: Longs, ends: Longs) -> list[_Window]:
-        """The windows with the items [start, end) of each row; both ascend."""
+        """Return the windows with the items [starts[i], ends[i]) of each row i; `starts` and `ends` must ascend."""
         per_block, block_count = self.block_items, -(-self.items // self.block_items)
         firsts = np.minimum(np.maximum(starts // per_block, 0), block_count - 1)
         stops = np.minimum(np.maximum(-(-ends // per_block), firsts + 1), block_count)
         is_next = firsts[1:] > stops[:-1] + _GAP_BLOCKS
-        # a search for one hash has no next window: without numpy
+        # faster without numpy for one hash
         begins = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(is_next) else [0]
         return [
             self._window(int(firsts[begin]), int(stops[end - 1]), slice(begin, end))
@@ -255,9 +251,9 @@ class KeyIndexBuilder:
         self._log_crc = -1
 
     def add(self, data: Any, batches: npt.NDArray[Any], position: int) -> None:
-        """Add `batches` (BATCH rows, positions in `data`), whose checksums are right; `data` begins at `position`.
+        """Add `batches` (BATCH rows with right checksums) of `data`, which begins at `position` of the log.
 
-        Raises CorruptRecordError; after it the builder may lack keys.
+        After a CorruptRecordError the builder may lack keys.
         """
         if self._log_crc < 0:
             self._log_crc = int(batches["crc"][0])
@@ -273,7 +269,7 @@ class KeyIndexBuilder:
             if part.batches["magic"][0] == 2:
                 written = collect_pairs(records, sections, batch_positions, pairs)
             if written < 0:
-                # of an older format, or with a malformed record, of which this scan raises the error
+                # the batches are of an older format, or this scan raises the error of a malformed record
                 fields = RecordFields.allocate(record_count, ("key",))
                 scan_sections(part, records, sections, fields)
                 written = collect_pairs_of_entries(records, fields.key, sections, batch_positions, pairs)
@@ -286,17 +282,17 @@ class KeyIndexBuilder:
         return sum(map(len, self._hashes))
 
     def find(self, hashes: Longs) -> KeyBatches:
-        """The collected batches that may hold a key with one of the sorted, distinct hashes."""
+        """Return the collected batches that may hold a key with one of the sorted, distinct hashes."""
         if not self.pairs:
             return NO_BATCHES
-        # `add` was called for each small read of a growing segment: join the parts once, for later calls too
+        # join the parts of many calls of `add` once, for later calls too
         self._hashes, self._positions = [np.concatenate(self._hashes)], [np.concatenate(self._positions)]
         rows = np.searchsorted(hashes, self._hashes[0]).clip(max=len(hashes) - 1)
         is_found = hashes[rows] == self._hashes[0]
         return KeyBatches.of([self._positions[0][is_found].astype(np.int64)], [rows[is_found]])
 
     def finish(self) -> tuple[IndexBytes, int]:
-        """The bytes of the index, and its number of entries."""
+        """Return the bytes of the index, and its number of entries."""
         if not self.pairs:
             return NO_ENTRIES, 0
         result = index_file(self._hashes, self._positions, self._bucket_sizes, self._log_crc)
@@ -307,25 +303,26 @@ class KeyIndexBuilder:
 def index_file(
     hashes: Sequence[Longs], positions: Sequence[Ints], bucket_sizes: Longs, log_crc: int
 ) -> tuple[IndexBytes, int]:
-    """The index of pairs in the order of their positions, and its number of entries."""
+    """Return the index of pairs that are in the order of their positions, and its number of entries."""
     count = int(bucket_sizes.sum())
     room = _Table(0, count, ENTRY_BYTES).end
-    # the pairs are moved to the end of the file's memory, and replaced by the entries from its beginning on
+    # the pairs are moved to the end of the file's memory; then the entries overwrite this memory from its start on
     file, postings = np.empty(room, np.uint8), np.empty(_Table(0, count, POSTING_BYTES).end, np.uint8)
     pairs = file[room - count * ENTRY_BYTES :]
-    # for the sub-buckets of a bucket, by the next bits of the hashes: one or two pairs each if the hashes are uniform
+    # a sub-bucket has one or two pairs if the hashes are uniform
     sub_bucket_rows = np.empty(1 << max((count // BUCKETS).bit_length() - 1, 0), np.int64)
     scratch = np.empty(bucket_sizes.max(), np.int64), np.empty(bucket_sizes.max(), np.int32)
 
     def write(hashes: Sequence[Longs], positions: Sequence[Ints]) -> tuple[int, int]:
-        next_rows = np.cumsum(bucket_sizes) - bucket_sizes  # the starts of buckets; move_to_buckets leaves the ends
+        # `move_to_buckets` moves the rows from the starts to the ends of the buckets
+        next_rows = np.cumsum(bucket_sizes) - bucket_sizes
         for part, positions_of_part in zip(hashes, positions, strict=True):
             move_to_buckets(part, positions_of_part, next_rows, pairs)
         return write_items(pairs, next_rows, _MOST_MOVES * count, sub_bucket_rows, *scratch, log_crc, file, postings)
 
     entries, posting_count = write(hashes, positions)
     if entries < 0:
-        # the hashes are not uniform (_MOST_MOVES); sorted pairs need no moves
+        # sorted pairs need no moves
         all_hashes, all_positions = np.concatenate(hashes), np.concatenate(positions)
         order = np.argsort(all_hashes, kind="stable")
         entries, posting_count = write([all_hashes[order]], [all_positions[order]])

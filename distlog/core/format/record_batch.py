@@ -1,4 +1,4 @@
-"""Record batches as bytes: the 61-byte header of format 2 (Kafka's `DefaultRecordBatch`), and old formats."""
+"""Reads and checks the headers of record batches in format 2 (Kafka's `DefaultRecordBatch`) and the old formats."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The file of a buffer of batches, and the buffer's position in the file: one value, or one for each batch."""
+    """The file of a buffer of batches, and the buffer's position in the file; both may be one value per batch."""
 
     file: str | Sequence[str] = ""
     file_position: int | np.ndarray = 0
@@ -68,28 +68,28 @@ class Source:
 
 
 def with_remedy(message: str, file: str) -> str:
-    """Add what to do to a message about damaged bytes, if they are in a file."""
+    """Add a remedy to a message about damaged bytes, if they are in a file."""
     return f"{message}: verify, then restore it from a copy" if file else message
 
 
 def values_of_rows(value: Any, rows: Any) -> Any:
-    """The `rows` of `value`, if that is an array with an item per batch."""
+    """Return the items of `rows` if `value` is an array with an item per batch, else `value`."""
     return value[rows] if isinstance(value, np.ndarray) else value
 
 
-# Message formats 0 and 1, read only (Kafka's `AbstractLegacyRecordBatch`, `LegacyRecord`).
+# Message formats 0 and 1 are read, but not written (Kafka's `AbstractLegacyRecordBatch`, `LegacyRecord`).
 #
 #     0   int64   offset                      18  int64  timestamp, in format 1 only
 #     8   int32   bytes after this field      ..  int32  length of the key, -1: null
-#     12  uint32  CRC-32 of all after it      ..         key
+#     12  uint32  CRC-32 of the next fields   ..         key
 #     16  int8    magic: 0 or 1               ..  int32  length of the value, -1: null
 #     17  int8    attributes                  ..         value
 #
-# An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to entries,
-# and its offset is the offset of the last entry. Inner offsets are absolute in format 0, and relative in 1.
+# An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value has inner entries, and
+# its offset is that of the last inner entry. Offsets of inner entries are absolute in format 0, relative in format 1.
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """The `record_count` entries of a wrapper; their stored offsets are relative to `base_offset`."""
+    """The entries in a wrapper; their stored offsets are relative to `base_offset`."""
 
     entries: np.ndarray
     record_count: int
@@ -99,10 +99,10 @@ class Wrapper:
 
 
 def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_RECORDS_BYTES) -> Wrapper:
-    """Decompress the wrapper at `batch`, a BATCH row, in `data`; errors have no file and position."""
+    """Decompress the wrapper of `batch`, a BATCH row, in `data`; errors have no file and position."""
     magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
     entry = data.data[batch["position"] : batch["position"] + batch["size"]]
-    # the smallest entry ends with the lengths of its key and of its value, 4 bytes each
+    # the lengths of the key and the value have 4 bytes each, and are the last bytes of the smallest entry
     key_at = LEGACY_ENTRY_SIZES[magic] - 4
     key_size = int.from_bytes(entry[key_at - 4 : key_at], "big", signed=True)
     value_at = key_at + max(key_size, 0) + 4
@@ -117,7 +117,7 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     status, count, first, last = count_entries(entries, 0, entries.size)
     if status or count == 0:
         raise CorruptRecordError("a compressed message has no record, or a malformed record")
-    # old versions of librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets
+    # old versions of librdkafka left the wrapper's offset at 0; in this case Kafka uses the inner offsets
     has_relative_offsets = magic > 0 and wrapper_offset != 0
     base_offset = wrapper_offset - last if has_relative_offsets else 0
     if base_offset < 0:
@@ -128,7 +128,7 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
 
 
 def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> None:
-    """Fill in the first offset, last offset delta and record count of wrappers, whose headers lack them."""
+    """Fill in the first offset, last offset delta and record count of wrappers, since their headers lack these."""
     for row in np.flatnonzero(batches["record_count"] < 0).tolist():
         batch = batches[row]
         try:
@@ -146,17 +146,17 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 #     8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
 #     12  int32   partition leader epoch   27  int64   base timestamp          53  int32   base sequence
 #     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
-#     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
+#     17  uint32  CRC-32C of the next fields                                   61  ...     records, compressed as one
 #
-# The checksum does not cover base offset and leader epoch, which may be assigned later. If the attributes have the
-# bit DELETE_HORIZON (KIP-534), the base timestamp is the time when compaction may delete the batch's tombstones;
-# timestamp deltas still count from it. All formats have their magic at byte 16.
+# The checksum does not cover base offset and leader epoch, since they may be assigned later. If the attributes have
+# the bit DELETE_HORIZON (KIP-534), the base timestamp is the time when compaction may delete the batch's tombstones.
+# Timestamp deltas count from the base timestamp in any case. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
-#: A kernel computes the checksums of batches under this size; a library computes the larger ones, one by one. With
-#: the processor's CRC instruction the kernel is as fast, and computes all.
+#: A kernel computes the checksums of batches under this size; a library computes those of larger batches one by one.
+#: If the processor has a CRC instruction, the kernel is as fast as the library for any size.
 SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
-#: Fewer batches are checked without a kernel, so that a first small read compiles none.
+#: Fewer batches are checked without a kernel, so that a small first read compiles no kernel.
 _MANY_BATCHES = 16
 
 #: Types of control records, the second int16 of their key.
@@ -208,7 +208,7 @@ class BatchFields(NamedTuple):
 
 
 def attributes_of(batch: Buffer) -> int:
-    """The attributes of a batch of format 2; 0 if it is too short."""
+    """Return the attributes of a batch of format 2, or 0 if it is shorter than a header."""
     header = bytes(memoryview(batch)[:HEADER_SIZE])
     return int.from_bytes(header[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big") if len(header) == HEADER_SIZE else 0
 
@@ -220,9 +220,9 @@ def batch_fields(rows: np.ndarray) -> list[BatchFields]:
 def read_headers(
     data: Any, *, start: int = 0, end: int | None = None, file: str = "", file_position: int = 0
 ) -> np.ndarray:
-    """The headers of the complete batches in data[start:end] as BATCH rows, with positions in `data`; no checksums.
+    """Return the headers of the complete batches in data[start:end] as BATCH rows; the checksums are not compared.
 
-    Decompresses compressed messages of formats 0 and 1, whose headers lack fields. `file_position` is of data[0].
+    Decompresses wrappers of formats 0 and 1, since their headers lack fields. `file_position` is that of data[0].
     """
     array = byte_array(data)
     if start < 0:
@@ -254,7 +254,7 @@ def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
 
 
 def first_bad_crc(data: Any, batches: np.ndarray) -> int:
-    """The row of the first of `batches` with a wrong checksum, or -1."""
+    """Return the row of the first of `batches` with a wrong checksum, or -1."""
     ends = batches["position"] + batches["size"]
     array = byte_array(data)
     if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
@@ -280,15 +280,15 @@ def _first_bad(data: Any, batches: np.ndarray, is_selected: np.ndarray) -> int:
 
 
 def increment_sequence(sequence: int, count: Any) -> Any:
-    """The sequence number `count` records after `sequence`, or before it; 0 comes after 2^31 - 1."""
+    """Return the sequence number `count` records after `sequence`, or before it; 0 comes after 2^31 - 1."""
     return (sequence + count) & MAX_INT
 
 
 def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
-    """The first field of the headers of `batches` (BATCH rows) if they start at `base_offsets`.
+    """Return the first header field of each of `batches` (BATCH rows) if they are moved to `base_offsets`.
 
-    That is the base offset in format 2, and the last offset in formats 0 and 1. Raises UnsupportedVersionError for a
-    moved compressed entry of format 0, whose records store absolute offsets.
+    The field is the base offset in format 2, and the last offset in formats 0 and 1. Raises UnsupportedVersionError
+    for a wrapper of format 0, since its records store absolute offsets, unless its offset stays the same.
     """
     is_legacy = batches["magic"] < 2
     has_absolute_offsets = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
@@ -312,7 +312,7 @@ def set_append_times(batches: npt.NDArray[Any], times: Longs) -> None:
 
 
 def write_append_times(data: Bytes, batches: npt.NDArray[Any]) -> None:
-    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both."""
+    """Write the attributes and largest timestamps of `batches` into `data`, and the new checksums into both."""
     _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
     _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
     write_crcs(data, batches)
@@ -324,7 +324,7 @@ def _put(data: Bytes, positions: Longs, values: npt.NDArray[Any]) -> None:
 
 
 class Batches(NamedTuple):
-    """Complete batches at `position` of the log: their bytes, and BATCH rows with positions in the bytes."""
+    """Complete batches at `position` of the log, with their bytes and BATCH rows; positions in rows are in `data`."""
 
     position: int
     data: memoryview
@@ -347,16 +347,16 @@ Headers = tuple[npt.NDArray[Any], CorruptRecordError | None]
 class BatchWalk:
     """Iterates over the batches between `position`, the start of a batch, and `end`, about `step` bytes at a time.
 
-    `read` returns the bytes between two positions, fewer if the log became shorter; it may reuse a buffer. Errors
-    have `file`, and positions from `origin`. With `checked`, all checksums are compared. `headers` may replace the
-    check for damage; its arguments are bytes and their position. `likely_end` is a guess of where the batches that
-    the caller wants end: no read crosses it, unless a batch does.
+    `read` returns the bytes between two positions, or fewer if the log became shorter; it may reuse a buffer. Errors
+    name `file`, and positions after `origin`. With `checked`, all checksums are compared. `headers` may replace the
+    check for damage; its arguments are bytes and their position. `likely_end` is a guess of the end of the batches
+    that the caller needs: a read ends there unless a batch is across it.
 
     The sound batches before damage are yielded first. Then `on_damage` "raise" raises the damage, and "stop" ends the
-    walk. If `on_damage` is a function, it gets the damage, and the walk continues at the next batch if the start of
-    that is known. "raise" ignores an incomplete batch at the end, which a writer may be writing, as Kafka does.
+    walk. If `on_damage` is a function, it gets the damage, and the walk continues if the start of the next batch is
+    known. As in Kafka, "raise" ignores an incomplete batch at the end, since a writer may be writing it.
 
-    `position` is the current position, `next_size` the size of the batch there or 0, and `damage` why it stopped.
+    `position` is the current position, `next_size` is the size of the batch there or 0, and `damage` ended the walk.
     """
 
     read: Callable[[int, int], memoryview]
@@ -389,22 +389,22 @@ class BatchWalk:
                 yield batches
                 most_bytes, likely_end = self.step, self.likely_end
             elif damage is None:
-                # the next batch is larger than the read, unless the log ends within it
+                # the next batch is larger than the read, or the log ends within the batch
                 unread = self.end - self.position
                 first_size = size_of_first(data)
                 if data.nbytes < step_bytes or step_bytes == unread or first_size > unread:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._handle(self._error("the file ends within a batch"), data)
-                # Read the same batch again, whole. If its size is within the read already, the size is wrong, and the
-                # check finds that once the read has the complete header.
+                # Read the whole batch. If its size was within this read, the size is wrong: a read of one byte more,
+                # or of the complete header, finds the damage.
                 likely_end = 0
                 most_bytes = first_size if first_size > step_bytes else max(self.step, step_bytes + 1)
             if damage is not None and not self._is_over:
                 self._handle(damage, data[whole_bytes:])
 
     def stop(self, batches: Batches, count: int, reason: str | None = None) -> Batches:
-        """End the walk after the first `count` of `batches`, the last ones; `reason` describes damage there."""
+        """End the walk after the first `count` of the latest `batches`; `reason` describes damage after them."""
         batches = batches.first(count)
         self.position, self._is_over = batches.end, True
         if reason is not None:
@@ -428,7 +428,7 @@ class BatchWalk:
             self.damage = damage
         else:
             self.on_damage(damage)
-            # only an error about other fields than the size has an offset (`read_headers`): the batch can be skipped
+            # an error has an offset if the size of the batch is right (`read_headers`), so the batch can be skipped
             if "offset" in damage.details:
                 self.position += size_of_first(data)
                 return
@@ -439,17 +439,17 @@ class BatchWalk:
 
 
 def headers_before_damage(data: memoryview, file: str, file_position: int) -> Headers:
-    """The batches before the first damaged header, and its error."""
+    """Return the batches before the first damaged header, and the error of this header."""
     try:
         return read_headers(data, file=file, file_position=file_position), None
     except CorruptRecordError as error:
-        # all sizes are checked before the other fields of any header, so an earlier header may be damaged too
+        # sizes are checked first, so the other fields of an earlier header may be damaged
         rows, earlier = headers_before_damage(data[: error.details["position"] - file_position], file, file_position)
         return rows, earlier or error
 
 
 def size_of_first(data: memoryview) -> int:
-    """The size of the first batch of `data`; LOG_OVERHEAD if `data` is too short."""
+    """Return the size of the first batch of `data`, or LOG_OVERHEAD if `data` is shorter than that."""
     if data.nbytes < LOG_OVERHEAD:
         return LOG_OVERHEAD
     return LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True)

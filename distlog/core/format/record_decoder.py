@@ -48,7 +48,7 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
-#: Columns that repeat one value share memory if their number of rows is in this range, and for this many values.
+#: Columns that repeat one value share memory if their number of rows is in this range. The most recent values do so.
 _SHARED_ROWS = range(1 << 14, 1 << 17)
 _SHARED_VALUES = 8
 
@@ -65,7 +65,7 @@ class RecordFields:
 
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
-        """Room for `size` records. Keys and values are copied if `copied_bytes`, the size of the sections, is set."""
+        """Allocate room for `size` records. Keys and values are only copied with `copied_bytes`, the sections' size."""
         slots = size + 1 if "headers" in columns else 0  # one more for the end mark of HeaderPositions
         return cls(
             new_array(size, np.int64),
@@ -76,7 +76,7 @@ class RecordFields:
         )
 
     def to_arrow(self, name: str, count: int) -> pa.Array:
-        """Column `name` of the first `count` records; keys and values need `allocate` with `copied_bytes`."""
+        """Return column `name` of the first `count` records; keys and values must have been copied."""
         if name in ("key", "value"):
             return _strings(self.key if name == "key" else self.value, pa.binary(), count)
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
@@ -85,7 +85,7 @@ class RecordFields:
 def headers_to_arrow(
     data: np.ndarray, positions: HeaderPositions, count: int, header_count: int, section_bytes: int
 ) -> pa.Array:
-    """The headers of the first `count` records; they are at most `header_count`, in at most `section_bytes`."""
+    """Return the headers of the first `count` records: at most `header_count` headers of at most `section_bytes`."""
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
     offsets = new_array(count + 1, np.int32)
@@ -98,18 +98,18 @@ def headers_to_arrow(
 
 
 def of_one_value(name: str, value: int, count: int) -> pa.Array:
-    """Column `name` of SCHEMA, an int32, with `count` times `value`; batches share its memory."""
+    """Return column `name` of SCHEMA, an int32, with `count` times `value`; batches share its memory."""
     return pa.Array.from_buffers(SCHEMA.field(name).type, count, [None, _repeated(value, count)], 0)
 
 
 def fixed_width(name: str, values: np.ndarray) -> pa.Array:
-    """Column `name` of SCHEMA over `values`, without a copy and without nulls."""
+    """Return column `name` of SCHEMA with `values`, without a copy and without nulls."""
     return pa.Array.from_buffers(SCHEMA.field(name).type, values.size, [None, pa.py_buffer(values)], 0)
 
 
 @lru_cache
 def struct_of(columns: tuple[str, ...]) -> pa.DataType:
-    """Columns of SCHEMA as a struct type. Raises KeyError for another name."""
+    """Return a struct type with `columns` of SCHEMA. Raises KeyError for another name."""
     return pa.struct([SCHEMA.field(name) for name in columns])
 
 
@@ -131,7 +131,6 @@ _shared = lru_cache(_SHARED_VALUES)(_filled)
 def _allocate(size: int, copied_bytes: int) -> Slices:
     offsets = new_array(size + 1, np.int32)
     offsets[0] = 0
-    # strings are copied, or only located
     copies = new_array(copied_bytes, np.uint8)
     positions = new_array(0 if copied_bytes else size, np.int64)
     return Slices(offsets, new_array(size, np.bool_), copies, positions)
@@ -166,10 +165,10 @@ MAX_DECODED_BYTES = MAX_INT
 
 @dataclass(frozen=True, slots=True)
 class BatchSelection:
-    """Batches of a buffer, and which of their records to read, by offset and by time.
+    """Batches of a buffer, and the offsets and times of the records to read.
 
     The fields from `shift` to `end_offset`, `oldest` and `newest` have one value, or one per batch. `end_offset` is
-    excluded, `newest` included. With `unchecked`, checksums are still to be compared.
+    excluded, `newest` included. With `unchecked`, the reader must compare the checksums.
     """
 
     data: np.ndarray
@@ -185,7 +184,7 @@ class BatchSelection:
 
     @property
     def has_any_time(self) -> bool:
-        """True if records of all times are to be read."""
+        """Whether to read records of all times."""
         bounds = self.oldest, self.newest
         return all(isinstance(bound, int) for bound in bounds) and bounds == (MIN_LONG, MAX_LONG)
 
@@ -200,7 +199,7 @@ class BatchSelection:
 
 def is_checked_by_scan(batches: np.ndarray) -> np.ndarray:
     """Flag the batches whose checksums the scan compares: short ones (SHORT_BATCH) of format 2."""
-    # expanded sections do not follow their headers, which the checksums cover; uncompressed ones are moved with them
+    # `_expand_sections` moves all sections away from their headers, which the checksums cover, too
     if (batches["attributes"] & CODEC_MASK).any():
         return np.zeros(batches.size, np.bool_)
     is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
@@ -208,7 +207,7 @@ def is_checked_by_scan(batches: np.ndarray) -> np.ndarray:
 
 
 def open_sections(selection: BatchSelection, max_bytes: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
-    """Decompress the first batches, all of one format, until about `max_bytes`; returns a buffer and SECTION rows."""
+    """Decompress about `max_bytes` of the first batches, all of one format; returns a buffer and SECTION rows."""
     sections = _stored_sections(selection)
     data = selection.data
     if (selection.batches["attributes"] & CODEC_MASK).any():
@@ -225,7 +224,7 @@ def open_sections(selection: BatchSelection, max_bytes: int = MAX_DECODED_BYTES)
 
 
 def _stored_sections(selection: BatchSelection) -> np.ndarray:
-    # a section of an old format is the whole entry, which has an offset and no delta
+    # in an old format a section is the whole entry, which stores its offset, so `base_offset` is only the shift
     batches = selection.batches
     is_current = batches["magic"][0] == 2
     sections = np.zeros(batches.size, SECTION)
@@ -245,7 +244,7 @@ def _stored_sections(selection: BatchSelection) -> np.ndarray:
 
 
 def _expand_sections(selection: BatchSelection, sections: np.ndarray, max_bytes: int) -> tuple[np.ndarray, int]:
-    """The bytes of the first sections, up to about `max_bytes`, and the number of sections."""
+    """Return about `max_bytes` of the first decompressed sections, and the number of these sections."""
     assumed_bytes = _ASSUMED_RATIO * int((sections["end"] - sections["start"]).sum())
     expander = Expander(min(assumed_bytes, max_bytes + max_bytes // 4))  # the last batch may exceed `max_bytes`
     for row, section in enumerate(sections):
@@ -270,7 +269,7 @@ def _expand_sections(selection: BatchSelection, sections: np.ndarray, max_bytes:
 
 
 class OffsetsOutOfOrderError(CorruptRecordError):
-    """The offset deltas of a batch's records do not increase, or exceed the batch's last one."""
+    """The offset deltas of a batch's records do not increase, or are above the batch's last offset delta."""
 
 
 _FAULTS = {
@@ -299,8 +298,8 @@ def decode(
     """Decode the records of `batches`, rows of `read_headers` on `data`, as `columns` of SCHEMA.
 
     Arguments after `columns` may be arrays with an item per batch. `shift` is added to stored offsets. Excludes
-    `end_offset` and control records. The timestamp is the batch's largest in a LogAppendTime batch (KIP-32), and -1
-    in format 0. The caller must check the checksums first.
+    `end_offset` and control records. With LogAppendTime, the timestamp is the batch's largest (KIP-32); in format 0,
+    it is -1. The caller must check the checksums first.
     """
     source = Source(file, file_position)
     selection = BatchSelection(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
@@ -311,7 +310,7 @@ def decode(
 def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the result of `decode` in parts of about `part_bytes`, or one batch.
 
-    If the batches are unchecked, compares their checksums: some at the start, some before their part is yielded.
+    If the batches are unchecked, compares a checksum at the start, or before the part of its batch is yielded.
     """
     names = tuple(columns)
     for run in _runs_of_one_format(selection):
@@ -326,7 +325,7 @@ def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: 
 def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
     rows = _selected_rows(selection)
     if selection.unchecked:
-        # compare the checksums that no scan will: of batches that are not selected, or not `is_checked_by_scan`
+        # compare the checksums of batches that are not selected or not `is_checked_by_scan`, since no scan does
         is_unscanned = np.ones(selection.batches.size, np.bool_)
         is_unscanned[rows] = ~is_checked_by_scan(selection.batches[rows])
         unscanned = np.flatnonzero(is_unscanned)
@@ -337,7 +336,7 @@ def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
     changes = np.flatnonzero(is_current[1:] != is_current[:-1]) + 1
     if changes.size:
         return [selection.of_rows(part) for part in np.split(rows, changes)]
-    # one run also without rows: it yields an empty batch of the right schema
+    # a run without rows yields an empty batch of the right schema
     return [selection if rows.size == selection.batches.size else selection.of_rows(rows)]
 
 
@@ -357,10 +356,10 @@ def _selected_rows(selection: BatchSelection) -> np.ndarray:
 
 
 def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
-    """Flag the batches that may have a record in the time range, by the largest time in their headers."""
+    """Flag the batches that may have a record in the time range, from the largest times in their headers."""
     if selection.has_any_time:
         return True
-    # a batch with a later largest time may have earlier records, unless all its records have one time
+    # if its records have several times, a batch with a largest time after the range may have records in the range
     largest = selection.batches["max_timestamp"]
     is_append_time = (selection.batches["attributes"] & APPEND_TIME) != 0
     has_one_time = is_append_time | (selection.batches["record_count"] == 1)
@@ -390,7 +389,7 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], max_bytes: in
             arrays.append(headers_to_arrow(data, fields.header_positions, count, header_count, section_bytes))
         else:
             arrays.append(fields.to_arrow(name, count))
-    # through a struct, which keeps the number of records of a batch without columns
+    # a struct keeps the number of records even without columns
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
     if not selection.has_any_time:
         records = records_in_time(selection, sections["emitted"], fields.timestamps[:count], records)
@@ -400,7 +399,7 @@ def _decode_run(selection: BatchSelection, names: tuple[str, ...], max_bytes: in
 def records_in_time(
     selection: BatchSelection, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
 ) -> pa.StructArray:
-    """The `records` in the time range of the selection; batch i has the next counts[i] records."""
+    """Return the `records` in the time range of the selection; batch i has the next counts[i] records."""
     oldest, newest = (
         bound if isinstance(bound, int) else np.repeat(bound, counts)
         for bound in (selection.oldest, selection.newest)
@@ -431,7 +430,10 @@ OPENED_BYTES = 16 << 20
 
 
 def opened_sections(data: np.ndarray, batches: np.ndarray) -> Iterator[tuple[BatchSelection, np.ndarray, np.ndarray]]:
-    """Parts of `batches`, rows of `read_headers` on `data`, without control batches; each with its open sections."""
+    """Yield parts of `batches`, rows of `read_headers` on `data`, without control batches.
+
+    A part has the batches, a buffer, and the SECTION rows of the batches in the buffer.
+    """
     for run in _runs_of_one_format(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
         while run.batches.size:
             records, sections = open_sections(run, OPENED_BYTES)

@@ -1,4 +1,4 @@
-"""Encodes Arrow to record batches of format 2, by the rules of a topic (Kafka's `MemoryRecordsBuilder`)."""
+"""Encodes Arrow data to record batches of format 2, by the settings of a topic (Kafka's `MemoryRecordsBuilder`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from distlog.core.integers import MAX_LONG
 
 #: The bytes, and the drafts of batches (rows of DRAFT), that an encoder has room for at first.
 _FIRST_BYTES, _FIRST_DRAFTS = 1 << 16, 64
-#: About the most bytes that a record has in a batch beyond its bytes in Arrow.
+#: A record in a batch has about this many bytes more than in Arrow, at most.
 _RECORD_SPARE = 8
 _ABOVE_MAX = "a record makes a batch above max.message.bytes, or segment.bytes if that is less: make it smaller"
 _FAULTS = {
@@ -53,7 +53,7 @@ _FAULTS = {
     record_write.NULL_HEADER_KEY: "the key of a header is null",
     record_write.TOO_LARGE: "a record is larger than 2 GiB",
 }
-#: The name of the codec `none` in a topic's settings.
+#: The name of the codec "none" in a topic's settings.
 _UNCOMPRESSED = "uncompressed"
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
 _CRC = struct.Struct(">I")
@@ -62,11 +62,11 @@ _CRC = struct.Struct(">I")
 class RecordEncoder:
     """Writes records into batches at offsets from `base_offset`; the last batch stays open.
 
-    Holds about `gather_bytes`, or four batches if these are larger, and starts with room for `room` bytes. The same
-    records make the same batches, however they are split into calls. Don't use it again after an error.
+    It starts with room for `room` bytes, and holds about `gather_bytes`, or four batches if these are larger. The
+    batches do not depend on how records are split into calls. Don't use an encoder again after an error.
 
-    After each step of `append`, a caller may set `file_position`, the position of the next batches in their file. The
-    memory of uncompressed batches is then aligned like the file, so that a direct write needs no copy.
+    After each step of `append`, a caller may set `file_position`, the position of the next batches in their file.
+    Then the memory of uncompressed batches is aligned like the file, so that a direct write needs no copy.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RecordEncoder:
         self._window_end_ms = record_write.NOT_STARTED
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Append the `rows` of `source`; yields full batches. `row` in an error counts all records of the encoder."""
+        """Append the `rows` of `source`; yields full batches. In an error, `row` counts all records so far."""
         index, columns = 0, source.columns()
         while True:
             status, index, self._open_draft, record_end, self._window_end_ms = append_records(
@@ -90,7 +90,7 @@ class RecordEncoder:
             if status != record_write.FULL:
                 raise self._refusal(status, record_end)
             full_bytes = int(self._drafts["position"][self._open_draft])
-            # yield at least half of `gather_bytes`, and move the open batch only if that frees half of the memory
+            # yields if at least half of `gather_bytes` is full, and moving the open batch frees half of the memory
             if 2 * full_bytes >= max(self._data.size, self._gather_bytes):
                 yield self._encode(self._drafts[: self._open_draft])
                 self._move_open_batch()
@@ -100,9 +100,9 @@ class RecordEncoder:
     def append_groups(
         self, source: RecordInput, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> EncodedBatches | None:
-        """Encode `rows` as len(counts) batches: the next counts[i] rows are batch i. The encoder must be unused.
+        """Encode the next counts[i] of `rows` as batch i. Offsets continue over the batches. Needs an unused encoder.
 
-        Offsets continue over the batches. None: a group needs several batches or more room, or a record is refused.
+        Returns None if a group needs several batches or more room, or if a record is refused.
         """
         drafts = np.zeros(len(counts) + 1, DRAFT)
         if append_groups(self._data, drafts, rows, counts, source.columns(), self._limits) < len(counts):
@@ -129,7 +129,7 @@ class RecordEncoder:
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
-        """Move the open batch to other memory: a disk may be writing the yielded batches."""
+        """Move the open batch to new memory, since a disk may be writing the yielded batches."""
         draft = self._drafts[self._open_draft].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
         memory = new_pages(self._data.size, self.file_position)
@@ -138,12 +138,12 @@ class RecordEncoder:
         self._data, self._drafts[0], self._open_draft = memory, draft, 0
 
     def _grow(self, record_end: int) -> None:
-        """Make room for more drafts if they are used up; otherwise for bytes, at least up to `record_end`."""
+        """Make room for more drafts if all are used, else for bytes, at least up to `record_end`."""
         if self._open_draft + 1 == self._drafts.size:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # small at first, since encoders may be thousands: fourfold up to half a block, then a block, then double
+        # there may be thousands of encoders, so their memory grows from small: fourfold, to a block, then twofold
         block = min(self._gather_bytes, BLOCK_BYTES)
         new_size = 4 * size if 8 * size < block else max(2 * size, block)
         memory = new_pages(max(new_size, record_end), self.file_position)
@@ -174,7 +174,7 @@ class RecordEncoder:
         return EncodedBatches(data.data, batches, offsets_of_max, min_timestamps)
 
     def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
-        """Return the bytes of all batches, with room for headers; sets position and size in `batches`."""
+        """Return the records of all batches, with room for headers; sets position and size in `batches`."""
         form = self._form
         starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
         if form.codec == compression.NONE:
@@ -198,8 +198,8 @@ class BatchFormat:
     """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
 
     A batch has at least one record. It ends before its uncompressed records would exceed `batch_bytes`, and before a
-    record that is more than `window_ms` newer than the record that started the time window. With `append_time`, which
-    returns the time in ms, the timestamps are of the type LogAppendTime.
+    record that starts a new time window (`BatchLimits.window_ms`). If `append_time`, which returns the time in ms, is
+    set, the timestamps are of the type LogAppendTime.
     """
 
     codec: int = compression.NONE
@@ -228,7 +228,7 @@ class BatchFormat:
 
     @property
     def max_record_bytes(self) -> int:
-        """The most bytes of uncompressed records in any batch; one above `usual_record_bytes` has a single record."""
+        """The most bytes of uncompressed records in a batch of one record."""
         if self.codec == compression.NONE:
             return self.max_batch_bytes - HEADER_SIZE
         return compression.MAX_RECORDS_BYTES
@@ -238,7 +238,7 @@ class BatchFormat:
         """The most bytes of uncompressed records in a batch of several records."""
         room = self.max_batch_bytes - HEADER_SIZE
         if self.codec != compression.NONE:
-            # incompressible data grows, by at most 10 bytes per 32 KiB (snappy): leave 32 per 32 KiB, and 64 more
+            # leaves 32 bytes per 32 KiB, and 64: incompressible data grows by at most 10 per 32 KiB (snappy)
             room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
         return min(self.batch_bytes, room)
 
@@ -254,9 +254,9 @@ class BatchFormat:
 
 
 def time_span(config: TopicConfig) -> int:
-    """The time in ms that the records of one segment may span.
+    """Return the time in ms that the records of one segment may span.
 
-    In a compacted topic at most `max.compaction.lag.ms`, since only sealed segments are compacted.
+    In a compacted topic it is at most `max.compaction.lag.ms`, since only sealed segments are compacted.
     """
     if "compact" in config.cleanup_policy:
         return min(config.segment_ms, config.max_compaction_lag_ms)
@@ -264,12 +264,12 @@ def time_span(config: TopicConfig) -> int:
 
 
 def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
-    """`span_ms` less a random part of `segment.jitter.ms`, so that not all partitions roll at once; at least 0."""
+    """Subtract a random part of `segment.jitter.ms` from `span_ms`, so that not all partitions roll at once."""
     jitter = min(config.segment_jitter_ms, span_ms)
     return span_ms - (random.randrange(jitter) if jitter else 0)
 
 
-#: Bytes of a batch of one record beyond the record's fields: the batch's header, and Kafka's MAX_RECORD_OVERHEAD.
+#: The most bytes of a batch of one record besides the record's fields: the header, and Kafka's MAX_RECORD_OVERHEAD.
 BATCH_OVERHEAD = HEADER_SIZE + 21
 
 
@@ -288,7 +288,7 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
-    """`batch.bytes`, but at most the fields' bytes with which a single record still fits into the largest batch."""
+    """Return `batch.bytes`, but at most the size of the fields of a single record that fits in the largest batch."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 
@@ -297,7 +297,7 @@ def largest_batch(config: TopicConfig) -> int:
 
 
 def codec_of(config: TopicConfig, producer_codec: str | None) -> str:
-    """The codec of new batches: the topic's own, or `producer_codec` if `compression.type` is producer."""
+    """Return the codec of new batches: the topic's own, or `producer_codec` if `compression.type` is "producer"."""
     names = compression.CODEC_NAMES
     if producer_codec not in (None, _UNCOMPRESSED, *names):
         raise InvalidConfigError(f"compression must be one of {', '.join(names)}", value=producer_codec)
@@ -317,7 +317,7 @@ def compression_level(config: TopicConfig, codec: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordInput:
-    """The columns of records, as kernels read them: their arrays are read-only (see `_frozen`)."""
+    """The columns of records for kernels; the arrays are read-only (see `_frozen`)."""
 
     timestamps: np.ndarray
     key: ByteColumn
@@ -329,7 +329,7 @@ class RecordInput:
 
     @classmethod
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
-        """The columns timestamp, key, value and optionally headers. Raises InvalidRecordError for bad offsets."""
+        """Take the columns timestamp, key, value and, if there is one, headers. Raises InvalidRecordError."""
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
         if missing:
@@ -359,7 +359,7 @@ def invalid_array_error(column: str, reason: object) -> InvalidRecordError:
 
 
 def _byte_column(array: pa.Array, name: str) -> ByteColumn:
-    """The strings of `array`, without a copy for null, binary and large_binary; other types are cast."""
+    """Return the strings of `array`; types that are not in _OFFSET_TYPES are cast, and need a copy."""
     count = len(array)
     if array.type == pa.null():
         return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
@@ -371,7 +371,7 @@ def _byte_column(array: pa.Array, name: str) -> ByteColumn:
 
 
 def _with_one_width(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
-    """Both columns with offsets of the wider type, since numba compiles a kernel for each mix of types."""
+    """Give both columns offsets of the wider type, since numba compiles a kernel for each mix of types."""
     kind = np.result_type(key.offsets, value.offsets)
     key, value = (
         column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
@@ -380,7 +380,7 @@ def _with_one_width(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, Byt
 
 
 def _header_column(array: pa.Array) -> HeaderColumn | None:
-    """The headers of `array`, a list<struct<key: string, value: binary>>, or None without headers."""
+    """Return the headers of `array`, of a type that casts to HEADERS_TYPE, or None if there are no rows."""
     if array.type == pa.null() or len(array) == 0:
         return None
     array = array.cast(HEADERS_TYPE)
@@ -388,18 +388,18 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
     offsets = _offsets(array, array.buffers()[1], np.int32, len(pairs), "headers")
     firsts, ends = offsets[:-1], offsets[1:]
     if array.null_count:
-        # Arrow allows a null list to have items: it has no headers
+        # in Arrow, a null list may have items; they are not headers
         ends = _frozen(np.where(_valid(array), ends, firsts))
     keys = _byte_column(pairs.field(0), "headers")
     if pairs.null_count:
-        # a null pair gets a null key, which the kernel refuses; `keys.valid` is empty if no key is null
+        # make the key of a null pair null, so that the kernel refuses it; `keys.valid` is empty if no key is null
         has_key = (_valid(pairs) & keys.valid) if keys.valid.size else _valid(pairs)
         keys = keys._replace(valid=_frozen(has_key))
     return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    # always read-only: numba compiles a kernel for each mix of read-only and writable arrays
+    # numba compiles a kernel for each mix of read-only and writable arrays
     array.flags.writeable = False
     return array
 
@@ -440,8 +440,8 @@ _NO_NULLS = _frozen(np.empty(0, np.bool_))
 class EncodedBatches:
     """Batches back to back in `data`, which is writable, and their BATCH rows.
 
-    `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest timestamp, -1
-    without timestamps. `min_timestamps` has the smallest timestamp of each batch, -1 if a record has none.
+    For each batch, `offsets_of_max_timestamp` has the offset of the first record with the largest timestamp, or -1
+    without timestamps, and `min_timestamps` has the smallest timestamp, or -1 if a record has none.
     """
 
     data: memoryview
@@ -453,8 +453,8 @@ class EncodedBatches:
 class ValidBatch(NamedTuple):
     """A checked batch at offset 0, and its BATCH row.
 
-    `offset_of_max_timestamp` is the offset of the first record with the largest timestamp, -1 without a timestamp;
-    `min_timestamp` is the smallest. The times are the producer's; with LogAppendTime, the append replaces them.
+    `offset_of_max_timestamp` is the offset of the first record with the largest timestamp, or -1 without timestamps.
+    `min_timestamp` is the smallest timestamp. With LogAppendTime, the append replaces these times of the producer.
     """
 
     data: npt.NDArray[np.uint8]
@@ -468,7 +468,7 @@ class ValidBatch(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """True if it is a producer's, or ends a producer's transaction."""
+        """Whether the batch has a producer id, as do batches that end a transaction."""
         return bool(self.rows[0]["producer_id"] >= 0)
 
 
@@ -477,17 +477,17 @@ def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> En
     source = RecordInput.from_arrow(records)
     form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_BYTES
     encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)
-    # the generator yields nothing, since `gather_bytes` is unlimited: its first step appends all rows
+    # the first step appends all rows: the generator yields nothing, since `gather_bytes` is unlimited
     next(encoder.append(source, np.arange(records.num_rows)), None)
     return encoder.finish()
 
 
 def write_headers(view: memoryview, batches: np.ndarray) -> None:
-    """Write the headers of `batches`, whose records are already in `view`, and put the checksums into the rows."""
+    """Write the headers of `batches` to `view`, which has their records, and the checksums also to the rows."""
     crcs = []
     for batch in batches.tolist():
         position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *fields = batch
-        # 0 for the checksum, which covers fields after it
+        # with 0 as the checksum, since that is of the bytes after it
         HEADER.pack_into(
             view, position, base_offset, size - LOG_OVERHEAD, leader_epoch, magic, 0, attributes, last_delta, *fields
         )

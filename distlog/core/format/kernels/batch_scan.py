@@ -23,24 +23,26 @@ from distlog.core.format.kernels.native import (
 )
 from distlog.core.integers import MAX_LONG
 
-#: The bytes of offset and length, which the length does not count; the header of format 2.
-LOG_OVERHEAD, HEADER_SIZE = 12, 61
-#: The positions of header fields (`read_row` has all): in all formats, but the last only in 2; and in 0 and 1.
-LENGTH_AT, MAGIC_AT, LAST_DELTA_AT = 8, 16, 23
+#: The size of the fields offset and length, which the length does not count.
+LOG_OVERHEAD = 12
+#: The size of a header of format 2.
+HEADER_SIZE = 61
+#: Positions of header fields; those with LEGACY are for formats 0 and 1, LAST_DELTA_AT and CRC_AT for format 2.
+LENGTH_AT, MAGIC_AT, LAST_DELTA_AT, CRC_AT = 8, 16, 23, 17
 LEGACY_ATTRIBUTES_AT, LEGACY_TIMESTAMP_AT = 17, 18
-#: The positions of the checksum and of the bytes that it covers in format 2, and of the latter in formats 0 and 1.
-CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
-#: The bytes up to the magic, in all formats.
+#: The positions of the first bytes that the checksum covers.
+CRC_START, LEGACY_CRC_START = 21, 16
+#: The size of a header up to its magic, in all formats.
 SMALLEST_PREFIX = 17
 #: Kafka's smallest valid length, which does not count LOG_OVERHEAD.
 SMALLEST_LENGTH = 14
-#: The smallest entries of formats 0 and 1, without a key and a value.
+#: The sizes of an entry without a key and a value, in format 0 and 1.
 LEGACY_ENTRY_SIZES = 26, 34
 CODEC_MASK, LEGACY_ATTRIBUTES = 0x07, 0x0F
-#: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
+#: Bits of a batch's attributes.
 APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
-#: The result of a check of headers: `record_batch.py` has a message for each fault.
+#: The results of a check of headers; `record_batch.py` has a message for each fault.
 OK, BAD_LENGTH, BAD_MAGIC, BAD_SIZE, BAD_OFFSETS, BAD_COUNT = range(6)
 
 #: A batch: its position and size, in bytes, in a buffer or file, and the fields of its header.
@@ -99,10 +101,9 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
         row = batches[index]
         read_row(data, position, row)
         position += row["size"]
-        # int64, since without the compiler a sum of fields has their width, and could overflow
+        # int64: in plain Python the sum of two int32 fields could overflow
         base_offset, last_offset_delta = np.int64(row["base_offset"]), np.int64(row["last_offset_delta"])
         fault = OK
-        # `read_row` marks a compressed message of formats 0 and 1 by -1
         if row["record_count"] < (0 if row["magic"] == 2 else -1):
             fault = BAD_COUNT
         elif base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_LONG - last_offset_delta:
@@ -115,7 +116,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 
 @inlined
 def read_row(data: np.ndarray, position: int, row: np.void) -> None:
-    """Fill `row` from the header of the batch at `position`, unchecked; a compressed message has record count -1."""
+    """Fill `row` from the header at `position`, unchecked. A compressed entry of format 0 or 1 has the count -1."""
     magic = int_at(data, position + 16, 1)
     row["position"] = position
     row["size"] = LOG_OVERHEAD + int_at(data, position + 8, 4)
@@ -143,8 +144,8 @@ def read_row(data: np.ndarray, position: int, row: np.void) -> None:
         row["record_count"] = 1 if attributes & CODEC_MASK == 0 else -1
 
 
-#: A run of batches of one file: its first offset (a lower bound in a segment with gaps; -1 if unknown); the offset
-#: where the segment ends; whether the segment has no gaps; whether the file ends with the run.
+#: A run of batches of one file. `first_offset` is -1 if unknown, and a lower bound if the segment is not `dense` (has
+#: gaps). `end_offset` is that of the segment. `ends_file` is whether the file ends with the run.
 RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
 
 
@@ -152,7 +153,7 @@ RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", 
 def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndarray) -> int:
     """Return the first misplaced row of `batches` (BATCH), or -1; `run_of_batch` has the row in `runs` of each batch.
 
-    The batches of a run ascend, without a gap in a dense segment, up to the segment's end.
+    The offsets of a run must ascend, must have no gaps in a dense segment, and must not exceed the segment's end.
     """
     last_offset = -1
     for row in range(batches.size):
@@ -160,7 +161,7 @@ def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndar
         begins_run = row == 0 or run_of_batch[row] != run_of_batch[row - 1]
         ends_run = row + 1 == batches.size or run_of_batch[row] != run_of_batch[row + 1]
         ends_file = run["ends_file"] and ends_run
-        # compare the offsets before and the last offsets of batches: adding one to an offset could overflow
+        # compares the offset before a batch with the last offset of the previous batch, since + 1 could overflow
         offset_before = batches[row]["base_offset"] - 1
         expected_before = run["first_offset"] - 1 if begins_run else last_offset
         last_offset = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
@@ -191,7 +192,7 @@ def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarra
     return count
 
 
-#: The bytes of one read from a header on, which has several headers if batches are small.
+#: The bytes of one read from a header on. If batches are small, they include the next headers.
 WINDOW_BYTES = 4096
 _NO_BATCHES = -1, -1, -1
 
@@ -202,10 +203,10 @@ def _find_batches(
 ) -> tuple[int, int, int]:
     """Find batches of an open log with offsets in [first_offset, end_offset): up to `room` bytes, but at least one.
 
-    Returns their start and end positions and the next offset; -1 for each if there are none, after a bad header, and
-    for formats 0 and 1. The search starts with the batch at `position`, whose first offset is `expected_offset`, or
-    if that is -1, unknown, but not above `first_offset`. The segment ends before the offset `segment_end` and the
-    position `log_end`; if it `is_dense`, its offsets have no gaps. `window` has WINDOW_BYTES for reads.
+    Returns their start and end positions and the next offset. Returns _NO_BATCHES if there are none, after a bad
+    header, and for formats 0 and 1. The search starts with the batch at `position`. Its first offset is
+    `expected_offset`, or if that is -1, it is not above `first_offset`. The segment ends before the offset
+    `segment_end` and the position `log_end`. If it `is_dense`, its offsets have no gaps.
     """
     position, log_end = span
     expected_offset, segment_end, is_dense = segment
@@ -235,7 +236,7 @@ def _find_batches(
         expected_offset = base_offset + last_offset_delta + 1
         if base_offset >= end_offset or (begin >= 0 and position + size - begin > room):
             break
-        if expected_offset > first_offset:  # else the batch ends before `first_offset`
+        if expected_offset > first_offset:
             begin = position if begin < 0 else begin
             end, next_offset = position + size, expected_offset
         position += size
@@ -246,23 +247,23 @@ def _find_batches(
 find_batches: Any = _find_batches if COMPILED else lambda *_: _NO_BATCHES
 
 
-# CRC-32C uses the instruction of the processor if there is one: three ranges at a time, since a step takes three
-# cycles but a step can start in every cycle (Intel's method). That is as fast as the library for data in the cache
-# (21 GB/s), and nine tenths as fast for other data. Otherwise it uses tables, sixteen bytes a step (Intel's
-# slicing-by-16): ten times slower per byte, but a call of the library costs as much as some hundred bytes.
+# CRC-32C uses the instruction of the processor if there is one. It then reads three ranges at a time, since an
+# instruction takes three cycles, but one can start in every cycle (Intel's method). Otherwise it uses tables, with
+# sixteen bytes per step (Intel's slicing-by-16). That is ten times slower per byte than the library `crc32c`, but a
+# call of the library costs as much as some hundred bytes.
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 #: The checksum of no bytes: the initial value.
 EMPTY_CRC = 0
-#: `_with_zeros` appends at most 256^4 - 1 bytes: their number has this many base-256 digits.
+#: The number of zeros that `_with_zeros` appends has at most this many bytes.
 _LENGTH_BYTES = 4
-#: The size of each of the three ranges: long ranges first, then short ranges.
+#: The size of each of the three ranges. The remaining bytes after the long ranges are read in short ranges.
 _LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
 
 
 def crc_tables(polynomial: int) -> np.ndarray:
-    """Return row k, 0 to 15: the checksum of each byte value followed by k zero bytes, for a 32-bit polynomial."""
+    """Return a table with the checksum of each byte value followed by k zero bytes in row k, 0 to 15."""
     rows = np.zeros((16, 256), np.int64)
     first = np.arange(256)
     for _ in range(8):
@@ -286,8 +287,8 @@ def _product(first: Any, second: Any) -> Any:
 
 
 def _powers() -> np.ndarray:
-    """Return in [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed."""
-    # begins with x^8, since x^0 is the highest bit; each item is the square of the previous one
+    """Return a table with x^(8 n 256^k) modulo the polynomial, with reversed bits, in [k, n]."""
+    # the first item is x^8, since the highest bit is x^0; each item is the square of the previous one
     squares = [1 << (31 - 8)]
     while len(squares) < 8 * _LENGTH_BYTES:
         squares.append(_product(squares[-1], squares[-1]))
@@ -298,7 +299,7 @@ def _powers() -> np.ndarray:
 
 
 def _tables_after_zeros(bits: int) -> np.ndarray:
-    """Return row k: the checksum for each value of byte k of a checksum, followed by 2^bits zero bytes (a lane's)."""
+    """Return a table with the checksum for each value of a checksum's byte k, followed by 2^bits zeros, in row k."""
     power, byte_values = int(_POWERS[bits // 8, 1 << (bits % 8)]), np.arange(256)
     return np.stack([_product(power, byte_values << (8 * row)) for row in range(4)])
 
@@ -310,7 +311,7 @@ _product_called = called(_product)
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    """Append `count` zero bytes, without the inversions at the start and end, which cancel out in a XOR of two."""
+    """Append `count` zero bytes, without the inversions at the start and end, which would cancel out in a XOR."""
     for byte in range(_LENGTH_BYTES):
         digit = (count >> (8 * byte)) & 0xFF
         if digit:
@@ -336,7 +337,7 @@ def _step(tables: np.ndarray, word: int, row: int) -> int:
 
 @inlined
 def crc_of_tables(tables: np.ndarray, initial: int, data: np.ndarray, start: int, end: int) -> int:
-    """Return the checksum after data[start:end], by its `crc_tables`; bounds are not checked."""
+    """Return the checksum after data[start:end], by tables of `crc_tables`; the bounds are not checked."""
     crc = initial ^ _ONES
     position = start
     while end - position >= 16:
@@ -350,7 +351,6 @@ def crc_of_tables(tables: np.ndarray, initial: int, data: np.ndarray, start: int
 
 @called
 def crc_by_tables(initial: int, data: np.ndarray, start: int, end: int) -> int:
-    """Same as `crc_of_tables`, for CRC-32C."""
     return crc_of_tables(_TABLES, initial, data, start, end)
 
 
@@ -392,13 +392,16 @@ def crc_by_instruction(initial: int, data: np.ndarray, start: int, end: int) -> 
     return crc ^ _ONES
 
 
-#: `crc32c_of(initial, data, start, end)`: CRC-32C, by the faster method.
+#: `crc32c_of(initial, data, start, end)` is the CRC-32C after data[start:end].
 crc32c_of = crc_by_instruction if HAS_CRC_INSTRUCTION else crc_by_tables
 
 
 @fill_kernel
 def first_mismatch(data: np.ndarray, batches: np.ndarray, size_limit: int, checked_from: int) -> int:
-    """Return the first of `batches` (format 2, under `size_limit`) whose bytes from `checked_from` on fail, or -1."""
+    """Return the first batch with a wrong checksum, or -1; the bytes from `checked_from` on have the checksum.
+
+    Batches of formats 0 and 1, and from `size_limit` bytes on, are not checked.
+    """
     for row in range(batches.size):
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < size_limit:
@@ -410,7 +413,7 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, size_limit: int, check
 
 @fill_kernel
 def crcs_of_slices(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, crcs: np.ndarray) -> None:
-    """Put the checksum of each slice [start, end) of `data` into `crcs`; all must be within `data`."""
+    """Put the checksum of each slice [start, end) of `data` into `crcs`; the bounds are not checked."""
     for row in range(starts.size):
         crcs[row] = crc32c_of(EMPTY_CRC, data, starts[row], ends[row])
 
@@ -429,8 +432,8 @@ def write_crcs(data: np.ndarray, batches: np.ndarray) -> None:
 def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from: int, combined_from: int) -> int:
     """Return the checksum after `batch` (a BATCH row within `data`), from the checksum `initial` before it.
 
-    The batch's own checksum, which must be right, covers its bytes from `checked_from` on. So of a batch of format 2
-    with `combined_from` bytes, only the bytes before are read, and the checksums combined as by `crc32_combine`.
+    The batch's own checksum, which must be right, is of its bytes from `checked_from` on. If the batch has at least
+    `combined_from` bytes, only the bytes before these are read: the checksums are combined as by `crc32_combine`.
     """
     start = batch["position"]
     if batch["magic"] != 2 or batch["size"] < combined_from:
@@ -446,7 +449,7 @@ _CRC32_TABLES = crc_tables(0xEDB88320)
 
 @fill_kernel
 def find_valid(data: np.ndarray, batches: np.ndarray, valid: np.ndarray) -> None:
-    """Set `valid` for each of `batches` (all within `data`): whether its checksum is right."""
+    """Write to `valid` whether the checksum of each of `batches` (all within `data`) is right."""
     for row in range(batches.size):
         batch = batches[row]
         start = batch["position"]
@@ -459,7 +462,7 @@ def find_valid(data: np.ndarray, batches: np.ndarray, valid: np.ndarray) -> None
 
 
 def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the checksum of each row, int64; rows have a dtype of a few bytes."""
+    """Return the checksum of each row's bytes, as int64; fast only if a row has few bytes."""
     columns = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
     checksums = np.full(len(rows), _ONES)
     for byte in columns.T:
@@ -469,7 +472,7 @@ def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return per row the checksum of two ranges, joined, by their checksums and the `sizes` of the last ones."""
+    """Return the checksums of joined ranges from the checksums of both parts, and the `sizes` of the last parts."""
     joined = firsts
     for row in range(_LENGTH_BYTES):
         digits = (sizes >> (8 * row)) & 0xFF

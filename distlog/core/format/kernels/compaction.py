@@ -1,4 +1,4 @@
-"""Compaction: hashes keys, maps each to its last offset, chooses the records that stay, and rewrites them."""
+"""Kernels of compaction: they hash keys, map each key to its last offset, choose records, and rewrite them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number
 # key, and the first word its slot in the bucket's offset map. With one word for both, the keys of a bucket would have
 # neighbouring slots, and a search would be long. A product and a shift spread the high 32 bits of a word evenly.
 
-#: Words of 64 bits. A row of a bucket has a hash and an offset; a slot of a map a hash and an offset + 1 (0: empty).
+#: Sizes in words of 64 bits. A row of a bucket has a hash and an offset. A slot of a map has a hash and an offset +
+#: 1, and is empty if that word is 0.
 HASH_WORDS, ROW_WORDS, SLOT_WORDS = 2, 3, 3
 ROW_BYTES = 8 * ROW_WORDS
 
-#: Consecutive rows need slots far apart in memory. A slot is fetched this many rows early: 40, not 180 ns a row.
+#: Consecutive rows need slots that are far apart in memory, so a slot is prefetched this many rows before its use.
 _PREFETCH_ROWS = 16
 
 
 @fill_kernel
 def hash_all(
-    data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, first: int, second: int, hashes: np.ndarray
+    data: np.ndarray, positions: np.ndarray, key_offsets: np.ndarray, first: int, second: int, hashes: np.ndarray
 ) -> None:
     """Write the hash of each key under the secret words `first` and `second`; the bounds are not checked."""
     for row in range(positions.size):
-        size = item_at(offsets, row + 1) - item_at(offsets, row)
+        size = item_at(key_offsets, row + 1) - item_at(key_offsets, row)
         hashes[row, 0], hashes[row, 1] = siphash(data, item_at(positions, row), size, first, second)
 
 
 @inlined
 def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
-    """Return the set of rows of a key: its bucket, or for an offset below `start_offset`, the bucket's second set."""
+    """Return the number of a key's set of rows: its bucket, or bucket + `buckets` if `offset` < `start_offset`."""
     bucket = (((second >> 32) & 0xFFFFFFFF) * buckets) >> 32
     return bucket if offset >= start_offset else bucket + buckets
 
@@ -77,7 +78,7 @@ def set_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray) -> None:
 
 @fill_kernel
 def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, is_unset: np.ndarray) -> None:
-    """Write to `is_unset`, for each of `offsets`, whether it is not in the set `bits`."""
+    """Write to `is_unset` whether each of `offsets` is missing in the set `bits`."""
     for row in range(offsets.size):
         bit = offsets[row] - base_offset
         is_unset[row] = ((bits[bit >> 3] >> (bit & 7)) & 1) == 0
@@ -112,7 +113,10 @@ def put_all(
     has_key: np.ndarray,
     offsets: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Add records to a map of `key_count` keys, up to `max_keys`: (next row, new key count, last offset or -1)."""
+    """Add records to a map of `key_count` keys until it has `max_keys`.
+
+    Returns (row of the first record without room or the end, new key count, offset of the last added record or -1).
+    """
     last_offset = -1
     for row in range(offsets.size):
         if row + _PREFETCH_ROWS < offsets.size:
@@ -143,9 +147,9 @@ def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, last_offsets: np.
 def put_rows(
     table: np.ndarray, slots: int, max_keys: int, key_count: int, rows: np.ndarray, superseded: np.ndarray
 ) -> tuple[int, int]:
-    """Add `rows` to a map of `key_count` keys; writes the lower offset of a key with two to `superseded`.
+    """Add `rows` to a map of `key_count` keys. If a key gets a second offset, the lower one goes to `superseded`.
 
-    Returns (number of offsets written, or -1 if the map has `max_keys`; new key count).
+    Returns (number of superseded offsets, or -1 if there are more keys than `max_keys`; new key count).
     """
     count = 0
     for row in range(superseded.size):
@@ -178,11 +182,12 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
     return count
 
 
-#: The bytes by which a record can grow when the bases of its timestamp and offset change, with the longest numbers.
+#: The bytes by which a record can grow when the bases of its timestamp and offset change: its size, timestamp delta
+#: and offset delta may grow from 1 byte to 5, 10 and 5 bytes.
 RECORD_GROWTH = 17
 
-#: The retained records of a batch: their number, the number of tombstones, the first and the largest timestamp, and
-#: the offset of the first record with the largest one. `first_record` counts the records of earlier batches.
+#: What a batch retains. `first_record` is the number of the batch's first record among the records of all batches.
+#: `offset_of_max` is the offset of the first retained record with the largest timestamp.
 RETAINED = np.dtype(
     [
         ("first_record", np.int64),
@@ -213,9 +218,9 @@ def choose_records(
 
     Returns how many records were dropped because they lack a key.
 
-    Per batch, `counts` has the number of its records, `stays_whole` whether all stay, and `drops_tombstones` whether
-    its tombstones do not. A record stays if its offset is above `last_compacted_offset`, or if it is the last of its
-    key (`is_current`), unless it is a tombstone to drop.
+    For each batch, `counts` is the number of its records, `stays_whole` is whether all of them stay, and
+    `drops_tombstones` is whether its tombstones are dropped. In other batches, a record stays if its offset is above
+    `last_compacted_offset`, or if it is the last of its key (`is_current`) and not a tombstone to drop.
     """
     unkeyed_records = record = 0
     for batch in range(counts.size):
@@ -276,10 +281,11 @@ def rewrite_records(
             offset_delta, fields_at = read_number(data, fields_at, end, VARINT, True)
             offset_delta += shift
             delta = timestamps[index] - base_timestamp
-            new_size = 1 + varlong_size(delta) + varlong_size(offset_delta) + source_position - fields_at
+            fields_size = source_position - fields_at
+            new_size = 1 + varlong_size(delta) + varlong_size(offset_delta) + fields_size
             position = write_varlong(target, position, new_size)
             put_at(target, position, item_at(data, body_at))  # attributes
             position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
-            copy_bytes(target, position, data, fields_at, source_position - fields_at)
-            position += source_position - fields_at
+            copy_bytes(target, position, data, fields_at, fields_size)
+            position += fields_size
         ends[number] = position

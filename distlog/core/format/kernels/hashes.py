@@ -1,4 +1,4 @@
-"""Hashes of keys: SipHash for compaction, where equal hashes of two keys would lose a record, XXH64 for indexes.
+"""Hashes of keys. Compaction uses SipHash, since it would lose a record if two keys had one hash; indexes use XXH64.
 
 SipHash-2-4 of 128 bits: Aumasson and Bernstein, 2012. XXH64 with seed 0: Collet, xxHash fast digest algorithm,
 revision 0.1.1.
@@ -12,7 +12,7 @@ from distlog.core.format.kernels.native import inlined, int64_at, item_at, wrapp
 
 _START_0, _START_1 = 0x736F6D6570736575, 0x646F72616E646F6D
 _START_2, _START_3 = 0x6C7967656E657261, 0x7465646279746573
-#: Constants of the variant with a result of 128 bits, which make its two words differ.
+#: Constants of SipHash's variant of 128 bits, which make the two words of its result differ.
 _LONG, _FIRST_WORD, _SECOND_WORD = 0xEE, 0xEE, 0xDD
 
 #: The five primes of XXH64, as signed 64-bit numbers.
@@ -32,13 +32,13 @@ State = tuple[int, int, int, int]
 
 @inlined
 def _shifted_right(value: int, bits: int) -> int:
-    """Return the 64 bits of `value` without the last `bits`, above which come zeros."""
+    """Return the logical right shift of `value` as an unsigned 64-bit number."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
 @inlined
 def _rotated(value: int, bits: int) -> int:
-    """Return the 64 bits of `value`, of which the first `bits` have become the last."""
+    """Return the 64 bits of `value`, rotated to the left by `bits`."""
     return wrapped(value << bits) | _shifted_right(value, 64 - bits)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Finds fields of JSON objects, one a line, by the grammar of RFC 8259, without decoding their values."""
+"""Kernels that find fields of JSON objects (RFC 8259), one per line, without decoding their values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from distlog.core.format.kernels.native import (
     put_at,
 )
 
-#: The state of a line: an object, blank, or a line that a slower reader (Python's `json`) must parse or refuse.
+#: The state of a line. A line that is UNSURE must be parsed or refused by a slower reader (Python's `json`).
 OBJECT, BLANK, UNSURE = range(3)
-#: The kind of a field: not there, null, text, text with escapes, or another value, whose bytes are its JSON.
+#: The kind of a field. TEXT has no escapes. The bytes of an OTHER value are its JSON.
 ABSENT, NULL, TEXT, ESCAPED, OTHER = range(5)
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _POINT, _PLUS = b'"\\,:-.+'
@@ -27,13 +27,13 @@ _E, _F, _N, _T, _U = b"efntu"
 _ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)], np.bool_)
 _HEX = np.array([byte in b"0123456789abcdefABCDEF" for byte in range(256)], np.bool_)
 _LITERALS = np.frombuffer(b"truefalsenull", np.uint8)
-#: Each of the 8 bytes of a word is 0x80 (the number is 0x8080808080808080 as an int64), or 1.
+#: The int64s whose 8 bytes are all 0x80, and all 1.
 _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
-#: Deeper objects are for the slower reader: an int64 has a bit for each level, set for an object, not for an array.
+#: A line with more levels is UNSURE, since `object_bits`, an int64, has a bit for each level.
 _DEEPEST = 60
 _FAILED = -1
 #: The tokens that may come next: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. `_scan_line`
-#: relies on this order: `expected <= _FIRST_NAME` means that a name may come, and the middle three allow an end.
+#: relies on the order: the first two allow a name, and the middle three allow the end of the object or array.
 _NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
 
 
@@ -54,7 +54,7 @@ def _after_space(data: np.ndarray, position: int, end: int) -> int:
 
 @called
 def _after_character(data: np.ndarray, position: int, end: int) -> int:
-    """Return the position after a UTF-8 character that is not ASCII; _FAILED if there is none."""
+    """Return the position after a UTF-8 character that is not ASCII, or _FAILED if there is none."""
     first = item_at(data, position)
     size, low, high = 2, 0x80, 0xBF
     if first < 0xC2 or first > 0xF4:
@@ -77,7 +77,7 @@ def _after_character(data: np.ndarray, position: int, end: int) -> int:
 
 @called
 def _after_escape(data: np.ndarray, position: int, end: int) -> int:
-    """Return the position after an escape, which begins with the backslash at `position`; _FAILED if it is bad."""
+    """Return the position after the escape that begins with the backslash at `position`, or _FAILED if it is bad."""
     if position + 2 > end:
         return _FAILED
     if item_at(_ESCAPES, item_at(data, position + 1)):
@@ -97,7 +97,7 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
     while position < end:
         if position + 8 <= end:
             # Find the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII. XOR makes a quote 0,
-            # and `(x - 1) & ~x` sets the highest bit of the first byte that is 0. (It may be wrong for later bytes.)
+            # and `(x - _ONES) & ~x` sets the highest bit of the first byte that is 0; later bits may be wrong.
             word = int64_at(data, position)
             quotes = word ^ 0x2222222222222222
             escapes = word ^ 0x5C5C5C5C5C5C5C5C
@@ -126,7 +126,7 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
 
 @called
 def _after_number(data: np.ndarray, position: int, end: int) -> int:
-    """Return the position after a number; _FAILED if there is none."""
+    """Return the position after a number, or _FAILED if there is none."""
     if position < end and item_at(data, position) == _MINUS:
         position += 1
     if not _is_digit(data, position, end):
@@ -165,7 +165,7 @@ def _after_literal(data: np.ndarray, position: int, end: int, literal: int, size
 
 @called
 def _after_plain(data: np.ndarray, position: int, end: int) -> int:
-    """Return the position after a number, true, false or null; _FAILED if there is none."""
+    """Return the position after a number, true, false or null, or _FAILED if there is none."""
     byte = item_at(data, position)
     if byte == _T:
         return _after_literal(data, position, end, 0, 4)
@@ -178,7 +178,7 @@ def _after_plain(data: np.ndarray, position: int, end: int) -> int:
 
 @called
 def _field_of(data: np.ndarray, position: int, size: int, names: np.ndarray, name_offsets: np.ndarray) -> int:
-    """Return the number of the name at `position`, -1 if `names` does not have it (see `scan_objects`)."""
+    """Return the number of the name at `position` among `names`, or -1."""
     for number in range(name_offsets.size - 1):
         begin = item_at(name_offsets, number)
         if item_at(name_offsets, number + 1) - begin != size:
@@ -195,9 +195,9 @@ def _field_of(data: np.ndarray, position: int, size: int, names: np.ndarray, nam
 def _after_name(
     data: np.ndarray, position: int, end: int, names: np.ndarray, name_offsets: np.ndarray, is_outer: bool
 ) -> tuple[int, int]:
-    """Return the position after a name and its colon, and the number of the name, -1 if it is not in `names`.
+    """Return the position after a name and its colon, and the number of the name among `names`, or -1.
 
-    _FAILED if there is none, or if a name of the outermost object has escapes.
+    The position is _FAILED if there is no name and colon, or if a name of the outermost object has escapes.
     """
     after, has_escapes = _after_string(data, position + 1, end)
     if after < 0 or (is_outer and has_escapes):
@@ -211,7 +211,7 @@ def _after_name(
 
 @called
 def _after_leaf(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
-    """Return the position after a value that is not an object or array, and its kind; _FAILED if there is none."""
+    """Return the position after a value that is not an object or array, or _FAILED if there is none, and its kind."""
     byte = item_at(data, position)
     if byte == _QUOTE:
         after, has_escapes = _after_string(data, position + 1, end)
@@ -241,13 +241,13 @@ def _scan_line(
     starts: np.ndarray,
     sizes: np.ndarray,
 ) -> int:
-    """Return the state of the line [position, end); puts field i of `names` into slot `first` + i."""
+    """Return the state of the line [position, end), and put field i of `names` into slot `first` + i."""
     position = _after_space(data, position, end)
     if position == end:
         return BLANK
     if item_at(data, position) != _BEGIN_OBJECT:
         return UNSURE
-    # the lowest bit of `object_bits` is 1 if the innermost open value is an object, the next bit is for its parent
+    # the lowest bit of `object_bits` is 1 if the innermost open value is an object; the next bit is for its parent
     depth, object_bits, expected = 1, 1, _FIRST_NAME
     # the field of the next value, and the field and position of the open object or array
     field, open_field, open_start = -1, -1, 0
@@ -273,7 +273,7 @@ def _scan_line(
                 open_field = -1
         elif expected < _FIRST_ITEM:
             return UNSURE  # no value may come here
-        # `{`, or `[`, whose code is 0x20 less
+        # `{` or `[`, whose codes differ by the bit 0x20
         elif (byte | 0x20) == _BEGIN_OBJECT:
             if depth == _DEEPEST:
                 return UNSURE
@@ -306,11 +306,11 @@ def scan_objects(
     starts: np.ndarray,
     sizes: np.ndarray,
 ) -> int:
-    """Find fields in each line of `data`; returns how many lines there are.
+    """Find fields in each line of `data`; returns the number of lines.
 
-    Name i is names[name_offsets[i]:name_offsets[i + 1]]. Fills in the position of each line, its size without a
-    return, and its state; for each line and name the kind of the field, and the position and size of its bytes
-    without quotes. If an object repeats a field, the last one applies. `kinds` must be zeros.
+    Name i is names[name_offsets[i]:name_offsets[i + 1]]. Fills `lines` with the position of each line, `line_sizes`
+    with its size without a return, and `states`. Fills `kinds`, `starts` and `sizes` for each line and name; `starts`
+    and `sizes` are without quotes. If an object repeats a field, the last one applies. `kinds` must be zeros.
     """
     position = row = 0
     fields = name_offsets.size - 1
@@ -343,7 +343,7 @@ def scan_objects(
 
 @fill_kernel
 def gather(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
-    """Copy byte strings of `data` to `out`, back to back; returns their size."""
+    """Copy byte strings of `data` to `out`, back to back; returns their total size."""
     position = 0
     for row in range(starts.size):
         size = item_at(sizes, row)

@@ -1,4 +1,4 @@
-"""The entries of a key index: collects, sorts, writes and finds them."""
+"""Kernels that collect, sort, write and find the entries of a key index."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, ite
 from distlog.core.format.kernels.record_scan import OK, SLACK, Slices, read_record
 from distlog.core.integers import MAX_LONG
 
-#: A block ends with the CRC-32C of its items XOR `log_crc`, the checksum of the log's first batch: a block from
-#: another log's index then fails the comparison. The last block of a table may have fewer items.
+#: A block ends with the CRC-32C of its items XOR `log_crc`, the checksum of the log's first batch. So a block from
+#: the index of another log does not pass the check. The last block of a table may have fewer items.
 BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
-#: Pairs are sorted in buckets of the hashes with the same first 10 of 63 bits.
+#: A bucket has the pairs whose hashes have the same first 10 of 63 bits.
 BUCKETS, BUCKET_SHIFT = 1 << 10, 63 - 10
-#: Other results of a search, larger than any value: the hash has no entry, or has it before or after these blocks.
-ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = (result + (1 << 40) for result in range(4))
+#: Results of a search that finds no value, larger than any value: the hash has no entry; its entry may be in a block
+#: before or after these; a checksum is wrong.
+ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = range(1 << 40, (1 << 40) + 4)
 
 
 @inlined
@@ -37,9 +38,9 @@ def hash_keys(data: np.ndarray, offsets: np.ndarray, hashes: np.ndarray) -> None
 
 
 class CollectedPairs(NamedTuple):
-    """Memory for pairs: of a key's hash, and the position of a batch with the key.
+    """Memory for pairs of a key's hash and the position of a batch with the key.
 
-    `recent` has recent pairs by the last bits of their hash: few are written twice. `bucket_sizes` counts the pairs.
+    `recent` is a cache of pairs: a power of two of slots, each a hash and a position, by the last bits of the hash.
     """
 
     hashes: np.ndarray
@@ -65,7 +66,7 @@ def _collect(pairs: CollectedPairs, row: int, key_hash: int, position: int) -> i
 
 @fill_kernel
 def collect_pairs(data: np.ndarray, sections: np.ndarray, batch_positions: np.ndarray, pairs: CollectedPairs) -> int:
-    """Collect the keys of `sections` (SECTION rows) of format 2, the records of the batches at `batch_positions`.
+    """Collect the keys of `sections` (SECTION rows) of format 2; section i is in the batch at batch_positions[i].
 
     Returns the number of pairs, or -1 if a record is malformed.
     """
@@ -74,8 +75,9 @@ def collect_pairs(data: np.ndarray, sections: np.ndarray, batch_positions: np.nd
         start, end = int(sections[index]["start"]), int(sections[index]["end"])
         position = item_at(batch_positions, index)
         for _ in range(sections[index]["record_count"]):
-            # without SLACK bytes after the section, it is only read carefully
-            status, record = read_record(data, start, end, end + SLACK > data.size)
+            # a fast read needs SLACK bytes after the section, and fails at large numbers
+            is_careful = end + SLACK > data.size
+            status, record = read_record(data, start, end, is_careful)
             if status != OK:
                 status, record = read_record(data, start, end, True)
                 if status != OK:
@@ -90,7 +92,7 @@ def collect_pairs(data: np.ndarray, sections: np.ndarray, batch_positions: np.nd
 def collect_pairs_of_entries(
     data: np.ndarray, key: Slices, sections: np.ndarray, batch_positions: np.ndarray, pairs: CollectedPairs
 ) -> int:
-    """Collect the scanned keys of messages in older formats, as `collect_pairs`."""
+    """Collect the scanned keys of messages in older formats, as `collect_pairs` does."""
     row = number = 0
     for index in range(sections.size):
         for _ in range(sections[index]["emitted"]):
@@ -110,7 +112,7 @@ def _put_entry(table: np.ndarray, start: int, key_hash: int, value: int) -> None
 
 @fill_kernel
 def move_to_buckets(hashes: np.ndarray, positions: np.ndarray, next_rows: np.ndarray, pairs: np.ndarray) -> None:
-    """Write each pair as an entry to the next row of its hash's bucket; `next_rows`, one of each bucket, advance."""
+    """Write each pair to the next row of its bucket in `pairs`; `next_rows` has the next row of each bucket."""
     for source in range(hashes.size):
         key_hash = item_at(hashes, source)
         row = item_at(next_rows, key_hash >> BUCKET_SHIFT)
@@ -140,10 +142,10 @@ def _sort_bucket(
 ) -> int:
     """Sort pairs [start, end), all of one bucket, by hash into `hashes` and `positions`; returns the number of moves.
 
-    Pairs with one hash keep their order. The pairs are moved to as many sub-buckets as `next_rows` has numbers, by
-    the next bits of their hashes, and then sorted by insertion, which gives up after `most_moves` moves.
+    Pairs with one hash keep their order. The pairs are first moved to sub-buckets, one for each item of `next_rows`.
+    Then an insertion sort finishes the order. It gives up after more than `most_moves` moves.
     """
-    # the sub-bucket of a hash is given by the bits after the bucket's bits
+    # a hash has the bits of its sub-bucket after those of its bucket: as many bits as `mask` has
     mask, shift = next_rows.size - 1, BUCKET_SHIFT
     while mask >> (BUCKET_SHIFT - shift):
         shift -= 1
@@ -193,13 +195,13 @@ def write_items(
 ) -> tuple[int, int]:
     """Write the entries and postings of the pairs in buckets, and their checksums; returns the number of each.
 
-    An entry is a hash (8 bytes) and a value (4 bytes). If one batch has the hash, the value is the batch's position.
-    Otherwise it is ~n (the complement), n being the number of the hash's first posting. A posting is a batch's
-    position; the last posting of a hash is stored as ~position. `postings` has room for an item per pair.
+    An entry is a hash (8 bytes) and a value (4 bytes). If only one batch has the hash, the value is its position.
+    Otherwise the value is ~n, where n is the number of the hash's first posting. A posting is a batch's position; the
+    last posting of a hash is stored as ~position. `postings` has room for an item per pair.
 
-    `entries` may be memory from before `pairs` on, since a bucket is sorted in `hashes` and `positions` before its
-    entries are written: these have room for the largest bucket, so that they stay in the processor's cache.
-    Returns (-1, 0) after `most_moves` moves of pairs: someone chose keys with similar hashes.
+    `entries` may overlap `pairs` if it begins before them, since each bucket is sorted into `hashes` and `positions`
+    before its entries are written. Returns (-1, 0) after more than `most_moves` moves, which only happens if someone
+    chose keys with similar hashes.
     """
     entry = posting = bucket_start = 0
     for bucket in range(ends.size):
@@ -258,7 +260,7 @@ def first_bad_block(blocks: np.ndarray, log_crc: int) -> int:
 
 @inlined
 def _find(blocks: np.ndarray, start: int, count: int, key_hash: int) -> int:
-    """Return the value of the hash's entry among the `count` entries from `start` on, or why it is not there."""
+    """Return the value of the hash's entry among the `count` entries from `start` on, or why there is none."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -276,7 +278,7 @@ def _find(blocks: np.ndarray, start: int, count: int, key_hash: int) -> int:
 
 @fill_kernel
 def find_entries(blocks: np.ndarray, count: int, hashes: np.ndarray, values: np.ndarray) -> None:
-    """Write the result of a search for each hash among the `count` entries in `blocks`."""
+    """Search for each hash among the `count` entries in `blocks`, and write the results to `values`."""
     for row in range(hashes.size):
         values[row] = _find(blocks, 0, count, hashes[row])
 
@@ -291,10 +293,10 @@ def find_in_each(
     key_hash: int,
     values: np.ndarray,
 ) -> None:
-    """Write the result of a search for the hash in each of several indexes, or BAD_BLOCK.
+    """Search for the hash in several indexes, and write the results to `values`.
 
-    Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries and the `log_crc` of i.
-    Only the block that the hash belongs to is checked, and the next block if its first hash shows the hash's absence.
+    Bytes [starts[i], ends[i]) of `blocks` are some blocks of index i, with counts[i] entries. Checks the checksum of
+    the block where the hash belongs, and of the next block if its first hash shows that the hash is absent.
     """
     for row in range(starts.size):
         block = starts[row]
@@ -304,7 +306,7 @@ def find_in_each(
         value = _find(blocks, block, count, key_hash)
         checked_end = min(block + BLOCK_BYTES, ends[row])
         if value == IN_LATER_BLOCK and checked_end < ends[row]:
-            # the next block begins with a greater hash, if its checksum is right
+            # the next block begins with a greater hash, unless its checksum is wrong
             value = ABSENT
             checked_end = min(checked_end + BLOCK_BYTES, ends[row])
         values[row] = value if _bad_block(blocks, block, checked_end, log_crcs[row]) < 0 else BAD_BLOCK
@@ -312,9 +314,9 @@ def find_in_each(
 
 @fill_kernel
 def read_postings(blocks: np.ndarray, count: int, starts: np.ndarray, positions: np.ndarray, rows: np.ndarray) -> int:
-    """Write the positions of the lists that begin at `starts` among `count` postings, and the row of each position.
+    """Write the positions in the lists of postings that begin at `starts`, and the row of its list for each position.
 
-    Returns the number of positions; -1 if a list does not end among these postings, or `positions` is full.
+    Returns the number of positions, or -1 if a list does not end within `count` postings, or `positions` is full.
     """
     written = 0
     for row in range(starts.size):

@@ -38,12 +38,12 @@ COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 def _operation(
     in_python: Callable[..., Any] | None = None, *, prefer_literal: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes a function numba's intrinsic, or replaces it with `in_python` if not COMPILED."""
+    """Return a decorator that makes a function an intrinsic of numba; if not COMPILED, `in_python` replaces it."""
     return intrinsic(prefer_literal=prefer_literal) if COMPILED else lambda _: in_python
 
 
 def _has_crc_instruction() -> bool:
-    # numba's target, which NUMBA_CPU_FEATURES may set, can have fewer features than this processor
+    # the environment variable NUMBA_CPU_FEATURES may name fewer features than this processor has
     config: Any = numba.config
     host_features: Any = get_host_cpu_features
     features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
@@ -69,7 +69,7 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 _log = logging.getLogger("distlog")
 _warn_once = cache(_log.warning)
-#: A process logs that it compiles kernels once all compilations took longer than this.
+#: A process logs that it compiles kernels when its compilations have taken longer than this.
 _LOGGED_FROM_S = 1.0
 
 
@@ -111,8 +111,8 @@ class _KernelCache(FunctionCache):
         super().__init__(function)  # type: ignore[no-untyped-call]
         config, new_index = cast(Any, numba.config), cast(Any, IndexDataCacheFile)
         name: str = self._impl.filename_base
-        #: By folder: numba's index of its code of this kernel. The base class uses one index, `_cache_file`: the
-        #: methods below set it for the folder that they try.
+        #: For each folder, numba's index of the code of this kernel. The base class uses only the index
+        #: `_cache_file`, so the methods set it to that of the folder that they try.
         self.indexes: dict[Path, Any] = {
             folder: new_index(str(folder), name, sources_digest()) for folder in code_folders(config.CACHE_DIR)
         }
@@ -131,7 +131,7 @@ class _KernelCache(FunctionCache):
                 pass
             except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
                 with suppress(OSError):
-                    index.flush()  # numba's name for: make the index empty, so that the code is saved again
+                    index.flush()  # empties the index, so that the code is saved again
         self._started_s = time.monotonic()
         return None
 
@@ -171,7 +171,7 @@ _caches: list[_KernelCache] = []
 
 @dataclass(frozen=True, slots=True)
 class CodeCache:
-    """The folder of compiled code, or None and the reason against each folder; how many of the kernels it has."""
+    """The folder of compiled code, and how many of the kernels it has. If it is None, each folder has a reason."""
 
     folder: Path | None
     kernels: int
@@ -200,14 +200,14 @@ def _has_code(folder: Path, kernel: _KernelCache) -> bool:
 
 #: `MADV_DONTNEED` of Linux.
 _DONT_NEED = 4
-#: Finds the addresses of LLVM's library in /proc/self/smaps: its read-only mappings without changed pages
-#: (`Anonymous`), since only unchanged pages can be read again from the file.
+#: Finds the addresses of LLVM's library in /proc/self/smaps. Matches only read-only mappings without changed pages
+#: (`Anonymous`), since changed pages could not be read again from the file.
 _LLVM_MAPPING = re.compile(r"^(\w+)-(\w+) r-.p .*/libllvmlite.*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.MULTILINE)
 
 
 @cache
 def release_compiler() -> None:
-    """Return the memory of LLVM's library, about 60 MB, to the system, once; loading a kernel reads it again."""
+    """Return the memory of LLVM's library to the system, about 60 MB. Loading a kernel reads the library again."""
     with suppress(OSError, AttributeError):  # another system than Linux
         mappings = _LLVM_MAPPING.findall(Path("/proc/self/smaps").read_text())
         advise = ctypes.CDLL(None).madvise
@@ -216,9 +216,9 @@ def release_compiler() -> None:
 
 
 def _compile_in_thread(compile_here: Callable[[Any], Any], signature: Any) -> Any:
-    """Compile, or load code, in a thread that no signal interrupts: Ctrl-C would leave LLVM's lock held."""
-    # If this thread holds numba's lock, a new thread would wait for it forever. It does while it compiles a user's
-    # function that calls a kernel, and when a signal handler has interrupted a compilation in this thread.
+    """Compile or load code in a thread that no signal interrupts, since Ctrl-C would leave LLVM's lock held."""
+    # If this thread holds numba's lock, a new thread would wait for the lock forever. This thread holds it while it
+    # compiles a user's function that calls a kernel, and in a signal handler that has interrupted a compilation.
     is_held: Any = global_compiler_lock.is_locked
     if threading.current_thread() is not threading.main_thread() or is_held():
         return compile_here(signature)
@@ -237,7 +237,7 @@ def _compile_in_thread(compile_here: Callable[[Any], Any], signature: Any) -> An
         threading.Thread(target=compile_there, name="distlog-compiler").start()
     except RuntimeError:  # the process has too many threads, or the interpreter is ending
         return compile_here(signature)
-    # with a timeout: Ctrl-C cannot interrupt a plain wait if a library restarts waits, as polars does
+    # Ctrl-C cannot interrupt a wait without a timeout if a library restarts waits, as polars does
     while not is_running.acquire(timeout=threading.TIMEOUT_MAX):
         pass
     overload, error = results[0]
@@ -248,12 +248,12 @@ def _compile_in_thread(compile_here: Callable[[Any], Any], signature: Any) -> An
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Without reference counts (`_nrt`) of the arrays that a function passes to another. Nothing calls a kernel from C.
+#: `_nrt`: kernels create no arrays, so numba need not count references. Nothing calls a kernel from C.
 _KERNEL: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 #: Only kernels call subroutines, so their code needs no Python wrapper.
 _SUBROUTINE: Any = {**_KERNEL, "no_cpython_wrapper": True}
 
-# A fork waits until no thread loads or compiles a kernel: the child lacks the thread that would hold numba's lock.
+# A fork waits until no thread loads or compiles a kernel: in the child, numba's lock would never be released.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
@@ -264,7 +264,7 @@ os.register_at_fork(
 def fill_kernel(function: F) -> F:
     """Compile `function` on the first call, to run without the interpreter lock; the code is cached if possible.
 
-    The function fills arrays and creates none, so that numba counts no references.
+    The function fills arrays of its caller, and must not create arrays.
     """
     compiled: Any = numba.njit(**_KERNEL)(function)
     if COMPILED:
@@ -275,7 +275,7 @@ def fill_kernel(function: F) -> F:
 
 
 class _SubroutineCode(JITCodeLibrary):
-    """The code of a subroutine, which LLVM inlines into kernels: it is not optimized, and has no machine code."""
+    """The code of a subroutine. It is not optimized and has no machine code, since LLVM inlines it into kernels."""
 
     def _optimize_final_module(self) -> None:
         """Do nothing: LLVM optimizes the kernel later."""
@@ -299,7 +299,7 @@ class _SubroutineCode(JITCodeLibrary):
 
 class _SubroutineCompiler(Compiler):
     def define_pipelines(self) -> Any:
-        # numba calls this first, and makes a library of its own only if the state has none
+        # numba calls this before it makes a library, which it does only if the state has none
         state, new_code = cast(Any, self.state), cast(Any, _SubroutineCode)
         state.library = new_code(state.targetctx.codegen(), state.func_id.func_qualname)
         return super().define_pipelines()  # type: ignore[no-untyped-call]
@@ -317,31 +317,31 @@ class _Subroutine:
 
 
 class _SubroutineType(types.Dispatcher):
-    """The type of a subroutine: one compilation serves all literals, although numba gives each literal a type."""
+    """The type of a subroutine. Numba gives each literal argument its own type, but one compilation serves all."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         plain: Any = types.unliteral
         return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
 
-# a subroutine as an argument is an opaque value, like numba's own dispatchers: its type says what is called
+# a subroutine as an argument is an opaque value, like numba's own dispatchers, since its type names the function
 register_model(_SubroutineType)(models.OpaqueModel)
 typeof_impl.register(_Subroutine)(lambda subroutine, context: _SubroutineType(subroutine.compiled))
 
 
 def inlined(function: F) -> F:
-    """Make a subroutine that LLVM inlines into kernels; prefer few, since each takes about 30 ms to compile."""
+    """Make a subroutine that LLVM inlines into kernels. Use few of them, since each takes about 30 ms to compile."""
     return cast(F, _Subroutine(function, forceinline=True)) if COMPILED else function
 
 
 def called(function: F) -> F:
-    """Same as `inlined`, but with one copy per kernel: for long code, or code that seldom runs."""
+    """Make a subroutine with one copy per kernel, for code that is long or seldom runs."""
     return cast(F, _Subroutine(function)) if COMPILED else function
 
 
-# Numba tests every index for a negative value, which took a seventh of a scan of records. These operations check
-# nothing: the calling kernel must compare its positions with the end of the data. Arrays must be contiguous, or the
-# kernel fails to compile. With NUMBA_DISABLE_JIT=1 kernels run slowly as plain Python, which does check.
+# Numba tests every index for a negative value, which took a seventh of the time of a scan of records. The operations
+# below check nothing, so the calling kernel must compare its positions with the end of the data. If an array is not
+# contiguous, the kernel does not compile. With NUMBA_DISABLE_JIT=1 the operations check their indexes.
 
 
 def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
@@ -358,7 +358,7 @@ def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, pos
 
 @_operation(lambda array, index: int(array[_checked(index, array)]))
 def item_at(typing_context: Any, array: Any, index: Any) -> Any:
-    """Return an integer or boolean as an int64: numba makes a float of a signed and an unsigned operand."""
+    """Return an integer or boolean as an int64, since numba makes a float of a signed and an unsigned operand."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         item = builder.load(pointer_to_item(context, builder, signature.args[0], *args))
@@ -386,7 +386,7 @@ def _bytes_at(data: np.ndarray, position: int, width: int) -> bytes:
 
 
 def _loader(bits: int, *, is_signed: bool, is_big_endian: bool) -> Callable[..., Any]:
-    """Return the code that loads an integer as an int64; numba's targets, x86-64 and AArch64, are little-endian."""
+    """Return the code that loads an integer as an int64. It assumes a little-endian processor: x86-64 or AArch64."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
@@ -399,7 +399,6 @@ def _loader(bits: int, *, is_signed: bool, is_big_endian: bool) -> Callable[...,
 
 
 def _swapped(builder: Any, value: Any) -> Any:
-    # LLVM makes load and swap one instruction
     return builder.bswap(value) if value.type.width > 8 else value
 
 
@@ -492,9 +491,9 @@ def _unchanged(value: int) -> int:
     return value
 
 
-#: `wrapped(value)`: the sum, product or shift of int64s, cut to 64 bits: machine code has cut it, Python has not.
+#: `wrapped(value)` cuts a sum, product or shift of int64s to 64 bits, as compiled code does anyway.
 wrapped: Any = _unchanged if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
-#: `read_at(file, target, count, position)` reads up to `count` bytes to the pointer `target`: their number, or -1.
+#: `read_at(file, target, count, position)` reads up to `count` bytes to a pointer; returns their number, or -1.
 read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
 
 
@@ -513,7 +512,7 @@ _LIBRARY = Path(__file__).parents[3]
 
 @cache
 def sources_digest() -> str:
-    """Return the digest of all sources of kernels: numba does not notice changes of inlined code in other files."""
+    """Return the digest of all sources of kernels; numba does not notice changes of subroutines in other files."""
     sources = [file for file in files("distlog.core.format.kernels").iterdir() if file.name.endswith(".py")]
     digest = hashlib.sha256()
     for source in sorted(sources, key=lambda file: file.name):
@@ -522,23 +521,23 @@ def sources_digest() -> str:
 
 
 def code_folders(preferred: str) -> Iterator[Path]:
-    """Yield the folders that may store code, the best first; `preferred` is the user's choice, or empty."""
+    """Yield the folders that may store code, the best one first; `preferred` is the user's choice, or empty."""
     name = f"kernels-{VERSION}"
     if preferred:
         yield Path(preferred).absolute() / name
-    if _LIBRARY.exists():  # not in an archive
+    if _LIBRARY.exists():  # it does not if the library is imported from an archive
         yield Path(__file__).parent / "__pycache__"
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if caches.is_absolute():
         yield caches / "distlog" / name
-    with suppress(OSError):  # no temporary folder can be written, as on a full disk
+    with suppress(OSError):  # raised if no temporary folder can be written
         yield Path(tempfile.gettempdir()) / f"distlog-kernels-{os.geteuid()}" / name
 
 
 def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
     """Return why users other than this one, root and the owner of `library` may write to `folder`, or None."""
     trusted_users = {0, os.geteuid()}
-    # The folders above a folder in the library need no check: who may write them can replace the library, too.
+    # the folders above a folder in the library need no check, since who may write them can replace the library
     parents = () if library in folder.parents else (*folder.absolute().parents, *folder.resolve().parents)
     try:
         if library.exists():
@@ -557,7 +556,7 @@ def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
 
 def _may_others_write(status: os.stat_result, *, is_parent: bool) -> bool:
     if stat.S_ISLNK(status.st_mode) or (is_parent and status.st_mode & stat.S_ISVTX):
-        return False  # in a sticky folder, as /tmp, users cannot rename or replace files of other users
-    # group 0 is root's; Linux gives a user a group of their own, with the user's number
+        return False  # in a sticky folder such as /tmp, users cannot rename or replace files of other users
+    # root's group is 0, and Linux gives each user a group with the user's number
     is_own_group = status.st_gid in (0, status.st_uid)
     return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_own_group))

@@ -1,4 +1,4 @@
-"""Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`)."""
+"""Kernels that find the fields of records (Kafka's `DefaultRecord`) in one pass over the sections of many batches."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from distlog.core.integers import MAX_LONG
 
 
 class Slices(NamedTuple):
-    """Byte strings in a buffer, one slot each; `offsets` has one item more, and its first is 0.
+    """Byte strings in a buffer; `valid` is False for null.
 
-    `offsets` (Arrow's) are as if the strings stood back to back; `valid` is False for null. The strings are either
-    copied to `copies`, which has room for all bytes of the sections, or located at `positions` of the buffer.
+    `offsets` are those of an Arrow array, as if the strings stood back to back. The strings are at `positions` of the
+    buffer, or if that is empty, are copied to `copies`, which has room for all bytes of the sections.
     """
 
     offsets: np.ndarray
@@ -48,15 +48,15 @@ class Slices(NamedTuple):
 
 
 class HeaderPositions(NamedTuple):
-    """The numbers of the `records` that have headers, and the `positions` of their header counts."""
+    """The numbers of the records with headers, and the positions of their header counts."""
 
-    #: After the last number there is an end mark: the count of all records.
+    #: After the last number there is an end mark, the count of all records.
     records: np.ndarray
     positions: np.ndarray
 
 
 class ScannedFields(NamedTuple):
-    """The fields of a record and their positions. A negative size means null; the header count is at `headers_at`."""
+    """The fields of a record and their positions. A negative size means null; `headers_at` is that of the count."""
 
     end: int
     offset_delta: int
@@ -70,10 +70,10 @@ class ScannedFields(NamedTuple):
 
 
 class ScanProgress(NamedTuple):
-    """The state of a scan: at record `number` of the section, at `position`, after the offset delta `previous`.
+    """The state of a scan before record `number` of the section, which is at `position`.
 
-    The other fields count what was written so far: records, bytes of their keys and of their values, records with
-    headers, and the headers of this section's records.
+    `previous` is the offset delta of the record before. The other fields count what was written so far:
+    `header_positions` counts records with headers, `section_headers` the headers of this section's records.
     """
 
     number: int
@@ -87,14 +87,14 @@ class ScanProgress(NamedTuple):
 
 
 class TimeBounds(NamedTuple):
-    """The smallest and the largest allowed timestamp (ms); -1, no timestamp, is always allowed."""
+    """The smallest and the largest allowed timestamp (ms); -1 (no timestamp) is always allowed."""
 
     oldest: int
     newest: int
 
 
 class CheckedRecords(NamedTuple):
-    """The end of a check: its status, the record at which it ended, and a summary of the records before it.
+    """The status of a check, the `number` of the record at which it ended, and a summary of the records before.
 
     `newest_record` is the first record with the largest timestamp. `refused` counts records that the log refuses.
     """
@@ -107,17 +107,17 @@ class CheckedRecords(NamedTuple):
     refused: int
 
 
-# A record's numbers are variable-length integers of 7 bits a byte, with a zigzag sign, as in Protocol Buffers. Their
-# reader returns `(value, next position)`. If `careful`, it uses no byte from `end` on. If a value is cut off, or
-# longer than 5 (VARINT) or 10 (VARLONG) bytes, the next position is after `end`, and stays there in later reads: a
-# kernel compares once, after several fields.
+# A record's numbers are variable-length integers of 7 bits a byte, with a zigzag sign, as in Protocol Buffers.
+# `read_number` returns `(value, next position)`. If a value is cut off by `end`, or has more than `longest` bytes,
+# the next position is after `end`. Later reads keep it there, so a kernel compares it once after several fields.
 #
-# A reader that is not careful decodes only values of up to four bytes, but loads eight, which may run past `end`. Its
-# kernel must ensure SLACK bytes after `end`, and read again, carefully, when it fails.
+# A `careful` read uses no byte from `end` on. Any other read decodes only values of up to four bytes, but loads eight
+# bytes, some of which may be after `end`. So its kernel must ensure SLACK bytes after `end`, and must repeat a read
+# that fails as a careful one.
 
-#: Up to eight reads in a row, from `end` or before, read fewer bytes than this after `end`.
+#: Up to eight reads in a row, the first at or before `end`, load fewer bytes than this after `end`.
 SLACK = 64
-#: The most bytes of a 32-bit and of a 64-bit integer. As in Kafka, bits past the 32nd in a fifth byte are dropped.
+#: The most bytes of a 32-bit and of a 64-bit integer. As in Kafka, bits after the 32nd in a fifth byte are dropped.
 VARINT, VARLONG = 5, 10
 
 
@@ -139,7 +139,7 @@ def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> t
 
 @inlined
 def read_number(data: np.ndarray, position: int, end: int, longest: int, careful: bool) -> tuple[int, int]:
-    """Read a VARINT or VARLONG of at most `longest` bytes (four unless `careful`); a bad value ends after `end`."""
+    """Read a number of at most `longest` bytes, VARINT or VARLONG, or of at most four if not `careful`."""
     if careful and position + 8 > end:
         return _read_bytewise(data, position, end, longest)
     word = int64_at(data, position)
@@ -175,7 +175,7 @@ def varlong_size(value: int) -> int:
 
 @inlined
 def write_varlong(target: np.ndarray, position: int, value: int) -> int:
-    """Write `value` and return the next position; a varint that holds it has the same bytes."""
+    """Write `value`, which has the same bytes as a varint, and return the next position."""
     zigzag = (value << 1) ^ (value >> 63)
     if zigzag & ~0x7F == 0:
         put_at(target, position, zigzag)
@@ -197,7 +197,7 @@ _MAX_MILLISECONDS = MAX_LONG // 1000
 
 @fill_kernel
 def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
-    """Fill `microseconds` with the same times; returns whether all fit into 64 bits."""
+    """Fill `microseconds` with the times; returns whether all fit in 64 bits."""
     all_fit = True
     for index in range(milliseconds.size):
         all_fit &= -_MAX_MILLISECONDS <= milliseconds[index] <= _MAX_MILLISECONDS
@@ -207,7 +207,7 @@ def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
 
 @inlined
 def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position: int, size: int) -> int:
-    """Put the string at `position` into slot `index`, after `total` bytes; a size below 0 is null."""
+    """Put a string (null if `size` < 0) into slot `index`, after `total` bytes; returns the new total."""
     length = max(size, 0)
     put_at(slices.offsets, index + 1, total + length)
     put_at(slices.valid, index, size >= 0)
@@ -218,18 +218,17 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
     return total + length
 
 
-# Records are first read quickly, with integers of up to four bytes and few bounds checks. From the first record of a
-# section that fails, they are read carefully, which finds the fault.
+# The records of a section are read fast up to the first that fails, and carefully from this record on.
 
 #: The bytes of a record without a key, a value and headers.
 SMALLEST_RECORD = 7
 
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END, BAD_CRC = range(9)
 
-#: A section, the records of one batch: bytes [start, end), fields of its header, and the offsets to emit. The scan
-#: writes the number of `emitted` records and of their headers. `append_time` is the timestamp of every record, or
-#: NOT_APPEND_TIME if the records have their own. `crc` is the checksum that the batch must have, its header included,
-#: or CHECKED if the scan need not compare it.
+#: A section has the records of one batch, bytes [start, end). Records from `start_offset` to `end_offset` are
+#: emitted; the scan writes their number `emitted`, and their `header_count`. `append_time` is the timestamp of every
+#: record, or NOT_APPEND_TIME if the records have their own. `crc` is the checksum in the batch's header, which is
+#: before `start`, or CHECKED if the scan must not compare it.
 SECTION = np.dtype(
     [
         ("start", np.int64),
@@ -266,7 +265,7 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
 
 @inlined
 def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, ScannedFields]:
-    """Read the record at `position` in a section up to `end`; returns its status and fields."""
+    """Read the record at `position` in a section that ends at `end`; returns its status and fields."""
     no_fields = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
     size, body_at = read_number(data, position, end, VARINT, careful)
     if size < 1 or size > end - body_at:
@@ -304,12 +303,11 @@ def _scan_section(
     progress: ScanProgress,
     careful: bool,
 ) -> tuple[int, ScanProgress]:
-    """Continue the scan of a section, up to a bad record: (status, progress)."""
+    """Continue the scan of a section, up to its end or a bad record; returns (status, progress)."""
     number, position, previous, emitted, key_bytes, value_bytes, headed_records, headers = progress
     status = OK
     end, count = section["end"], section["record_count"]
-    # in local variables: numba reads array items again after each write to any other array; and it tests the index of
-    # an assignment, so `put_at` writes the fields of each record
+    # local variables, since numba reads array items again after each write to another array
     base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
@@ -362,7 +360,7 @@ def scan_records(
     for index in range(sections.size):
         section, start = sections[index], sections[index]["start"]
         if section["crc"] != CHECKED:
-            # batch by batch, so that the scan finds the bytes in the cache
+            # just before the scan of the batch, so that the scan finds the bytes in the cache
             crc = crc32c_of(EMPTY_CRC, data, start - HEADER_SIZE + CRC_START, section["end"])
             if crc != section["crc"]:
                 return BAD_CRC, index, 0
@@ -370,7 +368,7 @@ def scan_records(
         progress = ScanProgress(
             0, start, -1, first_record, progress.key_bytes, progress.value_bytes, progress.header_positions, 0
         )
-        # without SLACK bytes after the section, it is only read carefully
+        # a fast scan needs SLACK bytes after the section
         status = BAD_END
         if section["end"] + SLACK <= data.size:
             status, progress = _scan_section(data, section, *arrays, progress, False)
@@ -393,7 +391,7 @@ def locate_headers(
     key: Slices,
     value: Slices,
 ) -> None:
-    """Find the headers of the first `count` records, by `header_positions`; `scan_records` has checked them."""
+    """Find the headers of the first `count` records; `scan_records` checked them and filled `header_positions`."""
     key_bytes = value_bytes = row = first = 0
     for record in range(count):
         header_offsets[record] = first
@@ -411,7 +409,7 @@ def locate_headers(
     header_offsets[count] = first
 
 
-#: The verdict on a record: fine, or why a log refuses it.
+#: The verdict on a record: FINE, or why a log refuses it.
 FINE, NO_KEY, BAD_TIME = range(3)
 
 
@@ -425,10 +423,10 @@ def check_records(
     needs_keys: bool,
     verdicts: np.ndarray,
 ) -> CheckedRecords:
-    """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2, ...
+    """Check the records in data[start:end], one per item of `verdicts`; their offset deltas must be 0, 1, 2, ...
 
-    Fills `verdicts` with FINE, NO_KEY or BAD_TIME. The `min_timestamp` of the result is a lower bound, and equals the
-    base timestamp only if the first record has that timestamp.
+    The `min_timestamp` of the result is a lower bound. It equals the base timestamp only if the first record has that
+    timestamp.
     """
     position, refused, first_has_base_time = start, 0, True
     newest_record, newest, oldest = 0, -(2**63), 2**63 - 1
@@ -453,7 +451,7 @@ def check_records(
         refused += verdict != FINE
         position = record.end
     status = OK if position == end else BAD_END
-    # if these were equal, a lookup by time would return the first record (`_by_metadata`), not the one with this time
+    # if the result were equal to the base timestamp, a lookup by time would return the first record (`_by_metadata`)
     if oldest == base_timestamp and oldest >= 0 and not first_has_base_time:
         oldest -= 1
     return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
@@ -461,10 +459,10 @@ def check_records(
 
 # The kernels of lookups, `find_*`, read only format 2, and describe no errors: a reader of the whole file does that.
 
-#: Returned instead of a position or a count: the bytes are damaged, or not of format 2.
+#: The result instead of a position or a count if the bytes are damaged, or not of format 2.
 UNSURE = -1
 
-#: The location of a record: the positions and sizes of its bytes (negative: null), and of its number of headers.
+#: The location of a record. A negative size means null. `headers_at` is the position of the number of headers.
 LOCATION = np.dtype(
     [
         ("offset_delta", np.int64),
@@ -486,7 +484,7 @@ HEADER_LOCATION = np.dtype(
 
 @inlined
 def _batch_size(data: np.ndarray, position: int, end: int) -> int:
-    """Return the size of the batch at `position`, or 0 without a complete batch of format 2 before `end`."""
+    """Return the size of the batch at `position`, or 0 if there is no complete batch of format 2 before `end`."""
     if end - position < HEADER_SIZE or int_at(data, position + MAGIC_AT, 1) != 2:
         return 0
     size = LOG_OVERHEAD + int_at(data, position + LENGTH_AT, 4)
@@ -497,11 +495,11 @@ def _batch_size(data: np.ndarray, position: int, end: int) -> int:
 def find_batch(
     data: np.ndarray, position: int, end: int, expected_offset: int, dense: bool, end_offset: int, offset: int
 ) -> int:
-    """Return the position of the first batch from `position` that does not end before `offset`, or `end`.
+    """Return the position of the first batch from `position` on whose last offset is `offset` or above, or `end`.
 
-    All offsets are stored offsets. The first batch must start at `expected_offset` or after it, exactly there if the
-    segment is `dense` (has no gaps); if `expected_offset` is -1, at `offset` or before it. The file ends at
-    `end_offset`. Returns UNSURE if a batch or the next header is misplaced (`first_misplaced`).
+    All offsets are stored offsets. The batch at `position` must start at `expected_offset`, or at or after it if the
+    segment is not `dense` (has gaps). If `expected_offset` is -1, it must start at or before `offset`. The file ends
+    at `end_offset`. Returns UNSURE if a batch or the next header is misplaced, as in `first_misplaced`.
     """
     while position < end:
         size = _batch_size(data, position, end)
@@ -548,7 +546,7 @@ def find_records(
     oldest: int,
     locations: np.ndarray,
 ) -> int:
-    """Locate the first records with a delta from `start_delta` and a time from `oldest` on; returns their number."""
+    """Locate records from `start_delta` and the time `oldest` on until `locations` is full; returns their number."""
     previous = -1
     records = 0
     for _ in range(count):
@@ -578,7 +576,7 @@ def find_records(
 
 @fill_kernel
 def find_headers(data: np.ndarray, position: int, locations: np.ndarray) -> None:
-    """Fill `locations` (HEADER_LOCATION) with the headers whose number is at `position`; a scan has checked them."""
+    """Fill `locations` with the headers whose number is at `position`; a scan has checked them."""
     _, position = read_number(data, position, data.size, VARINT, True)
     for number in range(locations.size):
         row = locations[number]
@@ -589,11 +587,11 @@ def find_headers(data: np.ndarray, position: int, locations: np.ndarray) -> None
         position += max(size, 0)
 
 
-# Formats 0 and 1 have no batches: an entry is a record with its offset. A compressed one holds entries, and is opened
-# before these kernels scan them.
+# Formats 0 and 1 have no batches. An entry is a record with its offset. The value of a compressed entry has entries,
+# which are decompressed before these kernels scan them.
 @inlined
 def _entry_end(data: np.ndarray, position: int, end: int) -> int:
-    """Return the end of the entry at `position`: 0 if it is malformed or compressed, -1 if `end` cuts it off."""
+    """Return the end of the entry at `position`, 0 if it is malformed or compressed, or -1 if `end` cuts it off."""
     if end - position < SMALLEST_PREFIX:
         return -1
     size = LOG_OVERHEAD + int_at(data, position + LENGTH_AT, 4)
@@ -608,7 +606,7 @@ def _entry_end(data: np.ndarray, position: int, end: int) -> int:
 
 @fill_kernel
 def count_entries(data: np.ndarray, start: int, end: int) -> tuple[int, int, int, int]:
-    """Walk the uncompressed whole entries in [start, end): (status, how many, first and last offset as stored)."""
+    """Walk the whole entries in [start, end); returns (status, number of entries, first stored offset, last one)."""
     position = start
     count = 0
     first = last = -1
@@ -646,7 +644,7 @@ def scan_entries(
             previous = offset
             magic = int_at(data, position + MAGIC_AT, 1)
             timestamp = int_at(data, position + LEGACY_TIMESTAMP_AT, 8) if magic == 1 else -1
-            # the smallest entry ends with the sizes of its key and value, four bytes each; a key is between them
+            # the sizes of the key and the value have four bytes each, and are the last bytes of the smallest entry
             key_at = position + LEGACY_ENTRY_SIZES[magic] - 4
             key_size = int_at(data, key_at - 4, 4)
             if key_size > end - key_at - 4:

@@ -29,16 +29,16 @@ class HeaderColumn(NamedTuple):
     value: ByteColumn
 
 
-#: Timestamps, keys, values, and headers or None if no record has any: numba compiles a kernel of its own for None.
+#: Timestamps, keys, values, and headers. Headers are None if no record has any: a kernel is compiled for this case.
 Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 
 class BatchLimits(NamedTuple):
     """Where a batch ends.
 
-    `usual_record_bytes`: the most record bytes of a batch of several records. `max_record_bytes`: the most of any
-    batch. `window_ms`: a record that is more than this newer than the first record of the time window begins a new
-    batch, and a new window. So no batch spans more time than a segment may (`segment.ms`).
+    A batch of several records has at most `usual_record_bytes`, and any batch at most `max_record_bytes`. A time
+    window begins with a record and lasts `window_ms` (`segment.ms`). A later record begins a new batch and a new
+    window, so no batch spans more time than a segment may. A window can have many batches.
     """
 
     usual_record_bytes: int
@@ -48,15 +48,14 @@ class BatchLimits(NamedTuple):
 
 #: The `window_end_ms` of `append_records` before any record; the first record with a timestamp sets it.
 NOT_STARTED = -1
-#: Why a kernel stopped. OK: it didn't. FULL: `target` or `drafts` has no room. OVERSIZED: a record is larger than
-#: `max_record_bytes`. TOO_LARGE: the size of a record does not fit an int32. The other two: an invalid field.
+#: Why a kernel stopped. OK: all records are written. FULL: `target` or `drafts` has no room. OVERSIZED: a record is
+#: larger than `max_record_bytes`. TOO_LARGE: the size of a record does not fit in an int32.
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
-#: The bytes of a batch's first record in addition to its fields: a size of up to 5, attributes, and two deltas of 0.
-#: With them, a record's size must fit an int32. A later record has longer deltas, but its batch has a lower limit.
+#: The bytes of a batch's first record in addition to its fields: 5 for the size, 1 for the attributes, and 1 for each
+#: of the two deltas, which are 0. A record's bytes must fit in an int32.
 _FIRST_RECORD_OVERHEAD = 8
 
-#: An unfinished batch: the position of its header, the row number of its first record, the number and bytes of its
-#: records, the first, smallest and largest timestamp, and the row number of the first record with the largest one.
+#: An unfinished batch. `position` is that of its header; `first_record` and `newest_record` count from the first row.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -69,7 +68,7 @@ DRAFT = np.dtype(
         ("newest_record", np.int64),
     ]
 )
-#: The rows of a partition are far apart in memory, so they are fetched this many rows early.
+#: The rows of a partition are far apart in memory, so a row is prefetched this many rows before its use.
 _PREFETCH_ROWS = 16
 
 
@@ -88,7 +87,7 @@ def _slice_size(length: int) -> int:
 
 @inlined
 def _headers_size(headers: HeaderColumn | None, row: int) -> int:
-    """Return the bytes of a record's headers, with the varint of their count, or -1 if a header's key is null."""
+    """Return the size of a record's headers and of the varint of their count, or -1 if a header's key is null."""
     if headers is None:
         return 1
     first, end = item_at(headers.firsts, row), item_at(headers.ends, row)
@@ -143,7 +142,7 @@ def _append_up_to(
     limits: BatchLimits,
     window_end_ms: int,
 ) -> tuple[int, int, int, int, int]:
-    """Append `rows[next_index:end_index]` and return what `append_records`, which is below, returns."""
+    """Append `rows[next_index:end_index]`, as `append_records` does, with the same result."""
     timestamps, key, value, headers = columns
     usual_bytes, max_bytes, window_ms = limits
     status, record_end = OK, 0
@@ -157,10 +156,11 @@ def _append_up_to(
         timestamp = item_at(timestamps, row)
         key_length, value_length, headers_size = _length(key, row), _length(value, row), _headers_size(headers, row)
         fields_size = _slice_size(key_length) + _slice_size(value_length) + headers_size
-        if timestamp < -1 or headers_size < 0 or fields_size > MAX_INT - _FIRST_RECORD_OVERHEAD:
+        if timestamp < -1:
+            status = BAD_TIMESTAMP
+            break
+        if headers_size < 0 or fields_size > MAX_INT - _FIRST_RECORD_OVERHEAD:
             status = NULL_HEADER_KEY if headers_size < 0 else TOO_LARGE
-            if timestamp < -1:
-                status = BAD_TIMESTAMP
             break
         delta = (timestamp - base) if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
@@ -170,7 +170,7 @@ def _append_up_to(
             if open_draft + 1 == drafts.size:
                 status = FULL
                 break
-            # end the batch; the next pass of the loop appends the same record to the new one
+            # end the batch; the next pass of the loop appends this record to the new batch
             drafts[open_draft]["record_count"], drafts[open_draft]["record_bytes"] = count, used
             drafts[open_draft + 1]["position"] = position
             drafts[open_draft + 1]["first_record"] = drafts[open_draft]["first_record"] + count
@@ -216,11 +216,10 @@ def append_records(
 
     Returns the status, and `next_index`, `open_draft`, `record_end` and `window_end_ms` after these records.
 
-    `drafts` (DRAFT rows) describes the batches in `target`; the last one, `open_draft`, is open. A batch holds at
-    least one record. It ends before its records would exceed `usual_record_bytes`, and before a record newer than
-    `window_end_ms`, which then moves to `window_ms` after that record. FULL: `target` lacks room for the next record,
-    which would end at the position `record_end`, or `drafts` has no free row (`record_end` then means nothing).
-    OVERSIZED: the record, which would end at `record_end`, is larger than `max_record_bytes`.
+    `drafts` (DRAFT rows) describes the batches in `target`; the last one, `open_draft`, is open. A batch ends before
+    its records would exceed `usual_record_bytes`, and before a record newer than `window_end_ms`. Such a record moves
+    `window_end_ms` to `window_ms` after itself. If the status is FULL or OVERSIZED, the next record would end at the
+    position `record_end`. If FULL is due to `drafts`, which has no free row, `record_end` means nothing.
     """
     return _append_up_to(target, drafts, open_draft, next_index, rows.size, rows, columns, limits, window_end_ms)
 
@@ -234,7 +233,7 @@ def append_groups(
     columns: Columns,
     limits: BatchLimits,
 ) -> int:
-    """Write `rows` as one batch for each item of `counts`, the number of its records; `drafts` needs a row more.
+    """Write each group, the next counts[i] of `rows`, as one batch. `drafts` has one row more than there are groups.
 
     Returns the number of groups before the first that needs two batches, has no room, or has a refused record.
     """
@@ -246,7 +245,7 @@ def append_groups(
         )
         if status != OK or open_draft != group:
             return group
-        # the spare draft takes the position after the last group
+        # the next batch, or the spare draft, begins after this one
         drafts[group + 1]["position"] = drafts[group]["position"] + HEADER_SIZE + drafts[group]["record_bytes"]
         start = end
     return counts.size
@@ -264,9 +263,9 @@ def copy_slices(
         copy_bytes(target, target_positions[index], source, source_positions[index], sizes[index])
 
 
-# Records go to partitions as by Kafka's `BuiltInPartitioner`, with Austin Appleby's MurmurHash2 (`Utils.murmur2`).
+# Partitions are chosen as in Kafka's `BuiltInPartitioner`, with Austin Appleby's MurmurHash2 (`Utils.murmur2`).
 
-#: Roughly the bytes of a record in a batch besides its key and value: an estimate, for runs of records without a key.
+#: An estimate of a record's bytes besides its key and value, for the size of runs of records without a key.
 RECORD_OVERHEAD = 8
 _SEED, _MULTIPLIER, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
@@ -304,7 +303,7 @@ def fill_partitions(
     valid: np.ndarray,
     first_bit: int,
     value_offsets: np.ndarray,
-    partitions: int,
+    partition_count: int,
     partition: int,
     used_bytes: int,
     run_bytes: int,
@@ -313,7 +312,8 @@ def fill_partitions(
     """Write the partition of each record to `assigned`: by its key, or by runs of about `run_bytes` for null keys.
 
     `valid` has a bit for each key from `first_bit` on, or is empty if all are valid. Records without a key continue
-    in `partition`, where `used_bytes` of the run are used. Returns the next values of both; (-1, row of a bad key).
+    the run in `partition`, which has `used_bytes`. Returns the new `partition` and `used_bytes`, or (-1, row) if the
+    key in a row has bad offsets.
     """
     for row in range(len(assigned)):
         bit = first_bit + row
@@ -321,10 +321,10 @@ def fill_partitions(
             start, end = int(offsets[row]), int(offsets[row + 1])
             if start < 0 or end < start or end > len(data):
                 return -1, row
-            assigned[row] = (murmur2(data, start, end) & 0x7FFFFFFF) % partitions
+            assigned[row] = (murmur2(data, start, end) & 0x7FFFFFFF) % partition_count
         else:
             if used_bytes >= run_bytes:
-                partition, used_bytes = (partition + 1) % partitions, 0
+                partition, used_bytes = (partition + 1) % partition_count, 0
             assigned[row] = partition
             used_bytes += value_offsets[row + 1] - value_offsets[row] + RECORD_OVERHEAD
     return partition, used_bytes
@@ -332,9 +332,9 @@ def fill_partitions(
 
 @fill_kernel
 def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, next_positions: np.ndarray) -> int:
-    """Write row numbers to `order`, by partition, and count them in `counts`, which has an item per partition.
+    """Write the row numbers to `order`, sorted by partition, and the number of rows of each partition to `counts`.
 
-    Returns the first row with a partition out of range, or -1. `next_positions` is scratch space, by partition.
+    Returns the first row with a partition out of range, or -1. `next_positions` is scratch space, like `counts`.
     """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):

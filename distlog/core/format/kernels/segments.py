@@ -1,4 +1,4 @@
-"""Kernels of segments: their state and index entries, searches of their indexes, and groups to merge."""
+"""Kernels for segments: they compute the state and index entries, search indexes, and find groups to merge."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from distlog.core.format.kernels.batch_scan import (
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
 from distlog.core.integers import MAX_INT
 
-#: The state of a segment: the int64 fields of `SegmentState`, in its order. `add_batch` updates the first
-#: STATE_SIZE: log bytes since the last offset entry, the largest timestamp, the last offset of the batch that has it
-#: (relative to BASE_OFFSET), the timestamp of the last time entry, the number of batches.
+#: The positions in a state of a segment, which has the int64 fields of `SegmentState` in its order. `add_batch`
+#: updates the first STATE_SIZE fields.
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_DELTA, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
-#: The next fields; others are not used here. OFFSET_OF_MAX is of the first record with the largest timestamp, or -1.
+#: The next fields. Kernels do not use the fields after these.
 (
     BASE_OFFSET,
     NEXT_OFFSET,
@@ -45,32 +44,33 @@ STATE_SIZE = 5
 #: The flags of PRODUCER_BITS: a batch is part of a transaction or ends it; a batch has a producer id.
 TRANSACTIONS, PRODUCERS = 1, 2
 
-#: The status of a fold: success; batches do not fill the bytes; a batch starts below the next offset; the offsets of
-#: a batch, or its position, are out of an index's range.
+#: The status of a fold. NOT_WHOLE: the batches do not fill the bytes. NOT_NEXT: a batch starts below the next offset.
+#: The others: the offsets or the position of a batch are out of an index's range.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: The checksum of a log with one more batch of at least this size is computed from the checksums of the log and of
-#: the batch (`crc_with_batch`), which is faster than reading the batch.
+#: For batches from this size on, it is faster to combine the checksums of the log and of the batch (`crc_with_batch`)
+#: than to read the batch.
 _COMBINE_FROM_BYTES = 4096
 
-#: The limits of a plan, an int64 each. A group fits into `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than
-#: `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It is worth merging if it has `MIN_GROWTH` times the
-#: bytes of its largest segment, or `LARGE_GROWTH` times if it has more than `LARGE_BYTES` and may still grow.
+#: The positions of limits in the array `limits` of `find_groups`. A group is a run of segments to merge. It fits into
+#: `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It
+#: is worth merging if it has `MIN_GROWTH` times the bytes of its largest segment. If it has more than `LARGE_BYTES`,
+#: and its partition's next segments may still join it, it needs `LARGE_GROWTH` times these bytes.
 SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, MIN_GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-#: A search of an index tries its last bytes first.
+#: A search of an index tries this many of its last bytes first.
 WARM_BYTES = 8192
 
 
-# A batch gets an index entry if more than `index.interval.bytes` lie between it and the last entry; the first batch
-# never gets one. The entry is (last offset, start position) in the offset index, and (largest timestamp so far, last
-# offset of the batch that has it) in the time index. A seal adds a last time entry with the largest timestamp.
+# A batch gets index entries if more than `index.interval.bytes` lie between it and the last offset entry. The first
+# batch never gets one. The offset entry is (last offset, start position). The time entry is (largest timestamp so
+# far, last offset of the batch that has it). A seal adds a last time entry with the largest timestamp.
 @inlined
 def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, state: np.ndarray) -> tuple[bool, bool]:
     """Add the next batch to the first fields of `state`; returns whether it gets an offset and a time entry."""
@@ -102,8 +102,8 @@ def count_until_full(
     return sizes.size
 
 
-#: The faults of batches to append: none; they do not fill their bytes; their format is not 2, or they have refused
-#: attributes; their offsets do not count from 0.
+#: The faults of batches to append, in the order in which one is reported. BAD_SIZES: they do not fill their bytes.
+#: BAD_FORMAT: their format is not 2, or they have refused attributes. BAD_OFFSETS: their offsets do not count from 0.
 NO_FAULT, BAD_SIZES, BAD_FORMAT, BAD_OFFSETS = range(4)
 
 _FORMAT = 2
@@ -111,10 +111,10 @@ _FORMAT = 2
 
 @fill_kernel
 def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, int, int, int, bool]:
-    """Check that `batches` (BATCH rows) fill `size` bytes, with offsets from 0 and without the attributes `refused`.
+    """Check that `batches` (BATCH rows) fill `size` bytes, count from 0, and have none of the attributes `refused`.
 
     Returns the fault, the size of the largest batch, the next offset, the largest timestamp, and whether any batch
-    has a producer id. `batches` must not be empty.
+    has a producer id.
     """
     fault = NO_FAULT
     position = next_offset = largest_bytes = 0
@@ -138,7 +138,7 @@ def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, 
 
 @fill_kernel
 def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved: np.ndarray) -> None:
-    """Move `batches`, which `inspect_batches` checked, to offsets from `first_offset`, in `data` and to `moved`."""
+    """Add `first_offset` to the offsets of `batches`: in `data`, and in the copies of the rows in `moved`."""
     for row in range(batches.size):
         moved[row] = batches[row]
         base_offset = batches[row]["base_offset"] + first_offset
@@ -150,12 +150,13 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
 # field in it, and `width` its size, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
 # lookups are near the end, so the last WARM_BYTES are searched first, and their pages stay in the cache.
 #
-# In a damaged index, whose keys do not ascend, a search may find a wrong slot, but none above the target.
+# If keys do not ascend, as in a damaged index, a search may return a wrong slot, but none above the target.
 
 
 @inlined
 def read_int(data: Bytes, position: int, width: int) -> int:
     """Return the signed big-endian integer of `width` bytes, 4 or 8; the caller checks the bounds."""
+    # `int_at` needs a literal width
     value: int = int_at(data, position, 4) if width == 4 else int_at(data, position, 8)
     return value
 
@@ -184,7 +185,7 @@ def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, 
 
 @fill_kernel
 def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int) -> tuple[int, int, int]:
-    """Return (`floor_slot`, the key there, the integer of 4 bytes after the key); (-1, 0, 0) without a slot."""
+    """Return (`floor_slot`, the key there, the integer of 4 bytes after the key), or (-1, 0, 0) without a slot."""
     slot = floor_slot(data, entries, target, stride, 0, width)
     if slot < 0:
         return slot, 0, 0
@@ -198,6 +199,7 @@ def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: i
     previous = -step
     for slot in range(min(entries, data.size // stride)):
         value = read_int(data, slot * stride + start, width)
+        # `previous + step` could overflow
         if value < 0 or value > largest or value - step < previous:
             return slot
         previous = value
@@ -206,7 +208,7 @@ def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: i
 
 @inlined
 def _status_of(state: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
-    """Check that `batches` fill `size` bytes and can follow; returns the status and the row with that status."""
+    """Check that `batches` fill `size` bytes and may come after `state`; returns the status and the first bad row."""
     position = 0
     next_offset = state[NEXT_OFFSET]
     for row in range(batches.size):
@@ -229,7 +231,7 @@ def _status_of(state: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, 
 @inlined
 def _add_header(state: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     attributes = batch["attributes"]
-    # control batches, and batches that compaction emptied, have no codec
+    # a control batch, and a batch that compaction emptied, count for no codec
     if batch["record_count"] > 0 and attributes & CONTROL == 0:
         state[CODECS] |= 1 << (attributes & CODEC_MASK)
     if attributes & (TRANSACTIONAL | CONTROL):
@@ -259,7 +261,7 @@ def _add(
 ) -> tuple[int, int]:
     """Add a batch and its index entries; returns the new numbers of offset and of time entries."""
     if state[POSITION] == 0:
-        # readers do not get the base timestamp here, which may be a delete horizon
+        # the base timestamp is not the time of a record here: it may be a delete horizon
         has_other_time = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
         first_timestamp = batch["max_timestamp"] if has_other_time else batch["base_timestamp"]
         state[FIRST_TIMESTAMP] = max(first_timestamp, _UNKNOWN)
@@ -267,8 +269,8 @@ def _add(
         state[MIN_TIMESTAMP] = oldest
         state[FIRST_CRC] = batch["crc"]
     elif oldest == state[FIRST_TIMESTAMP] and oldest < state[MIN_TIMESTAMP]:
-        # MIN_TIMESTAMP is a lower bound. If it were equal to FIRST_TIMESTAMP, lookups by time would take the first
-        # record for the oldest; but all records of the first batch are newer, as its smallest timestamp shows.
+        # All records of the first batch are newer than FIRST_TIMESTAMP here. Lookups by time would return the first
+        # record if MIN_TIMESTAMP were equal to FIRST_TIMESTAMP. It is a lower bound, so it may be less.
         oldest -= 1
     state[MIN_TIMESTAMP] = max(min(state[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > state[MAX_TIMESTAMP]:
@@ -305,9 +307,9 @@ def fold_batches(
 ) -> tuple[int, int, int]:
     """Update `state` with `batches` (BATCH rows, with right checksums), which fill `data`.
 
-    Returns (OK, number of offset entries, number of time entries), or (another status, the bad row, 0): then nothing
-    was changed. `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest
-    timestamp. It and `min_timestamps` may be empty: then headers give the values, or unknown (-1) if a header is
+    Returns (OK, number of offset entries, number of time entries). If a row is bad, changes nothing and returns
+    (another status, row, 0). `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the
+    largest timestamp. If it or `min_timestamps` is empty, the headers give the values, or -1 if a header is
     ambiguous. `offset_entries` and `time_entries` are bytes with room for an entry per batch.
     """
     status, row = _status_of(state, batches, data.size)
@@ -319,7 +321,7 @@ def fold_batches(
         has_one_time = batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0
         header_oldest = batch["max_timestamp"] if has_one_time else _UNKNOWN
         oldest = min_timestamps[row] if min_timestamps.size else header_oldest
-        # a single record has the base offset, if compaction has removed no other record of the batch
+        # the delta shows that compaction has removed no other record of the batch, so the record has the base offset
         has_one_offset = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
         header_offset = batch["base_offset"] if has_one_offset else _UNKNOWN
         offset = offsets_of_max_timestamp[row] if offsets_of_max_timestamp.size else header_offset
@@ -345,10 +347,10 @@ def fold_segments(
 ) -> int:
     """Fold `batches` (BATCH rows), which fill `data`, as `fold_batches` and a seal do; returns -1, or the bad row.
 
-    Segment i has the next `counts[i]` batches, at least one, and starts with the state `empty`. Fills `states`, a
-    row per segment, without the offset of the largest timestamp; the entries of all segments, back to back, with
-    room for one per batch and segment; and `entry_counts`, the numbers of offset and time entries per segment.
-    `state` is scratch memory, as large as `empty`.
+    Segment i has the next `counts[i]` batches, at least one, and starts with the state `empty`. Fills a row of
+    `states` per segment, where the offset of the largest timestamp is unknown. Writes the entries of all segments
+    back to back, and their numbers per segment to `entry_counts`. `offset_entries` has room for an entry per batch,
+    `time_entries` for an entry per batch and segment. `state` is scratch memory, as large as `empty`.
     """
     row = position = offset_count = time_count = 0
     for segment in range(counts.size):
@@ -393,7 +395,8 @@ def _add_groups(
 ) -> int:
     """Append the groups in rows [start, end) that are worth merging; returns their new number.
 
-    `untried` is a stack of ranges of rows: a range that is not worth it is tried without its largest segment.
+    `untried` is a stack of ranges of rows. If a range is not worth merging, the rows before and after its largest
+    segment are tried. `may_grow` is whether later segments may join the group.
     """
     untried[0, 0] = start
     untried[0, 1] = end
@@ -416,7 +419,7 @@ def _add_groups(
             groups[count, 1] = end
             count += 1
             continue
-        # next the segments before the largest, and then the segments after it
+        # the segments before the largest are tried next, then those after it
         untried[untried_count, 0] = largest + 1
         untried[untried_count, 1] = end
         untried[untried_count + 1, 0] = first
@@ -442,7 +445,7 @@ def find_groups(
     """Fill `groups` with the first and end rows of each group worth merging; returns their number.
 
     `partitions` has the partition of each segment, `log_starts` the log start offset of each partition, and `limits`
-    the limits of a plan. `untried` is scratch memory for as many ranges as there are rows, and one.
+    the limits of a plan. `untried` is scratch memory for one range more than there are rows.
     """
     start = -1
     count = base_offset = first_ms = size = last_ms = record_count = 0
