@@ -199,7 +199,7 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
 def _compress_lz4(view: memoryview, level: int | None) -> bytes:
     if level is not None and not 1 <= level <= 17:
         raise ValueError(level)
-    # Kafka's levels go to 17, but those of lz4 only to 12; without a level, Arrow takes the fast compressor
+    # Kafka's levels go to 17, but lz4 has only 12; without a level, Arrow takes the fast compressor
     raw_level = None if level is None or level == _LZ4_FAST_LEVEL else min(level, _LZ4_MAX_LEVEL)
     codec = pa.Codec("lz4_raw", raw_level)
     parts: list[Any] = [_LZ4_HEADER]

@@ -1,4 +1,4 @@
-"""The key index of a segment, `<stem>.keyindex`, which finds the batches with a key. Kafka has no such index."""
+"""The key index of a segment, `<stem>.keyindex`, which finds the batches with a key. Kafka has no key index."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ Ints = npt.NDArray[np.int32]
 #     8        | i32  | position in the log of the only batch with the key, or the complement (~) of the number of the
 #              |      | key's first posting
 #
-# The second table has the postings (i32) of each key that is in several batches: the ascending positions of these
-# batches, of which the last is a complement. All integers are big-endian. Both tables consist of blocks of 4096
-# bytes, each with a CRC-32C at the end (see kernels/key_entries.py). Readers compare the keys, since keys may share a
-# hash.
+# The second table has postings (i32) for each key that is in several batches: the ascending positions of the batches,
+# of which the last is a complement. All integers are big-endian. Both tables consist of blocks of 4096 bytes, each
+# with a CRC-32C at the end (kernels/key_entries.py). Readers compare the keys, since keys may share a hash.
 #
-# Hashes are uniform. So among n entries, that of hash h is near the place n * h / 2^63, with a standard deviation of
-# at most sqrt(n) / 2. A read of a few blocks finds it in an index of any size.
+# Hashes are uniform. So among n entries, the entry of hash h is near the place n * h / 2^63, with a standard
+# deviation of at most sqrt(n) / 2. A read of a few blocks finds it in an index of any size.
 
 #: A segment with a shorter log gets no key index, since one read is enough to search the log.
 LEAST_LOG_BYTES = 256 << 10

@@ -86,7 +86,7 @@ def values_of_rows(value: Any, rows: Any) -> Any:
 #     17  int8    attributes                  ..         value
 #
 # An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value has inner entries, and
-# its offset is that of the last inner entry. Offsets of inner entries are absolute in format 0, relative in format 1.
+# its offset is the last inner entry's. Offsets of inner entries are absolute in format 0, relative in format 1.
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """The entries in a wrapper; their stored offsets are relative to `base_offset`."""
@@ -153,7 +153,7 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 # Timestamp deltas count from the base timestamp in any case. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
-#: A kernel computes the checksums of batches under this size; a library computes those of larger batches one by one.
+#: A kernel computes the checksums of batches under this size. A library computes the larger ones, one by one.
 #: If the processor has a CRC instruction, the kernel is as fast as the library for any size.
 SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
 #: Fewer batches are checked without a kernel, so that a small first read compiles no kernel.
@@ -222,7 +222,7 @@ def read_headers(
 ) -> np.ndarray:
     """Return the headers of the complete batches in data[start:end] as BATCH rows; the checksums are not compared.
 
-    Decompresses wrappers of formats 0 and 1, since their headers lack fields. `file_position` is that of data[0].
+    Decompresses wrappers of formats 0 and 1, since their headers lack fields. data[0] is at `file_position`.
     """
     array = byte_array(data)
     if start < 0:

@@ -65,7 +65,7 @@ class RecordFields:
 
     @classmethod
     def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
-        """Allocate room for `size` records. Keys and values are only copied with `copied_bytes`, the sections' size."""
+        """Allocate room for `size` records; keys and values are copied if `copied_bytes` (of the sections) is set."""
         slots = size + 1 if "headers" in columns else 0  # one more for the end mark of HeaderPositions
         return cls(
             new_array(size, np.int64),
@@ -244,7 +244,7 @@ def _stored_sections(selection: BatchSelection) -> np.ndarray:
 
 
 def _expand_sections(selection: BatchSelection, sections: np.ndarray, max_bytes: int) -> tuple[np.ndarray, int]:
-    """Return about `max_bytes` of the first decompressed sections, and the number of these sections."""
+    """Return the first decompressed sections, about `max_bytes`, and their number."""
     assumed_bytes = _ASSUMED_RATIO * int((sections["end"] - sections["start"]).sum())
     expander = Expander(min(assumed_bytes, max_bytes + max_bytes // 4))  # the last batch may exceed `max_bytes`
     for row, section in enumerate(sections):

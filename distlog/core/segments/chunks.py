@@ -1,4 +1,4 @@
-"""Slices of segments that a read needs, and chunks: whole batches in one buffer, checked, filtered and decoded."""
+"""The slices of segments that a read needs, and chunks, which check, filter and decode whole batches in a buffer."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from distlog.core.times import Time, to_ms
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A filter of records with oldest <= timestamp <= newest, in ms; a record without a timestamp has -1."""
+    """Selects records with oldest <= timestamp <= newest, in ms; a record without a timestamp has -1."""
 
     oldest: int = MIN_LONG
     newest: int = MAX_LONG
 
     @classmethod
     def between(cls, start: Time | None, end: Time | None) -> TimeRange:
-        """Return the range from `start` to before `end`; None: no bound. With a bound, records need a timestamp."""
+        """Return the range [start, end); None means no bound. If there is a bound, records need a timestamp."""
         if start is None and end is None:
             return ALWAYS
         oldest = 0 if start is None else _ms(start)
@@ -60,20 +60,20 @@ class TimeRange:
 
     def overlapping(self, segments: SegmentTable) -> Flags:
         """Flag the segments that may have records in this range."""
-        # -1: unknown, or a record has no timestamp
+        # below 0 if unknown, or if a record has no timestamp
         oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
         is_overlapping: Flags = (segments.max_timestamps >= self.oldest) & (oldest <= self.newest)
-        # no segment is in NEVER, or in another range whose end is before its start
+        # no segment is in an empty range
         return is_overlapping & (self.oldest <= self.newest)
 
     def needed_for(self, segment: SegmentInfo) -> TimeRange:
-        """The bounds that records of an overlapping `segment` must still be compared with; ALWAYS if none."""
+        """Return the range without the bounds that all records of the overlapping `segment` meet."""
         oldest = MIN_LONG if segment.min_timestamp >= max(self.oldest, 0) else self.oldest
         newest = MAX_LONG if segment.max_timestamp <= self.newest else self.newest
         return ALWAYS if (oldest, newest) == (MIN_LONG, MAX_LONG) else TimeRange(oldest, newest)
 
 
-#: No bound: also has the records without a timestamp.
+#: Also includes the records without a timestamp.
 ALWAYS = TimeRange()
 NEVER = TimeRange(MAX_LONG, MIN_LONG)
 
@@ -88,7 +88,7 @@ def _ms(time: Time) -> int:
 OutOfRange = Literal["fail", "earliest", "latest"]
 """The action for a start outside of the log (Kafka's `auto.offset.reset`): raise, or use the log's start or end."""
 
-#: The assumed size of a batch whose position alone is known.
+#: The assumed size of a batch if only its position is known.
 BATCH_BYTES = 128 << 10
 
 
@@ -110,7 +110,7 @@ class SegmentSlice(NamedTuple):
 
     @property
     def is_filtered(self) -> bool:
-        """True if some records between the bounds may not pass."""
+        """True if the filters may remove records."""
         return self.times != ALWAYS or self.keys is not None
 
     @property
@@ -123,7 +123,7 @@ class SegmentSlice(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The offsets (first, end) of the segment that are read; none if first is not below end."""
+        """The offsets [first, end) of the segment to read; none if first >= end."""
         return max(self.start_offset, self.segment.base_offset), min(self.end_offset, self.segment.next_offset)
 
     def located(self, first: int, last: int) -> SegmentSlice:
@@ -149,7 +149,7 @@ def plan(
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
 ) -> list[SegmentSlice]:
-    """The slices of offsets [start[p], end[p]) of each partition p, in order, of segments with records of `times`."""
+    """Return slices of offsets [start[p], end[p]) of each partition p, without segments that `times` excludes."""
     slices: list[SegmentSlice] = []
     for partition in sorted(start):
         state = snapshot.partitions[partition]
@@ -159,7 +159,7 @@ def plan(
 
 
 def bounded_start(partition: int, offset: int, state: PartitionState, out_of_range: OutOfRange) -> int:
-    """`offset` if it is in the log or at its end, else the bound that `out_of_range` names, or the error."""
+    """Return `offset` if it is in the log or at its end, else the bound that `out_of_range` names, or raise."""
     if state.log_start_offset <= offset <= state.log_end_offset:
         return offset
     if out_of_range == "fail":
@@ -182,14 +182,14 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
         yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
         return
     rows = np.flatnonzero(times.overlapping(segments)[first:last]) + first
-    # one run that holds all rows: picking each row costs more than building some segments too many
+    # one run with all rows: to build some segments too many costs less than to pick each row
     run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
     for segment in (run[row] for row in (rows - rows[:1]).tolist()):
         yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.needed_for(segment))
 
 
 def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs of `step` offsets, then 2 * `step`, ...; `from_end`, `slices` and runs descend."""
+    """Cut `slices` into runs of `step`, 2 * `step`, ... offsets. With `from_end`, `slices` and runs descend."""
     run, room = list[SegmentSlice](), step
     for part in slices:
         start, end = part.span
@@ -212,7 +212,7 @@ def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False
 
 
 def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[SegmentSlice], bool]:
-    """The slices that hold the first `limit` records, and whether they hold just these."""
+    """Return slices with the first `limit` records, and whether they have no other records."""
     parts: list[SegmentSlice] = []
     is_exact = True
     for part in slices:
@@ -229,22 +229,22 @@ def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[Segm
 
 
 def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:
-    """Groups of `slices`, in order, of nearly `target_bytes` each; a segment is cut when a group is full."""
+    """Split `slices` into groups of about `target_bytes` each, in order; a segment is cut when a group is full."""
     groups: list[list[SegmentSlice]] = [[]]
-    # rather a group that is an eighth larger or smaller than one more cut
+    # a group may be an eighth larger or smaller if this saves a cut
     room, tolerance = target_bytes, target_bytes // 8
     for part in slices:
         remainder = part
         while remainder.estimated_bytes > room + tolerance:
             if room > tolerance:
-                # the first of the estimated bytes, and the remainder, which is not empty
+                # the group gets the first `room` of the estimated bytes; the remainder is not empty
                 span = remainder.end_position - remainder.start_position
                 position = remainder.start_position + span * room // remainder.estimated_bytes
                 groups[-1].append(remainder._replace(end_position=position))
                 remainder = remainder._replace(start_position=position, is_located=False)
                 room = 0
             groups.append([])
-            # the next group gets the bytes that this one lacks, so that there is not one group more
+            # the next group may have the bytes that this one lacks, which saves a group at the end
             room += target_bytes
         groups[-1].append(remainder)
         room -= remainder.estimated_bytes
@@ -252,24 +252,24 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
 
 
 def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tuple[int, int]:
-    """Positions by the offset index: of a batch at or before the slice's first, and after the slice's last."""
+    """Return positions from the index: of a batch at or before the slice's first, and after the slice's last."""
     segment = part.segment
     start = index.lookup(part.start_offset - segment.shift).position
     if part.start_position > 0:
         start = max(start, index.position_floor(part.start_position).position)
     if start >= part.end_position:
-        # by the index there is nothing to read: read the last part before the end of the range to confirm it
+        # in the index, the slice has no batch; reading the last part of its byte range confirms this
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position
-    # the first entry from the last wanted offset on may be of its own batch, which ends before the next entry
+    # `entry` may be of the last batch of the slice, which ends before the next entry
     entry = index.ceiling(part.end_offset - 1 - segment.shift)
     next_entry = index.ceiling(entry.offset + 1) if entry else None
     return start, min(next_entry.position, part.end_position) if next_entry else part.end_position
 
 
 class LogRange(NamedTuple):
-    """Bytes [start, end) of a chunk: batches from byte `position` of `log`, from `first_offset` (-1: unknown) on."""
+    """Bytes [start, end) of a chunk: batches from byte `position` and `first_offset` (-1 if unknown) of `log` on."""
 
     slice: SegmentSlice
     log: Part
@@ -288,7 +288,7 @@ class LogRange(NamedTuple):
 
     @property
     def origin(self) -> int:
-        """The position that the chunk's first byte would have in `file`: errors count positions from it."""
+        """The position that the chunk's first byte would have in `file`, from which errors count positions."""
         return self.file_position - self.start
 
     @property
@@ -299,12 +299,12 @@ class LogRange(NamedTuple):
         return file == self.file and self.start <= position - self.origin < self.end
 
     def check_row(self) -> tuple[int, int, int, int]:
-        """The values that its batches are checked against, as a RUN row."""
+        """Return the RUN row that its batches must match."""
         segment = self.slice.segment
         return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_log
 
     def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
-        """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
+        """Raise CorruptRecordError if its first or last batch shows that the log is another segment's."""
         segment = self.slice.segment
         if self.position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
             raise another_log_error(segment, self.file, self.file_position)
@@ -312,7 +312,7 @@ class LogRange(NamedTuple):
             raise another_log_error(segment, self.file, self.origin + last_position)
 
     def located(self, error: CorruptRecordError) -> CorruptRecordError:
-        """`error` with the partition and the offset that readers see, instead of the stored one."""
+        """Return `error` with the partition, and with the offset for readers instead of the stored offset."""
         segment, details = self.slice.segment, dict(error.details)
         if "offset" in details:
             details["offset"] += segment.shift
@@ -333,7 +333,7 @@ class Files(Sequence[str]):
 
 
 def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[Any]:
-    # all ranges at once, which is faster, and then range by range to find which file is damaged
+    # reads all ranges at once, which is faster; if that fails, range by range to find the damaged file
     try:
         batches: npt.NDArray[Any] = read_headers(data)
         batch_ends = np.append(0, batches["position"] + batches["size"])
@@ -368,7 +368,7 @@ def cut_short(log_range: LogRange, position: int) -> CorruptRecordError:
     )
 
 
-#: Larger record batches are cut into equal parts; for Spark, one of 5 MB is better than one of 4 MB and one of 1 MB.
+#: Larger record batches are cut into equal parts.
 OUTPUT_BYTES = 8 << 20
 
 
@@ -382,8 +382,8 @@ class Chunk:
     range_of_batch: Longs
 
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
-        """Yield the records that the ranges ask for, after their checks, in batches of about OUTPUT_BYTES."""
-        # the decoder compares the checksums of the batches that it decodes; if it skips some, all are compared first
+        """Yield the records in the slices of the ranges, after their checks, in batches of about OUTPUT_BYTES."""
+        # the decoder compares the checksums of the batches that it gets; if some are hidden, all are compared first
         to_decode = replace(self.selection(), unchecked=True)
         is_visible = isolation.visible(self.batches, to_decode.shift, to_decode.partition)
         if not is_visible.all():
@@ -395,16 +395,16 @@ class Chunk:
             for part in decode_parts(to_decode, names, OUTPUT_BYTES):
                 yield from _cut(part if keys is None else _with_keys(part, keys, columns))
         except CorruptRecordError as error:
-            # a wrong checksum explains more than its consequences
+            # if a checksum is wrong, its error is clearer than the error of the decoder
             raise (self._wrong_crc() or self._located(error)) from None
 
     def check(self) -> None:
-        """Raise CorruptRecordError for a wrong checksum, which does not cover the offsets."""
+        """Raise CorruptRecordError for a wrong checksum; checksums do not cover offsets."""
         if error := self._wrong_crc():
             raise error
 
     def checked(self) -> Chunk:
-        """The chunk of the batches before the first with a wrong checksum; CorruptRecordError if there are none."""
+        """Return the batches before the first with a wrong checksum; CorruptRecordError if there are none."""
         bad = first_bad_crc(self.data, self.batches)
         if bad == 0:
             self.check()
@@ -415,7 +415,7 @@ class Chunk:
         return self._located(wrong_crc(self._source(), bad, self.batches[bad])) if bad >= 0 else None
 
     def rows(self, start: int, end: int) -> Chunk:
-        """Return the chunk with batches [start, end), at least one, and their bytes; it must have only one range."""
+        """Return the chunk of batches [start, end), at least one; this chunk must have only one range."""
         (log_range,) = self.ranges
         batches = self.batches[start:end].copy()
         low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
@@ -435,7 +435,7 @@ class Chunk:
         return Chunk(ranges, self.data[start_position:end_position], batches, self.range_of_batch[rows] - first)
 
     def timed(self) -> Chunk:
-        """Return the chunk with LogAppendTime in its bytes, too, and new checksums: compare the old ones before."""
+        """Return the chunk with LogAppendTime also in its bytes, with new checksums. Call `check` before this."""
         ranges_with_time = np.array([log_range.slice.segment.append_time_ms >= 0 for log_range in self.ranges])
         has_append_time = ranges_with_time[self.range_of_batch]
         if not has_append_time.any():
@@ -447,7 +447,7 @@ class Chunk:
         return replace(self, data=data.data, batches=batches)
 
     def check_offsets(self) -> None:
-        """Raise CorruptRecordError for a batch at other offsets than its segment has; no checksum covers these."""
+        """Raise CorruptRecordError for a batch at wrong offsets for its segment; checksums do not cover offsets."""
         runs = np.array([log_range.check_row() for log_range in self.ranges], RUN)
         wrong = first_misplaced(self.batches, self.range_of_batch, runs)
         if wrong >= 0:
@@ -455,12 +455,12 @@ class Chunk:
             raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
 
     def check_identity(self) -> None:
-        """Raise CorruptRecordError for a file whose first or last batch, if the chunk has it, is another log's."""
+        """Raise CorruptRecordError if the first or last batch of a file is in the chunk and is another log's."""
         if len(self.batches) == 0:
             return
         crcs, positions = self.batches["crc"], self.batches["position"]
         if len(self.ranges) == 1:
-            # the same, faster: a read of one record does little else
+            # the same, but faster, since a read of one record does little else
             self.ranges[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
             return
         changes = np.flatnonzero(np.diff(self.range_of_batch)) + 1
@@ -488,7 +488,7 @@ class Chunk:
         return Source(file, self.per_batch([log_range.origin for log_range in self.ranges]))
 
     def per_batch(self, values: Iterable[int]) -> PerBatch:
-        """Return `values`, one per range, as one per batch; one number if all are equal."""
+        """Return a value per batch from `values`, which has one per range; one number if all are equal."""
         range_values = list(values)
         if range_values.count(range_values[0]) == len(range_values):
             return range_values[0]
@@ -501,13 +501,13 @@ class Chunk:
 
 def _with_keys(records: pa.RecordBatch, keys: pa.Array, columns: Sequence[str]) -> pa.RecordBatch:
     if len(keys) > records.num_rows:
-        # `is_in` makes a hash table of its value set: of the records' keys instead, which are fewer
+        # `is_in` makes a hash table of its value set, so make one of the records' fewer keys
         keys = keys.filter(pc.is_in(keys, value_set=records["key"]))
     return records.filter(pc.is_in(records["key"], value_set=keys)).select(list(columns))
 
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    # at least the exact size, `nbytes`, which costs more to compute
+    # this size is at least `nbytes`, the exact size, and costs less to compute
     if records.get_total_buffer_size() <= OUTPUT_BYTES:
         return iter([records] if records.num_rows else [])
     part_count = ceil(records.nbytes / OUTPUT_BYTES)
@@ -536,7 +536,7 @@ def _checked(chunk: Chunk) -> Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatches:
-    """Batches in bytes [begin, end) of a local file, opened for each use, as many may wait for slow receivers."""
+    """Batches in bytes [begin, end) of a local file, opened for each use, since many may wait for slow receivers."""
 
     storage: Storage
     name: str
@@ -558,7 +558,7 @@ class StoredBatches:
         return replace(self, begin=self.begin + start, end=self.begin + end)
 
     def send(self, receiver: int) -> int:
-        """Send to a socket's descriptor what it takes now, from the page cache; returns how many bytes."""
+        """Send bytes to a socket's descriptor until it would block; returns the number of bytes."""
         position = self.begin
         try:
             with self.storage.opened_file(self.name) as file, suppress(BlockingIOError):
@@ -568,7 +568,7 @@ class StoredBatches:
                         raise self._shorter(position)
                     position += count
         except OSError as error:
-            # only the file gives EIO: the caller handles the socket's errors
+            # only the file can give EIO; the caller handles the socket's errors
             if error.errno != errno.EIO:
                 raise
             raise StorageError(f"cannot read: {error.strerror}", file=self.name, position=position) from error
@@ -581,7 +581,7 @@ class StoredBatches:
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 """Whether a read hides records of open and aborted transactions (Kafka's `isolation.level`, KIP-98)."""
 
-#: One value for all batches, or one value for each batch.
+#: One value for all batches, or one per batch.
 PerBatch = int | Longs
 
 
@@ -593,11 +593,11 @@ class Isolation:
 
     @classmethod
     def of(cls, aborted: Mapping[int, Iterable[AbortedTransaction]]) -> Isolation:
-        """The isolation that hides the transactions in `aborted`, given by partition."""
+        """Return the isolation that hides the transactions in `aborted`, by partition."""
         return cls({partition: _rows(transactions) for partition, transactions in aborted.items()})
 
     def visible(self, batches: npt.NDArray[Any], shift: PerBatch, partition: PerBatch) -> Flags:
-        """Flag the `batches` that a reader sees, by their offsets, which are the stored ones + `shift`."""
+        """Flag the `batches` that are not hidden; `shift` is added to the stored offsets."""
         visible = np.ones(len(batches), bool)
         for number, transactions in self.aborted.items():
             rows = np.flatnonzero((partition == number) & ((batches["attributes"] & TRANSACTIONAL) != 0))

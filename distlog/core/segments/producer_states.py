@@ -1,4 +1,4 @@
-"""The producers and transactions of a partition's log: Kafka's `ProducerStateManager` (KIP-98, KIP-360)."""
+"""The producers and transactions of a partition's log (Kafka's `ProducerStateManager`, KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def any_first(batch: BatchFields) -> None:
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
-    A log lacks the batches of some producers after compaction or retention. So the states may start with a producer
-    snapshot at `offset`: then `observe` skips batches below it. States that start within a log, without a snapshot,
-    are not complete: then `observe` skips end markers of unknown producers.
+    After compaction or retention, a log lacks the batches of some producers. So the states may start with a producer
+    snapshot at `offset`, and `observe` skips the batches below `offset`. States that start within a log without a
+    snapshot are not complete, and `observe` skips end markers of unknown producers.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ProducerStates:
         return self._first_offsets
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """True if the producer has an open transaction of up to `epoch`, which a marker with `epoch` ends."""
+        """True if the producer has an open transaction that a marker with `epoch` ends."""
         return producer_id in self._first_offsets and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
@@ -93,15 +93,15 @@ class ProducerStates:
         return np.array([_entry(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
-        """Forget `producers`, by default all, without batches for `after_ms` and without an open transaction."""
+        """Forget `producers` (by default all) that have no batches for `after_ms` and no open transaction."""
         for producer in list(self._states if producers is None else producers):
             state = self._states.get(producer)
             if state is not None and state.has_expired(now_ms, after_ms):
                 del self._states[producer]
 
     def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Add batches (BATCH rows) of `data`, with offsets `shift` higher; `heard_ms` is now, for new batches."""
-        # a single batch, as of most appends, is not filtered: `producer_batches` skips it if it has no producer
+        """Add batches (BATCH rows) of `data`; `shift` is added to offsets. For new batches, `heard_ms` is now."""
+        # a single batch, which most appends have, needs no filter: `producer_batches` skips it without a producer
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
@@ -117,23 +117,23 @@ class ProducerStates:
                 self._first_offsets.pop(producer, None)
 
     def add_earlier_batches(self, earlier: ProducerStates) -> None:
-        """Add batches of `earlier`, the states at an earlier offset: a snapshot has only the last of a producer."""
+        """Add batches of `earlier`, the states at an earlier offset, since a snapshot has only one per producer."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None:
                 self._states[producer] = state.with_earlier(former)
 
     def update_heard_times(self, earlier: ProducerStates) -> None:
-        """Take `heard_ms` from `earlier`, this process's former states: files have only the times of records."""
+        """Take `heard_ms` from `earlier`, former states of this process, since files have only times of records."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None and former.heard_ms > state.heard_ms:
                 self._states[producer] = replace(state, heard_ms=former.heard_ms)
 
     def check(self, batches: Sequence[BatchFields], check_first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check the next batches; for a retry, returns its last batch in the log. `check_first` is for new producers.
+        """Check the next batches; returns the last one if they are a retry. `check_first` is for new producers.
 
-        A retry has the same batches as before, so its last batch alone shows whether the log has them.
+        A retry has the same batches as the first try, so the last one shows whether the log has all.
         """
         last = batches[-1]
         state = self._states.get(last.producer_id)
@@ -164,9 +164,8 @@ _MARKER_KINDS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
 
 
 def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Iterator[ProducerBatch]:
-    """The producers of batches (BATCH rows) of `data`; `shift` is added to their offsets."""
+    """Yield the batches (BATCH rows) of `data` that have a producer; `shift` is added to their offsets."""
     if len(rows) > 1:
-        # most batches of most logs have no producer
         rows = rows[rows["producer_id"] >= 0]
     for number, batch in enumerate(batch_fields(rows)):
         if batch.producer_id < 0:
@@ -183,9 +182,9 @@ def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Itera
 
 
 def _kind_and_sequence(batch: BatchFields) -> tuple[int, int]:
-    # the transaction of a batch that compaction emptied has ended; its marker may have been dropped
+    # compaction empties a batch only after its transaction ended, and may have dropped the transaction's marker
     kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
-    # the group coordinator does not number its records
+    # the group coordinator's records have no sequence numbers
     if batch.base_sequence < 0:
         return kind, NONE
     return kind, increment_sequence(batch.base_sequence, batch.last_offset_delta)
@@ -218,15 +217,15 @@ def state_of(entry: Any) -> ProducerState:
 
 
 def batches_of(entry: Any) -> Iterator[ProducerBatch]:
-    """Yield made-up batches that give the state of a snapshot's entry."""
+    """Yield artificial batches that result in the state of a snapshot's entry."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
-    # the first offset of the last batch; without a batch, of a made-up marker that gives the coordinator's epoch
+    # the first offset of the last batch, or without one, of an artificial marker with the coordinator's epoch
     begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
     if first != NONE and (last < 0 or first < begin):
-        # without a sequence number: the entry has none for the transaction's first batch
+        # the entry has no sequence number for the transaction's first batch
         yield ProducerBatch(producer, epoch, NONE, first, 0, time, TRANSACTIONAL_DATA, NONE)
     if last >= 0:
         kind = DATA if first == NONE else TRANSACTIONAL_DATA
@@ -248,11 +247,11 @@ def _entry(producer: int, state: ProducerState) -> tuple[int, ...]:
     )
 
 
-# The producer snapshot, `<offset>.snapshot`: the state of each producer before that offset.
+# The producer snapshot, `<offset>.snapshot`, has the state of each producer before that offset.
 #
 #     position | type | field
 #     0        | i16  | version, 1
-#     2        | u32  | CRC-32C of all that follows
+#     2        | u32  | CRC-32C of the bytes after it
 #     6        | i32  | number of entries, 46 bytes each
 #     entry 0  | i64  | producer id
 #     entry 8  | i16  | epoch
@@ -263,7 +262,7 @@ def _entry(producer: int, state: ProducerState) -> tuple[int, ...]:
 #     entry 34 | i32  | epoch of the coordinator that ended its last transaction, -1: none
 #     entry 38 | i64  | first offset of its open transaction, -1: none
 #
-# Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches, this file only the last.
+# All numbers are big-endian (Kafka's `ProducerStateManager`). A state has five batches, but this file only the last.
 
 ENTRY = np.dtype(
     [
@@ -283,7 +282,7 @@ _CRC_START = 6
 
 
 def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.void]:
-    """The entries (ENTRY rows) of the snapshot `data`; CorruptIndexError if it is bad: use an earlier snapshot."""
+    """Return the entries (ENTRY rows) of the snapshot `data`. Raises CorruptIndexError if it is bad."""
     if len(data) < _HEADER.size:
         text = "a producer snapshot is cut off: restore it, or delete its file if the log is complete"
         raise CorruptIndexError(text, file=file or None)
@@ -299,9 +298,9 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
     return struct.pack(">hI", _VERSION, crc32c(body)) + body
 
 
-#: How often all producers are checked (Kafka's producer.id.expiration.check.interval.ms).
+#: The time between checks of all producers (Kafka's producer.id.expiration.check.interval.ms).
 EXPIRATION_CHECK_MS = 600_000
-#: Raises an error for a batch that must not be the first one of a producer that is not in the log.
+#: Gets the first batch of a producer that is not in the log, and raises an error to refuse it.
 FirstBatch = Callable[[BatchFields], None]
 
 
@@ -310,10 +309,10 @@ def _check_next(state: ProducerState, batch: BatchFields, check_first: FirstBatc
     if state.transaction_first_offset != NONE and not batch.attributes & TRANSACTIONAL:
         raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
     if sequence == NONE and batch.attributes & TRANSACTIONAL:
-        # the group coordinator appends this batch for the producer, without a sequence number
+        # the group coordinator appended this batch for the producer, without a sequence number
         return
     if state.epoch == NONE:
-        # the producer is new, or its state expired: its sequence may begin with any number
+        # the producer is new or its state expired, so its sequence may begin with any number
         check_first(batch)
         return
     expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
@@ -329,7 +328,7 @@ def _check_next(state: ProducerState, batch: BatchFields, check_first: FirstBatc
 
 
 def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Leave out non-transactional data batches that do not stay in a state: KEPT_BATCHES later ones replace them."""
+    """Leave out non-transactional data batches that have KEPT_BATCHES later ones, which replace them in a state."""
     if len(rows) <= KEPT_BATCHES:
         return rows
     data = np.flatnonzero((rows["attributes"] & CONTROL) == 0)
@@ -343,16 +342,16 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
-    """The first offset of the earliest open transaction, or the log end offset; reads logs if metadata lacks it."""
+    """Return the first offset of the earliest open transaction, or the log end offset. May need to read logs."""
     first = state.first_unstable_offset
-    # below the first dirty offset the metadata may name an ended transaction: compaction drops its data, then its end
+    # below the first dirty offset, the metadata may name an ended transaction: compaction drops its data and marker
     if first == UNDETERMINED_OFFSET or 0 <= first < state.first_dirty_offset:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
 
 
 def transactional_segments(segments: SegmentTable, start: int = 0) -> list[SegmentInfo]:
-    """The segments with transactions that reach past the offset `start`, without objects for all others."""
+    """Return the segments that have transactions and end after `start`; makes no objects for other segments."""
     first = segments.find(start)
     return [segments[int(row)] for row in np.flatnonzero(segments.array("has_transactions")[first:]) + first]
 
@@ -368,7 +367,7 @@ def aborted_transactions(reader: SegmentReader, state: PartitionState, start: in
 def aborted_between(
     reader: SegmentReader, state: PartitionState, start: int, end: int
 ) -> Iterator[AbortedTransaction]:
-    """The aborted transactions that reach into [start, end), as Kafka's `collectAbortedTransactions`."""
+    """Yield the aborted transactions that overlap [start, end), like Kafka's `collectAbortedTransactions`."""
     for segment in transactional_segments(state.segments, start):
         transactions, is_complete = collect_aborted(_aborted_in(reader, state, segment), start, end)
         yield from transactions
@@ -382,7 +381,7 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # the segment's end was found in its log, and the index may lack the last transactions: read the log
+        # if the segment's end was found in its log, the index may lack the last transactions
         transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
         return [transaction for listed in transactions for transaction in listed.aborted]
 
@@ -401,7 +400,7 @@ def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[Se
     for segment in transactional_segments(state.segments):
         aborted = list[AbortedTransaction]()
         for chunk in whole_log(reader, segment):
-            # a batch that compaction emptied hides nothing, and opens nothing
+            # a batch that compaction emptied opens no transaction
             rows = chunk.batches[chunk.batches["record_count"] > 0]
             aborted += transactions.observe(chunk.data, rows, segment.shift)
         yield SegmentTransactions(segment, aborted, transactions.first_offset)
@@ -423,7 +422,7 @@ class OpenTransactions:
 
     @property
     def first_offset(self) -> int:
-        """The first offset of the earliest open transaction: the first unstable offset; NO_OFFSET if none is open."""
+        """The first offset of the earliest open transaction (the first unstable offset), or NO_OFFSET."""
         return min(self._first_offsets.values(), default=NO_OFFSET)
 
     def observe(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> list[AbortedTransaction]:
@@ -444,21 +443,24 @@ class OpenTransactions:
 
 
 def control_type(data: Any, batch: Any) -> int:
-    """The type of the control record in the batch, which is never compressed; -1 if there is none."""
+    """Return the type of the control record in the batch, which is never compressed, or -1."""
     key, _ = _control_record(data, batch)
     return int.from_bytes(key[2:4], "big") if len(key) == 4 else -1
 
 
 def coordinator_epoch(data: Any, batch: Any) -> int:
-    """The epoch of the coordinator that wrote the end marker in the batch; -1 if there is none."""
+    """Return the epoch of the coordinator that wrote the end marker in the batch, or -1."""
     _, value = _control_record(data, batch)
     return int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
 
 
 def _control_record(data: Any, batch: Any) -> tuple[bytes, bytes]:
-    """The key (version, type: int16 each), and the value, which for an end marker is version int16, epoch int32."""
+    """Return the key, version and type (int16 each), and the first 6 bytes of the value, of a control record.
+
+    The value of an end marker begins with version (int16) and epoch (int32).
+    """
     body = bytes(data[int(batch["position"]) + HEADER_SIZE : int(batch["position"] + batch["size"])])
-    # length, attributes, timestamp delta, offset delta, key length: varints but for the attributes
+    # the varint length, 1 byte of attributes, and the varints timestamp delta, offset delta and key length
     position = _after_varints(body, 0, 1) + 1
     position = _after_varints(body, position, 3)
     return body[position : position + 4], body[_after_varints(body, position + 4, 1) :][:6]

@@ -1,4 +1,4 @@
-"""The parts of a segment in storage, its log and indexes: where they are, whose they are, and those that are open."""
+"""Locates, checks and opens the parts of a segment in storage: its log and its indexes."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from distlog.core.storage.storage import Storage
 
 _log = logging.getLogger("distlog")
 
-#: The first bytes of a log, which have the checksum of its first batch at a position that depends on the format.
+#: This many first bytes of a log include the checksum of its first batch, in all formats.
 HEAD_BYTES = CRC_START
 #: The position of the checksum in formats 0 and 1.
 _LEGACY_CRC_AT = 12
-#: The number of identified logs that are remembered, in some 100 bytes each.
+#: The most identified logs that are remembered.
 REMEMBERED = 4096
-#: The number of indexes that stay open; each costs a mapping of its file.
+#: The most indexes that stay open; each costs a mapping of its file.
 OPEN_INDEXES = 64
-#: The number of logs that stay mapped. The disk space of a deleted log is free only after `forget_deleted`.
+#: The most logs that stay mapped. The disk space of a deleted log is free only after `forget_deleted`.
 OPEN_LOGS = 16
-#: The largest GET, in bytes, of a remote file that is read from end to end; how many GETs run ahead of the reader.
+#: The largest GET, in bytes, of a remote file that is read forward, and the number of GETs ahead of the reader.
 WINDOW_BYTES, DEPTH = 8 << 20, 3
-#: The sizes of reads of an active log, tried in turn: for small batches, two of a writer, and the largest usual one.
+#: The sizes of reads of an active log, which are tried in turn until one has the wanted batches.
 _READ_BYTES = (32 << 10, 512 << 10, 2 << 20)
 
 T = TypeVar("T")
@@ -69,19 +69,19 @@ class IndexFields(NamedTuple):
     position: str | None
 
 
-#: By the suffix of the file.
+#: The fields of each index, by the suffix of its file.
 INDEX_FIELDS = {
     ".index": IndexFields("offset_index_bytes", "offset_index_crc32c", "offset_index_position"),
     ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c", "time_index_position"),
     ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c", None),
     ".keyindex": IndexFields("key_index_bytes", "key_index_crc32c", "key_index_position"),
 }
-#: The indexes that are copied from a store, since they are read whole; a search of a key index reads a few blocks.
+#: The indexes that a cache copies from a store, since they are read whole. A search of a key index reads few blocks.
 _CACHED = (".index", ".timeindex", ".txnindex")
 
 
 def index_fields_of(files: Mapping[str, IndexBytes]) -> dict[str, Any]:
-    """Return the SegmentInfo fields of index files, by suffix; empty bytes mean no file."""
+    """Return the SegmentInfo fields of index files, which are given by suffix; empty bytes mean no file."""
     sizes: dict[str, Any] = {INDEX_FIELDS[suffix].size: len(data) for suffix, data in files.items()}
     return sizes | {INDEX_FIELDS[suffix].checksum: crc32c(data) for suffix, data in files.items()}
 
@@ -96,7 +96,7 @@ def index_checksum(segment: SegmentInfo, suffix: str) -> int:
 
 
 def remedy(segment: SegmentInfo) -> str:
-    """Return the remedy for a bad index file; writers of an active segment rebuild its indexes themselves."""
+    """Return the remedy for a bad index file; a writer of an active segment rebuilds its indexes itself."""
     return "the next append or roll rebuilds it" if segment.is_active else "rebuild the index"
 
 
@@ -114,7 +114,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int)
 
 
 def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
-    """The part with a segment's log, which may be longer if it is active, or with its index."""
+    """Return the part with a segment's log, which may be longer if the segment is active, or with its index."""
     if suffix == ".log":
         size, position = segment.log_bytes, segment.log_position
     else:
@@ -125,12 +125,12 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
     return Part.file(paths.segment_file(topic, segment.partition, segment.stem, suffix), size)
 
 
-# Similar segments have their batches at the same positions and offsets. Only the checksums of their first and last
-# batch, which the metadata has, distinguish their logs. So a read from the middle of a log also checks the first one.
+# Similar segments have their batches at the same positions and offsets. The metadata has the checksums of the first
+# and last batch, which distinguish their logs. So a read from the middle of a log also checks the first batch's.
 
 
 class IdentifiedLogs:
-    """The logs of a topic that were found to be their segments' own; for many threads, and picklable."""
+    """Remembers the logs of a topic that were checked to be their segments'; for many threads, and picklable."""
 
     def __init__(self) -> None:
         self._keys_seen: set[tuple[int, str, int]] = set()
@@ -151,7 +151,7 @@ class IdentifiedLogs:
         self._keys_seen.discard(_key(segment))
 
     def check_head(self, segment: SegmentInfo, log: Part, head: memoryview) -> None:
-        """Check the first HEAD_BYTES of the segment's `log`. Raises CorruptRecordError if they are another log's."""
+        """Raise CorruptRecordError if `head`, the first HEAD_BYTES of `log`, is not of the segment's log."""
         crc_position = CRC_AT if head[MAGIC_AT] >= 2 else _LEGACY_CRC_AT
         if int.from_bytes(head[crc_position : crc_position + 4], "big") != segment.first_batch_crc:
             self.forget(segment)
@@ -169,7 +169,7 @@ def another_log_error(segment: SegmentInfo, file: str, position: int) -> Corrupt
 
 
 def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
-    """Raise SnapshotTooOldError if `log` is missing, CorruptRecordError if a sealed segment's log is cut short."""
+    """Raise an error if `log` is missing or too short."""
     try:
         size = storage.size(log.name)
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def missing_file_error(name: str, partition: int) -> SnapshotTooOldError:
 
 
 class SegmentIndexes:
-    """The indexes of one topic's segments, the last few open, remote ones cached. Thread-safe, and picklable."""
+    """The indexes of one topic's segments: keeps some open, and caches remote ones. Thread-safe, and picklable."""
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self._storage, self._topic, self._cache = storage, topic, cache
@@ -207,7 +207,7 @@ class SegmentIndexes:
         return SegmentIndexes, (self._storage, self._topic, self._cache)
 
     def offsets(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
-        """The segment's offset index, or None without a usable one; a bad one gives a warning."""
+        """The segment's offset index, or None if there is none or it is bad, which is logged as a warning."""
         if segment.is_active:
             return GrowingOffsetIndex(*self._growing(segment, ".index"))
         return self._usable(segment, ".index", OffsetIndex, segment.log_bytes)
@@ -251,11 +251,11 @@ class SegmentIndexes:
         self._open.forget_deleted()
 
     def _usable(self, segment: SegmentInfo, suffix: str, kind: type[IndexT], end: int) -> IndexT | None:
-        """The open index, whose entries are below `end`; None without a usable one."""
+        """The open index, or None if there is none or it is bad; `end` is the bound of its entries."""
         if not index_size(segment, suffix):
             return None
         key = _index_key(segment, suffix)
-        # a remote index goes through the cache each time, which marks its copy as used
+        # a remote index is found through the cache each time, which marks its copy as used
         cached: IndexT | None = self._open.cached(key) if self._storage.is_local else None
         if cached is not None:
             return cached
@@ -277,14 +277,14 @@ class SegmentIndexes:
         return partial(self._read, part.name), part.size, segment.stored_base_offset
 
     def _read(self, name: str, start: int, end: int) -> bytes:
-        # without an index the log is read from its start, which reports a missing log
+        # without an index, the log is read from its start; if the log is missing, too, that read raises the error
         try:
             return self._storage.read(name, start, end)
         except FileNotFoundError:
             return b""
 
     def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
-        """The result of `use` for the index in a local file; a bad or lost copy is fetched again."""
+        """Return the result of `use` for the index in a local file; a bad or lost copy is fetched again."""
         try:
             return use(*self._location(segment, suffix))
         except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
@@ -296,7 +296,7 @@ class SegmentIndexes:
     def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
         part = self._part(segment, suffix)
         if not part.is_file and not self._storage.is_local:
-            # all indexes in one request, since a lookup of a time needs two
+            # fetches all indexes in one request, since a lookup of a time needs two indexes
             self.fetch([segment])
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
@@ -325,35 +325,35 @@ class SegmentIndexes:
 
 
 def _index_key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
-    """The key of an index among the open ones: unique in the topic, in all versions."""
+    """Return the key of an index among the open ones, unique among all versions of the topic."""
     size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
     return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
 
 
 def _tag(segment: SegmentInfo, suffix: str) -> str:
-    """The tag of a cached copy: it differs for an index of the same name of another log, or a rebuilt one."""
+    """Return the tag of a cached copy, which differs for a rebuilt index and for another log of the same name."""
     return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
 
 
 class LogFile:
-    """The bytes of one log, read forward, mostly up to `likely_end`.
+    """Reads the bytes of one log forward, mostly up to `likely_end`.
 
-    The first read of a remote file is one request, since it may be the only one. After a second read, windows are
-    fetched ahead, each twice as large as the one before. With `mapped`, a sealed file on a local disk is mapped, as a
-    copy costs three times as much; a disk's error then ends the process.
+    The first read of a remote file is one request, since it may be the only read. From the second read on, windows
+    are fetched ahead, each twice as large as the one before. With `mapped`, a sealed file on a local disk is mapped,
+    since a copy takes three times as long. But an error of the disk then ends the process.
     """
 
     def __init__(self, storage: Storage, log: Part, likely_end: int, *, mapped: bool) -> None:
         self._storage, self._log, self._likely_end = storage, log, likely_end
         folder = os.path.dirname(storage.local_path(log.name)) if storage.is_local else ""
         self._is_mapped = mapped and storage.is_local and known_local_disk(folder)
-        # the bytes from `_position` on that were fetched ahead
+        # bytes that were fetched ahead, from `_position` on
         self._held = memoryview(b"")
         self._position = 0
         self._windows: Iterator[memoryview] | None = None
 
     def read(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end); `start` must never go back. Raises StorageError if the log ends before `end`."""
+        """Return bytes [start, end); `start` must not decrease. Raises StorageError if the log ends before `end`."""
         if self._is_mapped:
             return self._mapped(start, end)
         if self._storage.is_local or end > self._likely_end:
@@ -367,7 +367,7 @@ class LogFile:
         return self._held[start - self._position : end - self._position]
 
     def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
-        """The first `size` bytes of the log, and bytes [start, end), read at once; replaces the first `read`."""
+        """Return the first `size` bytes of the log, and bytes [start, end), in place of the first `read`."""
         if self._is_mapped:
             return self._mapped(0, size), self._mapped(start, end)
         head, data = self._storage.read_ranges([self._log.range(0, size), self._log.range(start, end)])
@@ -401,12 +401,12 @@ class LogFile:
             self._windows.close()  # type: ignore[attr-defined]
 
 
-#: The inode, size in bytes, and modification time in ns, or 0, of a file.
+#: The inode, size in bytes, and modification time in ns (or 0) of a file.
 _Identity = tuple[int, int, int]
 
 
 class OpenFiles(Generic[T]):
-    """Up to `limit` objects by key, each from one file, reopened if its inode, size or (`timed`) time changes."""
+    """Up to `limit` objects by key, each of one file, reopened if its inode, size or (if `timed`) time changes."""
 
     def __init__(self, limit: int, *, timed: bool) -> None:
         self._limit, self._timed = limit, timed
@@ -435,11 +435,11 @@ class OpenFiles(Generic[T]):
         handle = self.cached(key)
         if handle is not None:
             return handle
-        # first the identity: if the file is replaced before it is opened, the next use notices the difference
+        # takes the identity first: if the file is replaced before it is opened, the next use notices the difference
         identity, handle = self._identity(path), open_file()
         with self._lock:
             self._open[key] = path, identity, handle
-            # objects are not closed, since another thread may use one: the last reference frees a file's map
+            # objects are not closed, since another thread may use one; the last reference frees the mapping of a file
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return handle
@@ -470,14 +470,14 @@ class OpenLog:
 
 
 class OpenLogs:
-    """The mapped logs of one topic's segments on a local disk, for many small reads; thread-safe, and picklable."""
+    """Maps the logs of one topic's segments on a local disk, for many small reads; thread-safe, and picklable."""
 
     def __init__(self, storage: Storage, topic: str, identified: IdentifiedLogs) -> None:
         self._storage, self._topic, self._identified = storage, topic, identified
         self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
 
     def get(self, segment: SegmentInfo) -> OpenLog:
-        """The segment's log, checked by its length and first batch; StorageError if it is active or too short."""
+        """Return the segment's log after a check of its first batch; StorageError if it is active or too short."""
         if segment.is_active:
             raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
         key = segment.partition, segment.stem, segment.first_batch_crc
@@ -490,7 +490,7 @@ class OpenLogs:
         return log
 
     def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
-        """Yield the log, as `get` returns it; or of an active log, larger and larger parts from `position` on."""
+        """Yield a sealed segment's whole log, or larger and larger parts of an active log from `position` on."""
         if not segment.is_active:
             yield self.get(segment)
             return

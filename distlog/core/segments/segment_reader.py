@@ -1,4 +1,4 @@
-"""Reads segments, in chunks or as Arrow, decoded ahead; and the handle of a topic, with its reader and commit log."""
+"""Reads segments as chunks or as Arrow, and defines the handle of a topic, with its reader and commit log."""
 
 from __future__ import annotations
 
@@ -67,26 +67,26 @@ from distlog.core.times import now_ms
 
 _log = logging.getLogger("distlog")
 
-#: Log bytes that are read and decoded at once, of one segment, and of small ones together.
+#: The log bytes that are read and decoded at once, of one segment, and of a group of small ones.
 CHUNK_BYTES = GROUP_BYTES = 8 << 20
-#: Log bytes of a local chunk whose values are not decoded: a query of keys has less work for each byte.
+#: The log bytes of a local chunk if values and headers are not decoded, since each byte then needs less work.
 NARROW_BYTES = 32 << 20
-#: Log bytes of the first local chunk: few, since it is decoded before others and may be enough.
+#: The log bytes of the first local chunk: few, since it is decoded before others are read, and may be enough.
 FIRST_BYTES = 1 << 20
 #: Segments up to this number of bytes are read whole and decoded together.
 SMALL_BYTES = 1 << 20
-#: A range of fewer bytes is read whole, without an index.
+#: A segment with a log up to this size is read without its indexes.
 INDEX_WORTH_BYTES = 256 << 10
 #: The least bytes that are read in addition, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
-#: The number of record batches of one chunk, of about OUTPUT_BYTES at most, that are decoded ahead.
+#: The record batches of one chunk that are decoded ahead, each of about OUTPUT_BYTES at most.
 AHEAD_BATCHES = 4
-#: The most pairs of a key and a batch that TailKeys remembers, unless one segment has more: 12 bytes each.
+#: The most pairs of a key and a batch that TailKeys remembers, in 12 bytes each, unless one segment has more.
 _MOST_PAIRS = 1 << 24
 
 
 class _FirstRead(NamedTuple):
-    """Bytes [start, end) of a log, after its head if that must be checked: its first bytes, which identify it."""
+    """Bytes [start, end) of a log, and before them, if `has_head`, its first HEAD_BYTES, which identify it."""
 
     log: Part
     has_head: bool
@@ -100,7 +100,7 @@ class _FirstRead(NamedTuple):
 
 
 class SegmentReader:
-    """Reads the segments of one topic; a missing or bad index only costs time, and a bad one gives a warning."""
+    """Reads the segments of one topic. A missing or bad index only costs time; a bad one is logged as a warning."""
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self.storage, self.topic = storage, topic
@@ -129,7 +129,7 @@ class SegmentReader:
         return chunk_of_files(ranges, data)
 
     def located_chunk(self, slices: Sequence[SegmentSlice]) -> Chunk:
-        """The batches of located slices, which are small, as one chunk."""
+        """Return the batches of located slices, which are small, as one chunk."""
         parts, ranges, start = self._located_batches(slices), list[LogRange](), 0
         for part, data in zip(slices, parts, strict=True):
             end = start + len(data)
@@ -139,7 +139,7 @@ class SegmentReader:
         return chunk_of_files(ranges, memoryview(b"".join(parts)))
 
     def _located_batches(self, slices: Sequence[SegmentSlice]) -> list[memoryview]:
-        """The bytes of the batches of each slice, after a check that each log is the segment's."""
+        """Return the bytes of each slice's batches, after a check that the log is the segment's."""
         reads = [self._first_read(part) for part in slices]
         with self._explained([part.segment for part in slices]):
             blocks = iter(self.storage.read_ranges(list(chain.from_iterable(read.ranges for read in reads))))
@@ -160,11 +160,11 @@ class SegmentReader:
             return [next(complete) if data is None else data for data in parts]
 
     def _first_read(self, part: SegmentSlice) -> _FirstRead:
-        """The first read of a located slice: the size of its last batch; in a store, probably all batches."""
+        """Return the first read of a located slice: the last batch's size, or in a store, probably all batches."""
         if self.storage.is_local:
             start = part.end_position - 1
             end = min(start + LOG_OVERHEAD, part.segment.log_bytes)
-            # the file may have been replaced: another check costs little, as the file is opened anyway
+            # the file may have been replaced, and another check costs little, since the file is opened anyway
             self._identified.forget(part.segment)
         else:
             start, end = self._bounds(part)
@@ -172,20 +172,20 @@ class SegmentReader:
         return _FirstRead(self.part(part.segment), part.start_position > 0 and is_unknown, start, end)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
-        """Chunks with the batches that belong to `part`, of about `step` log bytes: use a small `step` to stop early.
+        """Yield chunks of about `step` log bytes with the batches that belong to `part`.
 
-        With `most_bytes`, the chunks end before a batch with which they would have more bytes, and before bytes that
-        are not a batch; nothing is read ahead. Raises CorruptRecordError for bytes that are not a batch, after the
-        batches before them, and for a chunk with a misplaced batch. `Chunk.check` compares checksums, not this.
+        With `most_bytes`, the chunks have at most this size, unless the first batch is larger. Then nothing is read
+        ahead, and the chunks end before bytes that are not a batch. Without it, bytes that are not a batch raise
+        CorruptRecordError after the batches before them. A misplaced batch always does. Checksums are not compared.
         """
         start, likely_end = self._bounds(part)
         if most_bytes is not None:
             step = min(step, most_bytes + spare_bytes(part.segment))
-            # not if the walk starts at the log's start for lack of an index: the wanted batches may be far away
+            # if the walk starts at the log's start for lack of an index, the wanted batches may be far away
             if start > 0 or part.start_offset <= part.segment.base_offset:
                 likely_end = min(likely_end, start + step)
         walk = self._walk(part, start, likely_end, step, most_bytes)
-        # an index led to `start`, and may be wrong: then read the log from its start
+        # the index that led to `start` may be wrong, and if it is, the log is read from its start
         if start > 0 and not part.is_located:
             try:
                 walk = chain([next(walk)], walk)
@@ -197,9 +197,9 @@ class SegmentReader:
         yield from walk
 
     def stored(self, part: SegmentSlice, most_bytes: int) -> StoredBatches | None:
-        """The first batches that belong to `part`, up to `most_bytes`, in their file; None if `chunks` must read."""
+        """Return the first batches of `part`, up to `most_bytes`, in their file; None if `chunks` must read them."""
         segment, log = part.segment, self.part(part.segment)
-        # readers get other offsets or times than the stored ones: `chunks` changes the bytes
+        # `chunks` changes the bytes if readers get other offsets or times than the stored ones
         if not self.storage.is_local_disk or segment.shift or segment.append_time_ms >= 0:
             return None
         with suppress(OSError, StorageError, CorruptRecordError), self.storage.opened_file(log.name) as file:
@@ -214,7 +214,7 @@ class SegmentReader:
                 (part.start_offset, part.end_offset, most_bytes),
                 np.empty(WINDOW_BYTES, np.uint8),
             )
-            # a file may end within a batch whose header is whole
+            # the file may end within the last batch
             if begin >= 0 and os.pread(file, 1, end - 1):
                 if segment.first_batch_crc != UNKNOWN:
                     self._identified.check_head(segment, log, memoryview(os.pread(file, HEAD_BYTES, log.begin)))
@@ -224,11 +224,11 @@ class SegmentReader:
     def _walk(
         self, part: SegmentSlice, position: int, likely_end: int, step: int, most_bytes: int | None
     ) -> Iterator[Chunk]:
-        """Walk whole batches from `position`, where one begins; the wanted batches should end at `likely_end`."""
+        """Walk whole batches from `position`, the start of one; the wanted batches probably end at `likely_end`."""
         segment, log = part.segment, self.part(part.segment)
         next_offset = -1 if position > 0 else segment.stored_base_offset
         if position > 0 and self.storage.is_local:
-            # the file may have been replaced: another check costs little, as the file is opened anyway
+            # as in `_first_read`, another check costs little
             self._identified.forget(segment)
         with self._explained([segment]):
             file = LogFile(self.storage, log, likely_end, mapped=not segment.is_active)
@@ -250,7 +250,7 @@ class SegmentReader:
                     if walked is None:
                         raise cut_short(LogRange(part, log, walk.position, start=0, end=0), position=0)
                 except CorruptRecordError:
-                    # the caller's next read begins with the bad bytes, and raises
+                    # the caller's next read begins at the bad bytes, and raises the error
                     if size and most_bytes is not None:
                         return
                     raise
@@ -272,7 +272,7 @@ class SegmentReader:
             file.close()
 
     def _may_be_another(self, part: SegmentSlice) -> bool:
-        """False if no other log can have the stem, by its name; in a store, a check would need another request."""
+        """Whether the log must be identified: not in a store, where that needs a request, if its stem is unique."""
         return not part.is_located or self.storage.is_local or not paths.is_own_stem(part.segment.stem)
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
@@ -284,7 +284,7 @@ class SegmentReader:
             return data
 
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
-        """The position of a batch at or before the slice's first, and a likely end of the slice's last."""
+        """Return the position of a batch at or before the slice's first, and a likely end of the slice's last."""
         segment = part.segment
         if part.is_located:
             return part.start_position, min(part.end_position - 1 + spare_bytes(segment), segment.log_bytes)
@@ -302,13 +302,13 @@ class SegmentReader:
             return 0, part.end_position
 
     def offset_index(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
-        """The segment's offset index, or None without a usable one, and for a small segment."""
+        """Return the segment's offset index, or None if it has no good one or is small."""
         return self._indexes.offsets(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
-        """The time index's last entry below `timestamp_ms` (stored offset), or None without a usable index."""
+        """Return the last entry of the time index below `timestamp_ms`, with a stored offset, or None."""
         if segment.append_time_ms >= 0:
-            # the time index has the times with which the batches were written
+            # the time index has other times, with which the batches were written
             return None
         index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
         if index is None:
@@ -321,7 +321,7 @@ class SegmentReader:
         return entry if entry.timestamp >= 0 else None
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
-        """The aborted transactions that end in the segment, at the offsets that readers see."""
+        """Return the aborted transactions that end in the segment, with the offsets for readers."""
         try:
             transactions = self._indexes.aborted_transactions(segment)
         except FileNotFoundError:
@@ -336,7 +336,7 @@ class SegmentReader:
         self._indexes.forget(segment)
 
     def forget_deleted(self) -> None:
-        """Close the logs and indexes whose files are deleted: until then they take disk space."""
+        """Close logs and indexes whose files are deleted, since open files take disk space."""
         self.logs.forget_deleted()
         self._indexes.forget_deleted()
 
@@ -346,7 +346,7 @@ class SegmentReader:
 
     @contextmanager
     def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
-        """Replace the error of a failed read if the log of one of the segments is missing or too short."""
+        """Replace the error of a failed read by a clearer one if the log of a segment is missing or too short."""
         try:
             yield
         except (FileNotFoundError, StorageError):
@@ -356,7 +356,7 @@ class SegmentReader:
 
 
 class TailKeys:
-    """The keys of active segments, as far as they were read; for many threads, and empty after pickling."""
+    """Remembers the keys of active segments that were read so far; for many threads, and empty after pickling."""
 
     def __init__(self) -> None:
         # by partition and stem: the keys, and the position up to which the log was read
@@ -367,10 +367,10 @@ class TailKeys:
         return TailKeys, ()
 
     def find(self, reader: SegmentReader, segment: SegmentInfo, hashes: Longs) -> KeyBatches:
-        """The batches of an active segment that may hold a key with one of the hashes."""
+        """Return the batches of an active segment that may have a key with one of the hashes."""
         with self._lock:
             key = segment.partition, segment.stem
-            # removed while it grows: after an error a builder may lack keys
+            # removed until it is complete, since after an error a builder may lack keys
             keys, position = self._tails.pop(key, (KeyIndexBuilder(), 0))
             unread = _full_slice(segment)._replace(start_position=position, is_located=position > 0)
             chunks = reader.chunks(unread) if position < segment.log_bytes else iter(())
@@ -385,14 +385,14 @@ class TailKeys:
 
 
 def spare_bytes(segment: SegmentInfo) -> int:
-    """Twice the average distance of two entries of the offset index in the log; at least _SPARE_BYTES."""
+    """Return twice the average distance in the log between entries of the offset index, at least _SPARE_BYTES."""
     entries = segment.offset_index_bytes // OFFSET_ENTRY.itemsize
     distance = segment.log_bytes // entries if entries else 0
     return min(max(2 * distance, _SPARE_BYTES), CHUNK_BYTES)
 
 
 def _check_start(chunk: Chunk) -> None:
-    """Refuse an index that led to no batch, or past the first wanted batch."""
+    """Raise an error if an index led to no batch, or past the first wanted batch."""
     (log_range,), first = chunk.ranges, chunk.rows(0, 1)
     first.check()
     part, base_offset = log_range.slice, int(first.batches["base_offset"][0]) + log_range.slice.segment.shift
@@ -406,7 +406,7 @@ def _check_start(chunk: Chunk) -> None:
 
 
 def _owned(chunk: Chunk) -> Chunk | None:
-    """The chunk of the batches that begin in the slice's byte range and may hold its offsets; None for no batch."""
+    """Return the batches that begin in the slice's byte range and may have its offsets, or None if there are none."""
     (log_range,), batches = chunk.ranges, chunk.batches
     part, shift = log_range.slice, log_range.slice.segment.shift
     if part.covers_segment:
@@ -421,7 +421,7 @@ def _owned(chunk: Chunk) -> Chunk | None:
 
 
 Group = list[SegmentSlice]
-#: Returns a chunk: its bytes are in memory already, or they are local and are read by the call.
+#: Returns a chunk. A remote chunk is in memory before the call; a local one may be read by the call.
 ChunkLoader = Callable[[], Chunk]
 
 
@@ -432,18 +432,18 @@ def read_slices(
     isolation: Isolation,
     max_workers: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of `slices`, in order, in batches of up to some MB.
+    """Yield the records of `slices`, in order, in batches of up to some MB.
 
-    Three stages: groups of small segments; chunks, some MB of whole batches, fetched ahead if they are remote; record
-    batches. `max_workers` threads, including the caller's, decode local files; the caller decodes remote files alone.
-    Memory is bounded by a few chunks for each thread.
+    Small segments are read in groups. Chunks have some MB of whole batches, and are fetched ahead if they are remote.
+    Local files are decoded by `max_workers` threads, including the caller's, and remote files by the caller alone.
+    The memory is limited to a few chunks per thread.
     """
     is_local = reader.storage.is_local
-    # requests for remote files take the time: to decode ahead, more would have to be fetched ahead
+    # requests take most of the time of remote files, so to decode ahead would need to fetch more ahead
     workers = max_workers if is_local else 1
     step = CHUNK_BYTES if {"value", "headers"}.intersection(columns) else NARROW_BYTES
     chunks = _local_chunks(reader, slices, step) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
-    # the first chunk may be enough: it is decoded before more is read
+    # the first chunk may be enough, so it is decoded before more is read
     for chunk in islice(chunks, 1):
         yield from chunk().records(columns, isolation)
     tasks = (partial(_decoded, chunk, columns, isolation, workers) for chunk in chunks)
@@ -452,7 +452,7 @@ def read_slices(
 
 
 def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
-    """Group small slices into runs of a chunk's size, the first of up to `room` bytes; a large slice is alone."""
+    """Group small slices up to GROUP_BYTES, or `room` for the first group; a large slice is a group of its own."""
     group: Group = []
     group_bytes = 0
     for part in slices:
@@ -492,7 +492,7 @@ def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice], step: i
 
 
 def _growing(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The chunks of one segment, the first one cut in two after FIRST_BYTES."""
+    """Yield the chunks of one segment, with the first one cut in two after FIRST_BYTES."""
     for chunk in islice(chunks, 1):
         count = int(np.searchsorted(chunk.batches["position"], FIRST_BYTES))
         yield chunk.rows(0, count)
@@ -511,7 +511,7 @@ def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
     if _small(group[0]):
         return [_chunk_of(reader, group)]
     chunks = reader.chunks(group[0])
-    # the first chunk is read now, the others when they are used
+    # only the first chunk is read now
     return chain(list(islice(chunks, 1)), chunks)
 
 
@@ -526,12 +526,12 @@ def _same(chunk: Chunk) -> Chunk:
 def _decoded(
     load_chunk: ChunkLoader, columns: Sequence[str], isolation: Isolation, workers: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, others on demand."""
+    """Yield the records of one chunk; with several workers, AHEAD_BATCHES are decoded now, and others on demand."""
     return prefetched(load_chunk().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
 
 
 def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
-    """The segment's chunks, checked; commit nothing before the end, which checks the file's checksum."""
+    """Yield the segment's checked chunks; commit nothing before the end, where the file's checksum is compared."""
     size = checksum = 0
     for chunk in reader.chunks(_full_slice(segment)):
         chunk.check()
@@ -541,7 +541,7 @@ def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
 
 
 def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterator[Chunk]:
-    """`whole_log` of each of `segments`, in their order; small ones are read at once, as one chunk."""
+    """Yield the `whole_log` of each of `segments`, in their order; small ones are read at once, as one chunk."""
     for group in groups(map(_full_slice, segments), GROUP_BYTES):
         if len(group) == 1:
             yield from whole_log(reader, group[0].segment)
@@ -550,7 +550,7 @@ def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterat
 
 
 def whole_groups(reader: SegmentReader, groups: Sequence[Sequence[SegmentInfo]]) -> Iterator[Chunk]:
-    """A chunk for each of `groups`, whose segments are small: all are read at once, close ranges by one request."""
+    """Read all `groups` of small segments at once, close ranges by one request; yields a chunk for each group."""
     chunk = reader.whole_chunk([_full_slice(segment) for group in groups for segment in group])
     chunk.check()
     for log_range in chunk.ranges:
@@ -576,9 +576,10 @@ def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: i
 
 @dataclass(frozen=True, eq=False)
 class TopicHandle:
-    """The topic called `name` in `storage`, with the tools for all work on it.
+    """The topic called `name` in `storage`, with the objects for all work on it.
 
-    `random` must be unpredictable: compaction hashes keys with a secret from it. Pickles without it and the caches.
+    `random` must be unpredictable, since compaction hashes keys with a secret from it. `random` and caches are not
+    pickled.
     """
 
     storage: Storage
@@ -601,7 +602,7 @@ class TopicHandle:
         producer_expiration_ms: int = EXPIRATION_MS,
         defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> TopicHandle:
-        """The handle of a topic, with a commit log of its own unless `log` is given."""
+        """Return the handle of a topic, with a new commit log if `log` is None."""
         commit_log = log or topic_log(storage, clock, defaults=defaults)
         return cls(storage, name, commit_log, clock, new_id, producer_expiration_ms=producer_expiration_ms)
 
@@ -614,7 +615,7 @@ class TopicHandle:
         return PendingAppendQueue(self.log)
 
     def trusted_ms(self) -> int:
-        """Return the time in ms: this process's, or the store's if this process is far ahead. It takes a request."""
+        """Return this process's time in ms, or the store's if this process is far ahead. Sends a request."""
         return trusted_ms(self.clock(), self.storage)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -629,7 +630,7 @@ def topic_log(
     engine: str | None = None,
     defaults: Mapping[str, object] = NO_DEFAULTS,
 ) -> CommitLog:
-    """The commit log of the topic in `storage`, which may be dropped; `defaults` are for settings that it lacks."""
+    """Return the commit log of the topic in `storage`, which may be dropped; `defaults` are for missing settings."""
     names = ("distlog", VERSION, engine, platform.node())
     writer = " ".join(filter(None, names))
     return CommitLog(storage, clock=clock, random=SystemRandom(), writer=writer, defaults=defaults)

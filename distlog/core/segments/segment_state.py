@@ -1,7 +1,7 @@
 """The state of a segment after its batches so far, which its next append, its readers and its seal need.
 
-Writers of a segment and walks over its log fold the headers of its batches into the state in the same way (`fold`).
-So a seal reads no byte of the log, and a recovery, a rebuild and a check get the writer's state and indexes.
+`fold` adds batches to the state, and computes their index entries. Writers fold as they append, so a seal need not
+read the log. A recovery, a rebuild and a check fold the batches in the log, and get the same state and indexes.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ _MAX_CRC = 2**32 - 1
 
 
 def _between(low: int, high: int, default: int = 0) -> int:
+    # typed as the value of the field, as `dataclasses.field` is
     spec: int = dataclasses.field(default=default, metadata={"bounds": (low, high)})
     return spec
 
@@ -69,13 +70,13 @@ _crc_or_unknown = partial(_between, UNKNOWN, _MAX_CRC, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The state of a segment (times in ms; -1 for none). Kernels use the fields as an array, in this order."""
+    """The state of a segment (times in ms; -1 for none). Kernels use the fields after `stem` as an array."""
 
     stem: str
-    # For index entries: the log bytes since the last offset entry; the largest timestamp, and the last offset,
-    # relative to `base_offset`, of the batch that has it; the timestamp of the last time entry.
+    # The log bytes since the last offset entry.
     since_entry: int = _size()
     max_timestamp: int = _time()
+    # The last offset of the batch with the largest timestamp, relative to `base_offset`.
     max_timestamp_delta: int = _size()
     last_time_entry: int = _time()
     batches: int = _size()
@@ -85,16 +86,16 @@ class SegmentState:
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
-    # The offset of the first record with the largest timestamp; -1 if none, or after a fold of headers alone.
+    # The offset of the first record with the largest timestamp; -1 if there is none, or headers do not show it.
     offset_of_max_timestamp: int = _offset_or_none()
-    # The time at which the segment's span of time begins (Kafka's rollingBasedTimestamp).
+    # The start of the segment's span of time (Kafka's rollingBasedTimestamp).
     roll_timestamp: int = _time()
     first_batch_crc: int = _crc_or_unknown()
     last_batch_crc: int = _crc_or_unknown()
     # A bit for each codec of the batches that have records.
     codecs: int = _between(0, 255)
     leader_epoch: int = _between(-1, MAX_INT, -1)
-    # Flags: TRANSACTIONS, a batch is part of a transaction or ends it; PRODUCERS, a batch has a producer id.
+    # The flags TRANSACTIONS and PRODUCERS.
     producer_bits: int = _between(0, 3)
     # The CRC-32C of the log, and of the entries of each index.
     crc32c: int = _crc()
@@ -115,7 +116,7 @@ class SegmentState:
     def new(
         cls, stem: str, base_offset: int, created_ms: int, first_unstable_offset: int = NO_OFFSET
     ) -> SegmentState:
-        """Return the state of a new segment; `first_unstable_offset` is the log's before it."""
+        """Return the state of a new segment; `first_unstable_offset` is the log's before the segment."""
         return cls(
             paths.check_stem(stem),
             base_offset=base_offset,
@@ -139,7 +140,7 @@ class SegmentState:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> SegmentState:
-        """The state in `data`, which `pack` made; ValueError for bytes that cannot be a state."""
+        """Return the state that `pack` packed; ValueError for bytes that cannot be a state."""
         stem, *values = _PACKED.unpack(data)
         state = cls(paths.check_stem(stem.rstrip(b"\0").decode("ascii", "replace")), *values)
         state.check()
@@ -171,9 +172,9 @@ class SegmentState:
 
     @property
     def codec_names(self) -> set[str]:
-        """The codecs of the batches that have records; UNKNOWN_CODEC for those that Kafka does not have."""
+        """The codecs of the batches that have records; UNKNOWN_CODEC for any codec that Kafka does not have."""
         names = {name for codec, name in enumerate(CODEC_NAMES) if (self.codecs >> codec) & 1}
-        return names | {UNKNOWN_CODEC} if self.codecs >> len(CODEC_NAMES) else names
+        return (names | {UNKNOWN_CODEC}) if self.codecs >> len(CODEC_NAMES) else names
 
     def segment_info(self, partition: int) -> SegmentInfo:
         return SegmentInfo(
@@ -188,17 +189,17 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
-        """The active segment up to this state, for readers; its files may already be longer, and grow."""
+        """Return the active segment up to this state, for readers; its files may already be longer."""
         return dataclasses.replace(
             self.segment_info(partition), is_active=True, created_ms=self.latest_write_ms(now_ms)
         )
 
     def latest_write_ms(self, now_ms: int) -> int:
-        """Return a time by which all batches were appended: when their sync began, or `now_ms` without a sync."""
+        """Return a time by which all batches were appended: the start of their sync, or `now_ms` without a sync."""
         return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
 
 
-#: The fields of a SegmentState after `stem` as an array, in their order.
+#: The fields of a SegmentState after `stem`, in their order.
 Numbers = Longs
 
 #: The longest stem; a shorter one is followed by zero bytes.
@@ -208,7 +209,7 @@ _STEM_BYTES = 56
 UNKNOWN_CODEC = "?"
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]
-#: The fields that a SegmentInfo has, too.
+#: The fields that a SegmentInfo also has.
 _INFO_FIELDS = tuple(spec.name for spec in dataclasses.fields(SegmentInfo) if spec.name in NAMES)
 _BOUNDS = {spec.name: spec.metadata["bounds"] for spec in dataclasses.fields(SegmentState)[1:]}
 _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
@@ -225,12 +226,12 @@ def pack_state(stem: str, numbers: Numbers) -> bytes:
 
 
 def packed_position(packed: bytes) -> int:
-    """The size of the log in a packed state; 0 if all bytes are zero, which stands for no state."""
+    """Return the size of the log in a packed state; 0 for zero bytes, which stand for no state."""
     return int(_POSITION.unpack_from(packed, _POSITION_AT)[0])
 
 
 def packed_flushed(packed: bytes, stem: str) -> int:
-    """Return the offset up to which a packed state is durable; -1 if it is not of the segment `stem`."""
+    """Return the offset up to which a packed state is durable, or -1 if the state is not of the segment `stem`."""
     if not packed.startswith(_packed_stem(stem)):
         return -1
     return int(_POSITION.unpack_from(packed, _FLUSHED_AT)[0])
@@ -245,7 +246,7 @@ def field_numbers(names: Iterable[str]) -> tuple[int, ...]:
 
 
 def emptied(stem: str, numbers: Numbers) -> Numbers:
-    """The numbers that the segment `stem` had before its first batch."""
+    """Return the numbers that the segment `stem` had before its first batch."""
     return SegmentState.new(stem, *numbers[list(_INITIAL_FIELDS)].tolist()).numbers()
 
 
@@ -253,7 +254,7 @@ _INITIAL_FIELDS = field_numbers(("base_offset", "created_ms", "first_unstable_of
 
 Batches = npt.NDArray[Any]
 
-#: Stands for values that the caller does not have: a fold takes them from headers, or -1 if headers lack them.
+#: Stands for values that the caller does not have. A fold takes the values from headers, or -1 if headers lack them.
 FROM_HEADERS: Longs = np.empty(0, np.int64)
 
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = field_numbers(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
@@ -296,7 +297,7 @@ def fold(
     min_timestamps: Longs = FROM_HEADERS,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> Folded:
-    """Fold `batches` (BATCH rows, right checksums), which are all of `data`, into a copy of `numbers`."""
+    """Fold `batches` (BATCH rows with right checksums), which fill `data`, into a copy of `numbers`."""
     count = len(batches)
     if len(offsets_of_max_timestamp) not in (0, count) or len(min_timestamps) not in (0, count):
         raise ValueError("`offsets_of_max_timestamp` and `min_timestamps` need a value for each batch")
@@ -322,7 +323,7 @@ def fold(
 
 @dataclass(frozen=True, slots=True)
 class FoldedSegments:
-    """Many sealed segments: fields of SegmentInfo by name, and their index files of each kind back to back."""
+    """Many sealed segments: the fields of SegmentInfo by name, and the index files of each suffix back to back."""
 
     fields: Mapping[str, Longs]
     compression: pa.Array
@@ -332,11 +333,11 @@ class FoldedSegments:
 def fold_all(
     data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval_bytes: int, *, key_index: bool = False
 ) -> FoldedSegments:
-    """Fold the batches of many segments, `counts[i]` of segment i, with offsets from 0 on. Raises UnfitBatchError."""
+    """Fold the batches of many segments with offsets from 0 on; segment i has the next counts[i] batches."""
     segment_count, empty = len(counts), _EMPTY.copy()
     numbers = np.empty((segment_count, len(empty)), np.int64)
     offset_entries = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
-    # with an entry of each segment's seal
+    # the seal of each segment may add an entry
     time_entries = np.empty(TIME_ENTRY_SIZE * (len(batches) + segment_count), np.uint8)
     entry_counts = np.empty((segment_count, 2), np.int64)
     results = (numbers, offset_entries, time_entries, entry_counts)
@@ -346,12 +347,13 @@ def fold_all(
     fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
     has_unknown_codec = bool((fields["codecs"] >> len(CODEC_NAMES)).any())
     if row < 0 and has_unknown_codec:
-        # any row: `codecs` has no batch, and the caller does not use it
+        # the row of the batch is not known, and the caller does not use it
         row = 0
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
     sizes = entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
-    key_files, key_counts = list[IndexBytes]([b""]) * segment_count, [0] * segment_count
+    key_files: list[IndexBytes] = [b""] * segment_count
+    key_counts = [0] * segment_count
     if key_index:
         key_files, key_counts = _key_indexes(data, batches, counts)
     fields["key_count"] = np.array(key_counts)
@@ -379,14 +381,14 @@ def fold_all(
 
 
 def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[IndexBytes], list[int]]:
-    """The key index of each segment, or no bytes for a short log; and its number of entries."""
+    """Return the key index of each segment, or no bytes for a short log, and its number of entries."""
     files, entry_counts, end = list[IndexBytes](), list[int](), 0
     for count in counts.tolist():
         start, end = end, end + count
         rows, keys = batches[start:end], KeyIndexBuilder()
         result: tuple[IndexBytes, int] = b"", 0
         if rows["size"].sum() > LEAST_LOG_BYTES:
-            # positions in the index are those in the segment's own file
+            # positions in the index count from the start of the segment's log
             keys.add(data, rows, -int(rows["position"][0]))
             result = keys.finish()
         files.append(result[0])
@@ -395,7 +397,7 @@ def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[Index
 
 
 def fold_seal(numbers: Numbers) -> Folded:
-    """Add the entry that a seal adds: of the largest timestamp, unless the time index has that."""
+    """Add the time entry of a seal, which has the largest timestamp, unless the time index has it."""
     if numbers[MAX_TIMESTAMP] <= numbers[LAST_ENTRY_TIMESTAMP]:
         return Folded(numbers, _NO_ENTRIES)
     after = numbers.copy()
@@ -405,7 +407,7 @@ def fold_seal(numbers: Numbers) -> Folded:
 
 
 def room(numbers: Numbers, batches: Batches, interval_bytes: int, index_bytes: int) -> int:
-    """The number of next `batches` that fit before an index has `index_bytes`; a first batch always fits."""
+    """Return how many of the next `batches` fit in indexes of `index_bytes`; a segment's first batch always fits."""
     # one slot of the time index is reserved for the entry of the seal
     max_entries = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
     slots = max_entries - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
@@ -438,10 +440,10 @@ def _unfit_error(status: int, batches: Batches, row: int) -> UnfitBatchError:
 
 
 # As in Kafka's `LogSegment.shouldRoll`, a segment's span of time begins with its first batch, and the segment ends
-# before a batch whose largest timestamp is more than `segment.ms` later. If the first batch is not in the order of
-# time, the span begins at that batch's largest timestamp.
+# before a batch whose largest timestamp is more than `segment.ms` later. The span begins at the first batch's base
+# timestamp if that is its smallest timestamp and the batch fits in the span, else at its largest timestamp.
 class RollTime:
-    """Counts the batches whose records are in the time span of the open segment, `span_ms`; times in ms."""
+    """Counts the batches whose records are in the time span of the open segment, which lasts `span_ms`."""
 
     def __init__(self, span_ms: int) -> None:
         self.span_ms = span_ms
@@ -455,7 +457,7 @@ class RollTime:
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
-        """The number of next `batches` in the span; without record times, it begins when the segment is opened."""
+        """Return how many of the next `batches` are in the span, which without timestamps begins at `open`."""
         if self._first_ms < 0:
             return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
         is_late = batches["max_timestamp"] - self._first_ms > self.span_ms
@@ -464,7 +466,7 @@ class RollTime:
 
 @dataclass(slots=True)
 class RecordStats:
-    """The number of decoded records, their timestamps, and the offset of the first newest one."""
+    """The number of decoded records, their timestamps, and the offset of the first newest record."""
 
     count: int = 0
     first: int = NO_TIMESTAMP
@@ -497,7 +499,7 @@ class RecordStats:
 
 
 class LogDescription:
-    """Folds the batches of a log from `base_offset` on: its state, and its indexes."""
+    """Folds the batches of a log from `base_offset` on into its state and its indexes."""
 
     def __init__(
         self,
@@ -536,7 +538,7 @@ class LogDescription:
         offsets_of_max_timestamp: Longs = FROM_HEADERS,
         min_timestamps: Longs = FROM_HEADERS,
     ) -> None:
-        """Add the next batches (BATCH rows), which are all of `data`; raises as `fold`."""
+        """Add the next batches (BATCH rows), which fill `data`; raises the errors of `fold`."""
         position = self.size
         folded = fold(self._numbers, data, batches, self._interval_bytes, offsets_of_max_timestamp, min_timestamps)
         self._add_folded(folded)
@@ -544,7 +546,7 @@ class LogDescription:
             self._keys.add(data, batches, position)
 
     def finish(self) -> dict[str, IndexBytes]:
-        """End the log; returns its index files by suffix, with no bytes for an index without entries."""
+        """End the log; returns its index files by suffix. An index without entries has no bytes."""
         self._add_folded(fold_seal(self._numbers))
         files: dict[str, IndexBytes] = {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
         if self._keys is not None and self.size > LEAST_LOG_BYTES:
@@ -552,7 +554,7 @@ class LogDescription:
         return files
 
     def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, IndexBytes]]:
-        """End the log; returns the segment and its index files. CorruptRecordError for an unknown codec."""
+        """End the log; returns the segment and its index files. Raises CorruptRecordError for an unknown codec."""
         files, numbers = self.finish(), self._numbers.copy()
         numbers[_CREATED_MS] = created_ms
         state = SegmentState.of_numbers(stem, numbers)

@@ -1,4 +1,4 @@
-"""Writes a partition's records as segments, which a commit moves to their offsets; as files, or parts of a bundle."""
+"""Writes records as segments from offset 0 on, in files or bundles; a commit moves the segments to their offsets."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from distlog.core.segments.segment_state import LogDescription, RollTime
 from distlog.core.storage.storage import ObjectWriter, Storage
 
 # A bundle is one object with the small segments of many partitions, since each file costs a request or a sync. It has
-# the logs, by partition, and then their indexes, with the same bytes as files of their own. On a disk each log begins
-# at a page. A bundle has at most one segment of a partition; all its segments have its stem. The next segments of an
-# append go to the next bundle, so that retention can delete a long load in parts.
+# the logs, by partition, and then the indexes, with the same bytes as separate files. On a disk, each log begins at a
+# page. The segments of a bundle have its stem, so it has at most one segment of a partition. The partition's next
+# segment in an append goes to the next bundle, so that retention can delete a long load in parts.
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -64,9 +64,9 @@ _log = logging.getLogger("distlog")
 class SegmentWriter:
     """Writes the records of one partition as segments that begin at offset 0, in about 6 MiB of memory.
 
-    A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a random part of
-    `segment.jitter.ms`. The same records give the same bytes, also in several appends. After an InvalidRecordError
-    the written files stay unreferenced, for vacuum to delete.
+    A segment ends before it exceeds `segment.bytes`, `segment.index.bytes`, or `segment.ms` less a random part of
+    `segment.jitter.ms`. The bytes do not depend on how records are split into appends. After an InvalidRecordError
+    the written files stay unreferenced, and vacuum deletes them.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class SegmentWriter:
 
     @property
     def is_uploading(self) -> bool:
-        """True if the open segment is too large to be held in memory: then `close` sends requests."""
+        """True if the open segment is too large to be held in memory, so that `close` sends requests."""
         return self._segment is not None and self._segment.is_uploading
 
     def close(self) -> list[SegmentInfo]:
-        """Make all files durable; returns the segments, each from offset 0 on. The commit sets append times."""
+        """Make all files durable; returns the segments, each from offset 0 on."""
         if self._is_aborted:
             text = "cannot close the segment, since an earlier failure aborted it"
             raise StorageError(f"{text}: append the records again with a new writer", partition=self._partition)
@@ -113,7 +113,7 @@ class SegmentWriter:
         return self._sealed
 
     def abort(self) -> None:
-        """Abort; the files already written stay unreferenced, for vacuum to delete."""
+        """Stop without a result; vacuum deletes the files already written, since nothing references them."""
         self._is_aborted = True
         if self._segment is not None:
             self._segment.abort()
@@ -131,7 +131,7 @@ class SegmentWriter:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans
-        # relative to their batches, since each segment has offsets from 0 on; unused for batches without timestamps
+        # relative to the batches, since each segment has offsets from 0 on; unused for batches without timestamps
         deltas_of_max = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
         while first < len(batches):
@@ -172,11 +172,11 @@ class SegmentWriter:
             self._segment = None
 
 
-#: The largest log in a bundle. A larger one gets files of its own: it is worth the requests, and need not be held.
+#: The largest log in a bundle. A segment with a larger log gets its own files, so that it is not held in memory.
 LARGEST_PART = 8 << 20
-#: About the size of the largest bundle. All parts are held until it is written, so it bounds the memory of an append.
+#: About the largest bundle. Its parts are held until it is written, so this limits the memory of an append.
 LARGEST_BUNDLE = 128 << 20
-#: The largest object of a single put. A larger one is streamed: past a disk's page cache, or as an upload in parts.
+#: A larger object is streamed instead of put: past a disk's page cache, or as an upload in parts.
 _PUT_BYTES = 16 << 20
 
 #: The fields of SegmentInfo with the position of a part, by the suffix that its file would have.
@@ -187,31 +187,31 @@ _POSITION_FIELDS = {".log": "log_position"} | {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Bundle:
-    """The buffers of each part of one bundle, by partition and then by suffix."""
+    """The buffers of each part of a bundle, by partition and suffix."""
 
     stem: str
     segments: dict[int, Mapping[str, Sequence[Buffer]]] = dataclasses.field(default_factory=dict)
 
 
 class Bundles:
-    """Gathers the segments of one append, up to about `held_bytes`, and writes their bundles; for many threads."""
+    """Gathers the segments of one append in about `held_bytes`, and writes them as bundles; for many threads."""
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
-        # in a store, segments end to stay within `held_bytes`; on a disk, they get files of their own instead
+        # to stay within `held_bytes`, segments end early in a store, and get their own files on a disk
         self._has_generations = held_bytes is not None and not storage.is_local
-        #: Increases after each `held_bytes` of new data; segments of earlier generations end at their next write.
+        #: Increases after each `held_bytes` of new data. A segment of an earlier generation ends at its next write.
         self.generation = 0
         self._generation_bytes = 0
         self._partitions: set[int] = set()
         self._unwritten: list[_Bundle] = []
         self._open_bytes = self._sealed_bytes = 0
-        #: By partition and stem: the fields of the segment with the positions of its parts.
+        #: The SegmentInfo fields with the positions of a segment's parts, by partition and stem.
         self._positions: dict[tuple[int, str], dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def join(self, partition: int) -> None:
-        """Note that the append has records of this partition; an append to a single partition makes no bundle."""
+        """Note that the append has records of this partition; an append to a single partition has no bundle."""
         self._partitions.add(partition)
 
     @property
@@ -219,7 +219,7 @@ class Bundles:
         return len(self._partitions) > 1
 
     def has_room_for(self, log_bytes: int) -> bool:
-        """True if a segment of `log_bytes` that is still being written may be held for a bundle."""
+        """True if an open segment of `log_bytes` may be held for a bundle."""
         has_memory = self._has_generations or self._open_bytes <= self._held_bytes
         return self.is_shared and log_bytes <= LARGEST_PART and has_memory
 
@@ -231,7 +231,7 @@ class Bundles:
                 self.generation, self._generation_bytes = self.generation + 1, 0
 
     def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, IndexBytes]) -> str:
-        """Add the buffers of a segment's log, and its indexes by suffix, to write later; returns its stem."""
+        """Add the buffers of a segment's log, and its indexes by suffix, to a bundle; returns the bundle's stem."""
         parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
         with self._lock:
             bundle = next((bundle for bundle in self._unwritten if partition not in bundle.segments), None)
@@ -240,7 +240,7 @@ class Bundles:
                 self._unwritten.append(bundle)
             bundle.segments[partition] = parts
             self._sealed_bytes += sum(map(_size, parts.values()))
-            # with generations, the open segments of the next one may take the other half of the memory
+            # with generations, the segments of the next generation may need the other half of the memory
             if self._sealed_bytes > self._held_bytes // (2 if self._has_generations else 1):
                 self._write_bundles()
             return bundle.stem
@@ -256,7 +256,7 @@ class Bundles:
 
     def _write_bundles(self) -> None:
         bundles, self._unwritten, self._sealed_bytes = self._unwritten, [], 0
-        # a put takes more memory, since it joins the buffers to a copy
+        # a put needs more memory than a stream, since it joins the buffers in a copy
         put_bytes = min(_PUT_BYTES, self._held_bytes // 4) if self._storage.is_local else _PUT_BYTES
         for bundle in bundles:
             buffers = list(self._parts_of(bundle))
@@ -264,7 +264,7 @@ class Bundles:
             _write(self._storage, paths.bundle_file(bundle.stem), buffers, put_bytes=put_bytes)
 
     def _parts_of(self, bundle: _Bundle) -> Iterator[Buffer]:
-        """Yield the bytes of a bundle; notes the position of each part."""
+        """Yield the bytes of a bundle, and note the position of each part."""
         page = PAGE_BYTES if self._storage.is_local else 1
         position, segments = 0, sorted(bundle.segments.items())
         logs = [(number, ".log", parts[".log"]) for number, parts in segments]
@@ -287,7 +287,7 @@ def _write(
 ) -> None:
     if _size(buffers) <= put_bytes:
         joined = io.BytesIO()
-        # each buffer is released when it was copied, so that memory has no byte twice
+        # each buffer is released after its copy, so that memory does not hold all bytes twice
         buffers.reverse()
         while buffers:
             joined.write(buffers.pop())
@@ -306,7 +306,7 @@ def write_bundle(
     indexes: Sequence[tuple[bytes, Longs]],
     part_bytes: int | None = None,
 ) -> list[Longs]:
-    """Write a durable bundle of logs and indexes, each kind back to back; returns their positions, or OWN_FILE."""
+    """Write a durable bundle of logs and indexes, each kind back to back; returns the positions of each kind."""
     sizes = np.ascontiguousarray(sizes, np.int64)
     page = PAGE_BYTES if storage.is_local else 1
     padded_sizes = sizes + (-sizes % page)
@@ -333,7 +333,7 @@ def write_files(
     indexes: Mapping[str, IndexBytes],
     part_bytes: int | None = None,
 ) -> None:
-    """Write a durable segment as files of its own: its log, and its indexes by suffix."""
+    """Write a durable segment as its own files: its log, and its indexes by suffix."""
     _write(storage, paths.segment_file(topic, partition, stem, ".log"), [log.data], part_bytes)
     files = {paths.segment_file(topic, partition, stem, suffix): data for suffix, data in indexes.items() if data}
     storage.put_many(files)
@@ -342,7 +342,7 @@ def write_files(
 def with_aborted(
     storage: Storage, topic: str, segment: SegmentInfo, aborted: Iterable[AbortedTransaction], base_offset: int
 ) -> SegmentInfo:
-    """The segment with a durable index of the `aborted` transactions, whose offsets count from `base_offset`."""
+    """Write a durable index of `aborted` transactions, whose offsets count from `base_offset`; returns the segment."""
     data = encode_transactions(transaction.moved(segment.stored_base_offset - base_offset) for transaction in aborted)
     if data:
         storage.put(paths.segment_file(topic, segment.partition, segment.stem, ".txnindex"), data)
@@ -350,7 +350,7 @@ def with_aborted(
 
 
 def with_key_index(handle: TopicHandle, segment: SegmentInfo) -> SegmentInfo:
-    """The segment with a durable key index; without one if its log is short, or damaged, or the disk is full."""
+    """Write a durable key index, unless the log is short or damaged, or the disk is full; returns the segment."""
     if segment.log_bytes <= LEAST_LOG_BYTES:
         return segment
     keys, position = KeyIndexBuilder(), 0
@@ -366,14 +366,14 @@ def with_key_index(handle: TopicHandle, segment: SegmentInfo) -> SegmentInfo:
     return dataclasses.replace(segment, key_count=count, **index_fields_of({".keyindex": file}))
 
 
-#: A log without a bundle up to this size is held in memory, and put with its index files; a larger one is streamed.
+#: A log up to this size is held in memory, and put with its indexes; a larger one outside of bundles is streamed.
 HELD_BYTES = 1 << 20
-#: Smaller buffers are copied when they are held for a bundle, since one may be a view that keeps far more memory.
+#: A smaller buffer is copied when it is held for a bundle, since it may be a view of far more memory.
 KEPT_BYTES = 1 << 18
 
 
 class SegmentFile:
-    """A new segment from offset 0 on, held in memory or streamed; it becomes files, or a part of `bundles`."""
+    """A new segment from offset 0 on, held in memory or streamed, which becomes files or parts of a bundle."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ class SegmentFile:
         return self._log.next_offset
 
     def room(self, batches: npt.NDArray[Any], base_offsets: Longs) -> int:
-        """The number of next `batches`, at `base_offsets`, for which the segment and its indexes have room."""
+        """Return how many of the next `batches`, at `base_offsets`, fit in the segment and its indexes."""
         sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
         room = int(fits.argmin() if not fits.all() else len(fits))
@@ -431,7 +431,7 @@ class SegmentFile:
         offsets_of_max_timestamp: Longs,
         min_timestamps: Longs,
     ) -> None:
-        """Append `batches`, which fill `data`. It must not change until the next call returns; for bundles never."""
+        """Append `batches`, which fill `data`; don't change it until the next call returns, and never for bundles."""
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         stored_batches = batches.copy()
         stored_batches["base_offset"] = base_offsets
@@ -462,7 +462,7 @@ class SegmentFile:
         return held
 
     def seal(self, now_ms: int) -> SegmentInfo:
-        """Make the files durable and describe them; parts of a bundle become durable with the bundle."""
+        """Make the files durable and describe the segment; parts of a bundle become durable with the bundle."""
         described, files = self._log.describe(self._partition, self._stem, now_ms)
         if self._stream is None and self._bundles and self._bundles.is_shared:
             stem = self._bundles.add(self._partition, self._release_held(), files)
@@ -475,7 +475,7 @@ class SegmentFile:
         return dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
 
     def seal_appended(self, now_ms: int) -> SegmentInfo:
-        """Seal a segment of new records, which get their times of LogAppendTime from the commit."""
+        """Seal a segment of new records; with LogAppendTime, their times are the time of the commit."""
         sealed = self.seal(now_ms)
         return dataclasses.replace(sealed, append_time_ms=TIME_OF_COMMIT) if self._has_append_times else sealed
 
@@ -487,13 +487,13 @@ class SegmentFile:
         return paths.segment_file(self._topic, self._partition, self._stem, suffix)
 
 
-#: Roughly the most bytes that a record in a batch has beyond its bytes in Arrow, and a batch beyond its records.
+#: About the most bytes that a record has in a batch in addition to its bytes in Arrow, and a batch to its records.
 _RECORD_SPARE, _BATCH_SPARE = 32, 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SmallSegments:
-    """The segments of many partitions, of one batch each, in memory; `partitions` ascend. They need no writers."""
+    """Segments of one batch each in memory, one per partition; `partitions` ascend. They need no SegmentWriter."""
 
     partitions: Longs
     encoded: EncodedBatches
@@ -503,13 +503,13 @@ class SmallSegments:
     def of(
         cls, source: RecordInput, record_bytes: int, rows: Longs, partitions: Longs, counts: Longs, form: BatchFormat
     ) -> SmallSegments | None:
-        """The batches of `rows`, of which `counts` go to each of `partitions`; None unless each makes one batch."""
+        """Encode the next counts[i] of `rows` as partition i's batch; None if a partition needs several batches."""
         room = record_bytes + _RECORD_SPARE * len(rows) + _BATCH_SPARE * len(counts)
         encoded = RecordEncoder(form, room=room).append_groups(source, rows, counts)
         return None if encoded is None else cls(partitions, encoded, form)
 
     def write(self, storage: Storage, stem: str, now_ms: int) -> SegmentTable:
-        """Write a durable bundle with this stem; returns the segments, as SegmentWriter describes them."""
+        """Write a durable bundle with this stem; returns the segments as SegmentWriter would describe them."""
         batches, count = self.encoded.batches, len(self.partitions)
         newest_ms = batches["max_timestamp"]
         has_times, deltas = newest_ms >= 0, batches["last_offset_delta"]
@@ -555,7 +555,7 @@ Parts = Mapping[int, Sequence[ValidBatch]]
 
 
 class WrittenSegment(NamedTuple):
-    """A segment before its commit, and its batches. It is valid only where its markers abort just `aborted`."""
+    """A segment before its commit, and its batches. A commit is only right where its markers abort just `aborted`."""
 
     info: SegmentInfo
     batches: Sequence[ValidBatch]
@@ -565,7 +565,7 @@ class WrittenSegment(NamedTuple):
 def write_batches(
     handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """Write durable segments of the batches, after the `open_transactions`; overwrites the batches' base offsets."""
+    """Write durable segments of the batches, which are after `open_transactions`; overwrites their base offsets."""
     bundles = Bundles(handle.storage, lambda: paths.new_stem(snapshot.version, handle.new_id()))
     for partition in batches:
         bundles.join(partition)
@@ -583,7 +583,7 @@ def write_batches(
 def effect(
     written: WrittenSegment, base_offset: int, transactions: OpenTransactions
 ) -> tuple[list[AbortedTransaction], int]:
-    """The `transactions` that a segment at `base_offset` aborts, and the first unstable offset after it."""
+    """Return which `transactions` a segment at `base_offset` aborts, and the first unstable offset after it."""
     aborted, offset = list[AbortedTransaction](), base_offset
     for batch in written.batches:
         aborted += transactions.observe(batch.data, batch.rows, offset - int(batch.rows[0]["base_offset"]))
@@ -597,7 +597,7 @@ def _with_aborted(
     ends: dict[int, int],
     open_transactions: Mapping[int, Mapping[int, int]],
 ) -> Iterator[WrittenSegment]:
-    """The segments with transaction indexes for their final offsets."""
+    """Yield the segments with transaction indexes for their final offsets."""
     open_now = {number: OpenTransactions(open_transactions.get(number)) for number in ends}
     for written in segments:
         info, base = written.info, ends[written.info.partition]

@@ -145,7 +145,7 @@ def read_row(data: np.ndarray, position: int, row: np.void) -> None:
 
 
 #: A run of batches of one file. `first_offset` is -1 if unknown, and a lower bound if the segment is not `dense` (has
-#: gaps). `end_offset` is that of the segment. `ends_file` is whether the file ends with the run.
+#: gaps). The segment ends at `end_offset`. `ends_file` is whether the file ends with the run.
 RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
 
 

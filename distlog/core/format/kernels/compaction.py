@@ -186,8 +186,8 @@ def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded:
 #: and offset delta may grow from 1 byte to 5, 10 and 5 bytes.
 RECORD_GROWTH = 17
 
-#: What a batch retains. `first_record` is the number of the batch's first record among the records of all batches.
-#: `offset_of_max` is the offset of the first retained record with the largest timestamp.
+#: The retained records of a batch. `first_record` is the number of the batch's first record among the records of all
+#: batches. `offset_of_max` is the offset of the first retained record with the largest timestamp.
 RETAINED = np.dtype(
     [
         ("first_record", np.int64),
@@ -218,7 +218,7 @@ def choose_records(
 
     Returns how many records were dropped because they lack a key.
 
-    For each batch, `counts` is the number of its records, `stays_whole` is whether all of them stay, and
+    For each batch, `counts` is the number of its records, `stays_whole` is whether all its records stay, and
     `drops_tombstones` is whether its tombstones are dropped. In other batches, a record stays if its offset is above
     `last_compacted_offset`, or if it is the last of its key (`is_current`) and not a tombstone to drop.
     """

@@ -145,7 +145,7 @@ def _sort_bucket(
     Pairs with one hash keep their order. The pairs are first moved to sub-buckets, one for each item of `next_rows`.
     Then an insertion sort finishes the order. It gives up after more than `most_moves` moves.
     """
-    # a hash has the bits of its sub-bucket after those of its bucket: as many bits as `mask` has
+    # in a hash, the bits of its sub-bucket, as many as `mask` has, follow the bits of its bucket
     mask, shift = next_rows.size - 1, BUCKET_SHIFT
     while mask >> (BUCKET_SHIFT - shift):
         shift -= 1

@@ -112,7 +112,7 @@ class _KernelCache(FunctionCache):
         config, new_index = cast(Any, numba.config), cast(Any, IndexDataCacheFile)
         name: str = self._impl.filename_base
         #: For each folder, numba's index of the code of this kernel. The base class uses only the index
-        #: `_cache_file`, so the methods set it to that of the folder that they try.
+        #: `_cache_file`, so the methods set it to the index of the folder that they try.
         self.indexes: dict[Path, Any] = {
             folder: new_index(str(folder), name, sources_digest()) for folder in code_folders(config.CACHE_DIR)
         }
@@ -330,7 +330,7 @@ typeof_impl.register(_Subroutine)(lambda subroutine, context: _SubroutineType(su
 
 
 def inlined(function: F) -> F:
-    """Make a subroutine that LLVM inlines into kernels. Use few of them, since each takes about 30 ms to compile."""
+    """Make a subroutine that LLVM inlines into kernels. Use few, since each one takes about 30 ms to compile."""
     return cast(F, _Subroutine(function, forceinline=True)) if COMPILED else function
 
 

@@ -37,8 +37,8 @@ from distlog.core.integers import MAX_LONG
 class Slices(NamedTuple):
     """Byte strings in a buffer; `valid` is False for null.
 
-    `offsets` are those of an Arrow array, as if the strings stood back to back. The strings are at `positions` of the
-    buffer, or if that is empty, are copied to `copies`, which has room for all bytes of the sections.
+    `offsets` are Arrow's, as if the strings stood back to back. The strings are at `positions` of the buffer, or if
+    `positions` is empty, are copied to `copies`, which has room for all bytes of the sections.
     """
 
     offsets: np.ndarray
@@ -56,7 +56,7 @@ class HeaderPositions(NamedTuple):
 
 
 class ScannedFields(NamedTuple):
-    """The fields of a record and their positions. A negative size means null; `headers_at` is that of the count."""
+    """The fields of a record and their positions. A negative size means null. The header count is at `headers_at`."""
 
     end: int
     offset_delta: int

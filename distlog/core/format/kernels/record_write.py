@@ -55,7 +55,7 @@ OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 #: of the two deltas, which are 0. A record's bytes must fit in an int32.
 _FIRST_RECORD_OVERHEAD = 8
 
-#: An unfinished batch. `position` is that of its header; `first_record` and `newest_record` count from the first row.
+#: An unfinished batch. Its header is at `position`. `first_record` and `newest_record` count from the first row.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -217,7 +217,7 @@ def append_records(
     Returns the status, and `next_index`, `open_draft`, `record_end` and `window_end_ms` after these records.
 
     `drafts` (DRAFT rows) describes the batches in `target`; the last one, `open_draft`, is open. A batch ends before
-    its records would exceed `usual_record_bytes`, and before a record newer than `window_end_ms`. Such a record moves
+    its records would exceed `usual_record_bytes`, and before a record newer than `window_end_ms`. This record moves
     `window_end_ms` to `window_ms` after itself. If the status is FULL or OVERSIZED, the next record would end at the
     position `record_end`. If FULL is due to `drafts`, which has no free row, `record_end` means nothing.
     """
