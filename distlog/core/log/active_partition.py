@@ -42,8 +42,8 @@ from distlog.core.storage.parallel import Task, in_parallel
 from distlog.core.storage.retries import Deadline
 
 # The commit log lists the segments. The file of a partition's lock has a page, a small value that processes share in
-# memory (`SharedPage`): the status and the state of the active segment. It is written after the bytes that the state
-# counts. A process may die between any two steps:
+# memory (`SharedPage`). The page has the status and the state of the active segment, and is written after the bytes
+# that the state counts. A process may die between any two steps:
 #
 #     event   steps                                               after a crash
 #     open    create the files, commit `active`, page ACTIVE      page NONE and `active`: the segment is recovered
@@ -57,15 +57,15 @@ from distlog.core.storage.retries import Deadline
 #     repair  as after a failed sync, but the files are cut       FAILED: any process repeats these steps
 #             where the damage begins
 #
-# A failed sync is never repeated in the same segment: the next one would succeed without the lost records.
+# A failed sync is never repeated in the same segment, since the next one would succeed without the lost records.
 
 _log = logging.getLogger("distlog")
-#: How long a commit is tried while its process holds a lock for which other processes wait.
+#: The time for which a commit is tried while its process holds a lock that other processes may wait for.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
 
 
 class SealedSegment(NamedTuple):
-    """A segment whose seal is not committed: its state before, and the segment to add, or None if it is empty."""
+    """A segment whose seal is not committed. `info` is the segment to add, or None if it is empty."""
 
     partition: int
     state_before: SegmentState
@@ -78,7 +78,7 @@ class SealedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTail:
-    """The `size` bytes of `file` from `position` on that a repair cuts off, and their offsets."""
+    """The `size` bytes of `file` that a repair cuts off from `position` on, and their offsets."""
 
     partition: int
     file: str
@@ -99,8 +99,8 @@ class TruncatedTail:
 class ActivePartition:
     """A partition, its lock and its active segment, in one process.
 
-    All methods except `held`, `create` and `close` need the lock. If a method fails, or its process dies, the next
-    `active_segment`, in any process, repairs the files and the page.
+    All methods except `held`, `create` and `close` need the lock. If a method fails or its process dies, the next
+    call of `active_segment` in any process repairs the files and the page.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class ActivePartition:
         self._topic_id = snapshots.snapshot.topic_id
         self.lock = PartitionLock(self.folder, self._topic_id, timeout_s)
         self._segment: LogSegment | None = None
-        self._page_value: bytes | None = None  # as this process wrote it last
+        self._page_value: bytes | None = None  # that this process wrote last
 
     def held(self, timeout_s: float | None = None) -> LockGuard:
         return self.lock.held(timeout_s)
 
     def active_segment(self) -> LogSegment | None:
-        """Return the active segment or None: recovered after a crash, opened again after a change of the settings."""
+        """Return the active segment or None; recovers it after a crash, and reopens it if the settings changed."""
         page_value = self.lock.page.read()
         segment = self._known_segment(page_value)
         if segment is None:
@@ -135,13 +135,13 @@ class ActivePartition:
         elif segment.config is not self.snapshots.snapshot.config:
             reopened = self._segment_of(segment.state)
             with closed_on_error(reopened):
-                # open the new one first: the kernel may forget the write errors of a log that no process has open
+                # opens the log before the old segment closes it: the kernel may forget write errors of a closed log
                 reopened.open()
             self._replace_segment(reopened)
         return self._segment
 
     def ready_segment(self) -> LogSegment | None:
-        """The active segment if nothing has changed since this process used it; None if `active_segment` has work."""
+        """Return the active segment if it is unchanged since this process used it, or None."""
         segment = self._known_segment(self.lock.page.read())
         return segment if segment and segment.config is self.snapshots.snapshot.config else None
 
@@ -167,7 +167,7 @@ class ActivePartition:
         return self._replace_segment(self._segment_of(new_state))
 
     def begin_seal(self, status: PageStatus = PageStatus.CHANGING) -> SealedSegment:
-        """Finish the active segment's files; then commit the seal and call `end_seal`, or call `reactivate`."""
+        """Finish the files; the caller must commit the seal and call `end_seal`, or call `reactivate`."""
         segment = self._segment
         assert segment is not None
         state_before = segment.state
@@ -186,7 +186,7 @@ class ActivePartition:
         self.lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - started_ns))
         if not state.batches:
             return SealedSegment(self.partition, state_before, None)
-        # the age of records without timestamps counts from the last append, which may be long before the seal
+        # records without timestamps age from the last append, which may be long before the seal
         info = replace(state.segment_info(self.partition), created_ms=state_before.latest_write_ms(state.flushed_ms))
         if self.snapshots.snapshot.config.key_index_enable:
             info = with_key_index(self.handle, info)
@@ -198,13 +198,13 @@ class ActivePartition:
         self.lock.publish(PageStatus.NONE, None)
 
     def reactivate(self, state_before: SegmentState) -> None:
-        """Make the segment active again as before its seal, which is not committed."""
+        """Make a segment active again whose seal was not committed."""
         segment = self._segment_of(state_before)
         with closed_on_error(segment):
             self._rebuild_damaged_indexes(segment)
             segment.cut_bytes_past_end()
         self._replace_segment(segment)
-        # only the page was needed: the next use opens the log, and checks whether the kernel dropped memory pages
+        # the next use opens the log again, and checks whether the kernel dropped memory pages
         self._release()
 
     def seal(self) -> None:
@@ -220,7 +220,7 @@ class ActivePartition:
                 raise
 
     def give_up(self) -> None:
-        """Cut the active segment to its durable end and seal it, since lost offsets must not be reused."""
+        """Cut the active segment to its durable end, and seal it, since lost offsets must not be reused."""
         assert self._segment is not None
         self._seal_flushed(self._segment.state)
 
@@ -258,14 +258,14 @@ class ActivePartition:
         self._release()
         active = self.snapshots.refresh().partitions[self.partition].active
         if active is None:
-            raise error  # there is no active segment to cut
+            raise error
         empty_state = SegmentState.new(active.stem, active.base_offset, self.handle.clock())
         with closing(self._segment_of(empty_state)) as segment:
             state = segment.scan_tail(self._transactions_at_start())
         with closing(self._segment_of(state)) as segment:
             trailing, last_sound_offset = segment.trailing(), segment.last_sound_offset()
         size = trailing.end - trailing.position
-        # the end of the lost offsets: of sound batches after the damage, or of acknowledged records that are missing
+        # the lost offsets end with the last sound batch, or with the acknowledged records that the log lacks
         lost_end = max(last_sound_offset, error.details.get("end_offset") or 0)
         truncated = TruncatedTail(
             self.partition, segment.file, state.position, size, state.next_offset, lost_end, error
@@ -276,7 +276,7 @@ class ActivePartition:
         return truncated
 
     def forget_segment(self) -> None:
-        """Forget the segment after an error that may have changed its files: the next use recovers it."""
+        """Forget the segment after an error that may have changed its files, so that the next use recovers it."""
         if self._segment is not None and self._segment.is_torn:
             self.lock.publish(PageStatus.TORN, self._segment.state)
         self._release()
@@ -292,7 +292,7 @@ class ActivePartition:
         return self.snapshots.snapshot.partitions[self.partition].active
 
     def _open_segment(self, page_value: bytes | None) -> None:
-        """Open the active segment, if there is one, with the page's state or, without a valid page, by recovery."""
+        """Open the active segment, if there is one, from a valid page, or by recovery."""
         record = StateRecord.unpack(page_value)
         state = record.state_of(self._topic_id, self._active) if record else None
         if record is None or state is None or record.status != PageStatus.ACTIVE:
@@ -301,10 +301,10 @@ class ActivePartition:
             # the process that committed the active segment may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
             state = record.state_of(self._topic_id, self._active) if record else None
-        # a commit checks the required features, but a direct append makes none
+        # a commit checks the required features, but a direct append has no commit
         self.snapshots.snapshot.requires.check_writable()
         if self._active is None:
-            self.end_seal()  # only the page lacks the end of a seal
+            self.end_seal()  # the seal is committed, but its process died before it wrote the page
         elif record is None or state is None:
             segment = self._recovered(self._active, page_value)
             self.lock.recovery_point = segment.packed_state()  # the whole segment was synced
@@ -315,13 +315,13 @@ class ActivePartition:
             if resumed is None:
                 self._seal_flushed(state)
                 return
-            # if the log was cut, the recovery point is past its end
+            # the log may have been cut before the recovery point
             if self.lock.recovery_position > resumed.size:
                 self.lock.recovery_point = NO_POINT
             self._replace_segment(resumed)
 
     def _resumed(self, state: SegmentState, status: PageStatus) -> LogSegment | None:
-        """The segment of `state`, which may be open already; None if unflushed records are lost, or a sync failed."""
+        """Return the segment with `state`, or None if unflushed records are lost, or a sync failed."""
         if status == PageStatus.FAILED:
             return None
         segment = self._segment
@@ -334,14 +334,14 @@ class ActivePartition:
             try:
                 self._recover_files(segment, status, is_known=is_known)
             except DamagedLogError:
-                # After a disk error, unflushed bytes may be lost: the log has zeros there or, after a failed sync,
-                # ends earlier. Without a failed sync, something else cut the log.
+                # A disk error may lose unflushed bytes: the log has zeros there, or ends earlier after a failed sync.
+                # If no sync failed, something else cut the log.
                 is_cut = segment.bytes_past_end() < 0 and not may_have_failed_sync(self.folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
                 segment.close()
                 return None
-            # with CHANGING, a process may have died after a failed sync during its seal
+            # if a process died during a seal (CHANGING), the seal's sync may have failed
             if status == PageStatus.CHANGING:
                 is_whole = self._rewrite_unflushed(segment, FlushOutcome.STARTED)
             else:
@@ -352,17 +352,17 @@ class ActivePartition:
         return segment
 
     def _recover_files(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
-        """Make the files match the state, with any batches that another process wrote before it died."""
+        """Make the files match the state, and add batches that another process wrote before it died."""
         past_end = segment.bytes_past_end()
-        # The state was written in this boot, so the kernel has all bytes before its end. If no batch ends there, the
-        # log was replaced by another file. A log that has exactly the state's length is not checked for that.
+        # The state was written in this boot, so the kernel has all bytes before its end. If no batch ends there,
+        # another file replaced the log. This is not checked if the log has exactly the state's length.
         is_replaced = not is_known and (past_end > 0 or segment.is_preallocated) and not segment.may_have_its_end()
         if past_end < 0 or is_replaced:
-            # raises DamagedLogError, unless the other file has the same batches
+            # raises DamagedLogError, unless another file has the same batches
             segment.recover(self._transactions_at_start(), DurableEnd(segment.next_offset, segment.size))
             segment.flush()
             return
-        # an unchanged segment's indexes are not read here, only by the seal
+        # the indexes of an unchanged segment are only read by its seal
         if past_end > 0 or status != PageStatus.ACTIVE or not (is_known or segment.has_index_lengths()):
             self._rebuild_damaged_indexes(segment)
         if status == PageStatus.TORN:
@@ -371,16 +371,16 @@ class ActivePartition:
             segment.recover_tail(self._transactions_at_start())
 
     def _rebuild_damaged_indexes(self, segment: LogSegment) -> None:
-        """Rebuild indexes that were deleted, cut or changed; changes nothing if a batch of the log is damaged."""
+        """Rebuild deleted, cut or changed indexes; changes nothing if a batch of the log is damaged."""
         if not segment.has_its_bytes():
             segment.make_indexes(self._transactions_at_start())
 
     def _open_for_sync(self, segment: LogSegment) -> bool:
         """Open the log; returns False if the caller must check now that no unflushed records were lost.
 
-        If the writer was killed, and no process had the file open, the kernel forgets failed writes, and may drop
-        their bytes: no sync would report the loss. So a mark makes the next sync read the unflushed bytes first. The
-        mark cannot be set while a sync is already running.
+        If no process had the file open, the kernel may have forgotten failed writes, and dropped their bytes. No sync
+        would report this loss. So `mark_doubted` makes the next sync read the unflushed bytes first. It returns False
+        while a sync is running.
         """
         if segment.is_open or not segment.unflushed.size:
             return True
@@ -394,15 +394,15 @@ class ActivePartition:
         with closed_on_error(segment):
             check_exists(segment.file, active)
             if point is None or not segment.has_its_bytes():
-                # the point is missing or does not fit the files: walk the whole log
+                # the point is missing, or does not fit the files
                 segment.recover(self._transactions_at_start(), durable)
             elif segment.bytes_past_end() or segment.size < durable.position or segment.trailing().end > segment.size:
-                # batches, or a part of one, follow the point, or must follow it: walk from there
+                # batches, or a part of one, follow the point, or must follow it
                 segment.recover_tail(self._transactions_at_start(), durable)
             else:
-                # at most zeros follow
+                # at most zeros follow the point
                 segment.cut_bytes_past_end()
-            # the last sync may have failed: write the unflushed bytes again
+            # the last sync may have failed
             if stored_outcome(self.folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
                 self._rewrite_unflushed(segment, FlushOutcome.STARTED)
             # it is unknown which part of the log is durable
@@ -410,9 +410,9 @@ class ActivePartition:
         return segment
 
     def _sealed(self, segment: LogSegment, status: PageStatus) -> SegmentState:
-        """Seal the segment's files; with FAILED, they were cut to their durable records before."""
+        """Seal the segment's files. If the status is FAILED, they were already cut to their durable records."""
         if status != PageStatus.FAILED:
-            # first, so that the kernel reports later write errors to this process, too
+            # if the log is open, the kernel reports later write errors to this process
             segment.open()
             outcome = stored_outcome(self.folder, segment.stem)
             has_failed = outcome == FlushOutcome.FAILED
@@ -461,14 +461,14 @@ class ActivePartition:
 
 
 def check_exists(path: str, active: Active) -> None:
-    """Raise DamagedLogError if the `active` segment has no log: it was durable before the commit that names it."""
+    """Raise DamagedLogError if the `active` segment's log is missing, since it was durable before the commit."""
     if not os.path.exists(path):
         text = "the log file of the active segment is missing: restore it, or run `distlog repair`"
         raise DamagedLogError(text, file=path, position=0, offset=active.base_offset)
 
 
 def active_folder(handle: TopicHandle, partition: int) -> str:
-    """The folder of a partition with an active segment; StorageError if it is not on a disk."""
+    """Return the folder of a partition with an active segment; StorageError if it is not on a disk."""
     if not handle.storage.is_local:
         raise StorageError(
             "the topic was copied here with an active segment, which only a disk can have: seal it on the disk "
@@ -504,7 +504,7 @@ def roll(partition: ActivePartition) -> LogSegment:
 def begin_segments(
     partitions: Sequence[ActivePartition], operation: str = "active", sealed: SealedSegment | None = None
 ) -> list[LogSegment]:
-    """Begin a segment of each partition in one commit, which also seals `sealed`. Needs the partitions' locks."""
+    """Begin a segment of each partition in one commit, and seal `sealed` in it. Needs the partitions' locks."""
     handle, snapshots, deadline = partitions[0].handle, partitions[0].snapshots, Deadline(COMMIT_TIMEOUT_S)
     while True:
         version, created_ms = snapshots.refresh().version, handle.clock()
@@ -523,7 +523,7 @@ def begin_segments(
             snapshots.advance(race.snapshot)
             return [partition.begin(created_ms) for partition in partitions]
         except TransactionTooOldError:
-            # vacuum may have deleted the new files: create them again, under other names
+            # vacuum may have deleted the new files, so they are created again under other names
             if not deadline.pause():
                 raise
         except CommitConflictError:
@@ -532,7 +532,7 @@ def begin_segments(
 
 
 class ActiveSeals:
-    """Seals active segments in the commit of a race, as in `seal_all`; they stay active if the commit fails."""
+    """Seals active segments in the commit of `race`, as `seal_all` does; they stay active if the commit fails."""
 
     def __init__(
         self, handle: TopicHandle, race: CommitRace, *, calls: FileCalls = os, timeout_s: float = TIMEOUT_S
@@ -547,12 +547,12 @@ class ActiveSeals:
         return [action for sealed in self._sealed.values() for action in sealed.actions()]
 
     def seal(self, head: Snapshot, partitions: Collection[int]) -> Snapshot | None:
-        """Return `head` without active segments in these partitions; None if the next head must be tried."""
+        """Return `head` with these partitions sealed, or None if the caller must call this with the next head."""
         active = head.active_partitions
         # in ascending order, so that two commits never deadlock
         to_seal = sorted(set(active).intersection(partitions)) if active else []
         if not self._locked.keys() >= set(to_seal):
-            # the first call, or a partition became active since: lock all in order, and read the commits up to now
+            # this is the first call, or a partition became active since: lock all in order, and read new commits
             self._release()
             self._race.restart_from(self._lock(to_seal))
             return None
@@ -569,10 +569,10 @@ class ActiveSeals:
         for number in partitions:
             partition = ActivePartition(self._handle, number, snapshots, calls=self._calls, timeout_s=self._timeout_s)
             seal_task, guard = Task(partition.begin_seal), partition.held()
-            # An ExitStack calls in reverse order: it releases the lock, then closes the partition, both only when the
-            # task's thread has ended: a KeyboardInterrupt may skip the wait for the threads.
+            # An ExitStack calls in reverse order, so it releases the lock before it closes the partition. Both wait
+            # for the end of the task's thread, which a KeyboardInterrupt may have skipped.
             self._locks.callback(seal_task.cancel, partition.close)
-            # before the lock is taken: an interrupt in between would leave it held
+            # before the lock is acquired, since an interrupt in between would leave it held
             self._locks.callback(seal_task.cancel, partial(guard.__exit__, None, None, None))
             guard.__enter__()
             locked.append((number, partition, seal_task))
@@ -581,12 +581,12 @@ class ActiveSeals:
             number: (partition, task) for number, partition, task in locked if partition.active_segment() is not None
         }
         if not self._locked:
-            # nothing to seal: hold no lock during the race
+            # there is nothing to seal, so hold no lock during the race
             self._locks.close()
         return snapshots.snapshot
 
     def _without_active(self, head: Snapshot) -> Snapshot:
-        # copies only the states of sealed partitions: most commits seal none, of maybe ten thousand
+        # copies only the states of sealed partitions, since a topic may have ten thousand partitions
         states = dict[int, PartitionState]()
         for number, segment in self._sealed.items():
             draft = PartitionDraft(head.partitions[number])
@@ -613,13 +613,13 @@ class ActiveSeals:
             if self._race.commit is not None:
                 for number in self._sealed:
                     self._locked[number][0].end_seal()
-            # after a commit of unknown outcome, the pages stay at CHANGING, so the next process reads the commit log
+            # if the commit's outcome is unknown, the pages stay at CHANGING, so the next use reads the commit log
             elif not self._race.is_in_doubt:
                 self._release()
 
 
 def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: Sequence[Action] = ()) -> Snapshot:
-    """Commit `actions`, and seal the active segments of all partitions; returns the new state."""
+    """Commit `actions`, and seal the active segments of all partitions; returns the new snapshot."""
     with CommitRace(handle.log, snapshot, operation) as race, ActiveSeals(handle, race) as seals:
         for head in race:
             if seals.seal(head, range(len(head.partitions))) is not None:
@@ -630,12 +630,12 @@ def seal_all(handle: TopicHandle, snapshot: Snapshot, operation: str, actions: S
 def wait_for_appends(
     handle: TopicHandle, snapshot: Snapshot, partitions: Iterable[int] | None = None, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Wait until the current direct appends to these partitions have ended: later ones read the newest commit."""
+    """Wait for the current direct appends to these partitions; later ones read the newest commit."""
     numbers = range(len(snapshot.partitions)) if partitions is None else partitions
     for partition in numbers:
         folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         path = os.path.join(folder, paths.LOCK_FILE)
-        # an append creates the lock file: without one, none is running
+        # an append creates the lock file, so without the file there is none
         if os.path.exists(path):
             with closing(FileLock(path)) as lock, lock.held(timeout_s):
                 pass

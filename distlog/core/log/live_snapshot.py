@@ -1,4 +1,4 @@
-"""The snapshot for readers: the newest one of the commit log, with the active segments up to their ends."""
+"""The snapshot for readers: the newest snapshot of the commit log, with the active segments up to their ends."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
 
 # Readers take no lock. The page in the lock's file has the end of the active segment. If the page is not valid, or is
-# from another boot or of another segment, the log is walked, from its recovery point if that is known.
+# from another boot or segment, the log is walked, from its recovery point if it has one.
 _log = logging.getLogger("distlog")
-#: How often the page is read before the log is walked: a read may fail if the page is written twice during it.
+#: The number of reads of the page before the log is walked. A read may fail if the page is written twice during it.
 _PAGE_READS = 3
 
 
 class LiveSnapshot:
-    """The snapshot that a topic object reads: with active segments, unless it is pinned; safe between threads."""
+    """The snapshot that a topic object reads, with active segments unless it is pinned; thread-safe."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
         self._view: _View | None = None
-        # `invalidate` replaces it: a view with another request is stale
+        # a view with another request is stale
         self._request = object()
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot to read, never to commit from; its active segments end where the last `refresh` found it."""
+        """The snapshot to read, never to commit from; its active segments end as at the last `refresh`."""
         view, committed = self._view, self._current.snapshot
         if view is None or view.committed is not committed or view.request is not self._request:
             view = self._load_view(committed)
         return view.live
 
     def refresh(self) -> Snapshot:
-        """Load the newest version and the ends of its active segments; one GET if nothing changed."""
+        """Load the newest version and the ends of its active segments. This takes one GET if nothing changed."""
         self.invalidate()
         with suppress(SnapshotTooOldError):
             return self._load_view(self._current.refresh()).live
-        # after the version was read, an active segment was sealed, and deleted by vacuum
+        # an active segment was sealed after the version was read, and vacuum deleted it
         return self._load_view(self._current.refresh()).live
 
     def invalidate(self) -> None:
@@ -73,7 +73,7 @@ class LiveSnapshot:
 
 
 def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = False) -> Snapshot:
-    """Return `snapshot` for readers, not a base for commits: with active segments up to their current ends."""
+    """Return `snapshot` with active segments up to their current ends, for readers, not for commits."""
     states = dict[int, PartitionState]()
     for number in snapshot.active_partitions:
         try:
@@ -85,7 +85,7 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot, *, only_sound: bool = Fa
 
 
 class ActiveTail:
-    """The active segment of a partition, as a reader without the partition's lock finds it."""
+    """The active segment of a partition, for a reader without the partition's lock."""
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int) -> None:
         self._handle, self._snapshot, self._partition = handle, snapshot, partition
@@ -95,7 +95,7 @@ class ActiveTail:
         self._page = os.path.join(self._folder, paths.LOCK_FILE)
 
     def known_state(self) -> SegmentState | None:
-        """The state in a page of this boot; None without one, or while a failed sync cuts the segment."""
+        """Return the state in a page of this boot; None without one, or while a failed sync cuts the segment."""
         for _ in range(_PAGE_READS):
             record = StateRecord.unpack(stored_page_value(self._page))
             if record is not None:
@@ -104,7 +104,7 @@ class ActiveTail:
         return None
 
     def info(self) -> SegmentInfo | None:
-        """The segment with its current end; None without records."""
+        """Return the segment with its current end; None without records."""
         state = self.known_state()
         if state is None:
             walked, is_end_given = self._walk()
@@ -116,17 +116,17 @@ class ActiveTail:
                 _, durable = recovery_point(page_value, self._snapshot.topic_id, self._active)
                 with closing(self._readable(state)) as segment:
                     error = segment.damage(durable, is_end_given=is_end_given)
-                    # not if a writer appended after the walk, and wrote the page
+                    # a writer may have appended after the walk, and written the page
                     if error is not None and page_value == stored_page_value(self._page) and not self.known_state():
                         _warn_once(segment.file, str(error))
         return state.tail_info(self._partition, self._handle.clock()) if state.batches else None
 
     def damage(self) -> DamagedLogError | None:
-        """The error that appends to the segment raise, by its files; None without one."""
+        """Return the error that appends to the segment raise, or None."""
         for _ in range(_PAGE_READS):
             page_value = stored_page_value(self._page)
             damage = self._damage()
-            # real damage, unless a process has appended, recovered or sealed concurrently: then try again
+            # the damage is real, unless a process has appended, recovered or sealed concurrently
             if damage is None or (page_value == stored_page_value(self._page) and self._is_active()):
                 return damage
         return None
@@ -136,7 +136,7 @@ class ActiveTail:
         _, durable = recovery_point(page_value, self._snapshot.topic_id, self._active)
         try:
             if state is not None:
-                # the page is of this boot, so the log has all bytes up to its end, unless it was cut or replaced
+                # the page is of this boot, so the log has all bytes up to this end, unless it was cut or replaced
                 durable = DurableEnd(state.next_offset, state.position)
                 with closing(self._readable(state)) as segment:
                     if segment.bytes_past_end() >= 0:
@@ -149,7 +149,7 @@ class ActiveTail:
             return segment.damage(durable, is_end_given=is_end_given)
 
     def _walk(self) -> tuple[SegmentState, bool]:
-        """Walk the log; returns the state at its end, and True if a failed sync gave this end."""
+        """Walk the log; returns the state at its end, and whether a failed sync set this end."""
         handle, snapshot, active = self._handle, self._snapshot, self._active
         name = paths.segment_file(handle.name, self._partition, active.stem, ".log")
         path = handle.storage.local_path(name)
@@ -184,7 +184,7 @@ def has_known_end(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bo
 
 
 def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> DamagedLogError | None:
-    """The error that appends to the active segment raise; None without one, or without an active segment."""
+    """Return the error that appends to the active segment raise; None without one, or without an active segment."""
     is_active = snapshot.partitions[partition].active is not None
     return ActiveTail(handle, snapshot, partition).damage() if is_active else None
 
@@ -201,13 +201,13 @@ def without_tails(snapshot: Snapshot) -> Snapshot:
 
 
 def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
-    """The partition's active segment with its current end; None without records, or without an active segment."""
+    """Return the active segment with its current end; None without records, or without an active segment."""
     is_active = snapshot.partitions[partition].active is not None
     return ActiveTail(handle, snapshot, partition).info() if is_active else None
 
 
 def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
-    """The state of one partition for readers, with the active segment up to its current end."""
+    """Return the state of one partition for readers, with the active segment up to its current end."""
     state, segment = snapshot.partitions[partition], tail(handle, snapshot, partition)
     if segment is None:
         return state
@@ -217,7 +217,7 @@ def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> Partit
 
 
 def _end_after_failed_sync(page_value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
-    """The position at which a failed sync cuts the log, or None: the kernel may lose the bytes after it."""
+    """Return the position where a failed sync cuts the log, or None; the kernel may lose the bytes after it."""
     record = StateRecord.unpack(page_value)
     if record is None or record.status != PageStatus.FAILED:
         return None
@@ -231,7 +231,7 @@ def _warn_once(path: str, text: str) -> None:
 
 
 class TailWatch:
-    """Detects new records on a local disk without a refresh, by new commits and by pages, which appends change."""
+    """Detects new records on a local disk without a refresh: by new commits, and by pages, which appends change."""
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
@@ -240,24 +240,24 @@ class TailWatch:
         self._newest_commit, self._next_commit, self._active = "", "", list[int]()
 
     def changed(self, snapshot: Snapshot) -> bool:
-        """True if there may be new records since the last call, after which the caller refreshed to `snapshot`."""
+        """True if there may be records that are newer than `snapshot`, to which the caller refreshed last."""
         if snapshot is not self._snapshot:
             self._newest_commit, self._next_commit = (
                 self._handle.storage.local_path(paths.commit_file(snapshot.version + step)) for step in (0, 1)
             )
             self._active = snapshot.active_partitions
             self._snapshot = snapshot
-        # if vacuum deleted the newest known commit, there are later ones: this process was paused
+        # if this process was paused, vacuum may have deleted the newest known commit, so there are later ones
         is_newer = os.path.exists(self._next_commit) or not os.path.exists(self._newest_commit)
         for number in self._active:
-            # check each page, even after a change: a check notes the page's value, and the caller refreshes after all
+            # check all pages, even after a change, since a check notes the page's value for the next call
             page = self._pages.get(number)
             if page is None:
                 folder = self._handle.storage.local_path(paths.partition_dir(self._handle.name, number))
                 path = os.path.join(folder, paths.LOCK_FILE)
                 with failing_as("read", path), suppress(FileNotFoundError):
                     page = self._pages[number] = WatchedPage(path)
-            # without a lock file, as in a copied topic, only a refresh can detect new records
+            # if there is no lock file, as in a copied topic, only a refresh can detect new records
             is_newer = page is None or page.changed() or is_newer
         return is_newer
 

@@ -1,4 +1,4 @@
-"""One active segment on a local disk: Kafka's `LogSegment`."""
+"""One active segment on a local disk (Kafka's `LogSegment`)."""
 
 from __future__ import annotations
 
@@ -63,24 +63,24 @@ from distlog.core.segments.segment_state import (
     pack_state,
 )
 
-# A recovery walks batches and folds their headers into the segment's state and indexes, as appends do, so both are
-# the same (Kafka's `LogSegment.recover`). It compares checksums, and decompresses nothing.
+# A recovery walks batches, and folds their headers into the segment's state and indexes as appends do (Kafka's
+# `LogSegment.recover`). It compares checksums, but decompresses nothing.
 #
-# Acknowledged records are never cut (`DurableEnd`). No crash makes a log end before its flushed end, or leaves sound
-# batches after a damaged one: both raise DamagedLogError. A memory page of zeros isn't damage: the device did not
-# write it before a power loss, or the kernel dropped it. No sync covered this page, or anything written after it, so
-# it is a torn write, too, unless it was acknowledged.
+# Acknowledged records are never cut off (`DurableEnd`). A log that ends before its durable end raises
+# DamagedLogError, and so do sound batches after a damaged one, since no crash explains them. If the damage is a
+# memory page of zeros, it is a torn write: the device did not write the page before a power loss, or the kernel
+# dropped it. No sync covered this page, or anything written after it.
 
 _log = logging.getLogger("distlog")
 
-#: The numbers of fields of the state, which is an array here (`Numbers`); the last line has pairs (offset, position).
+#: The numbers of the state's fields in the array `Numbers`. _FLUSHED and _ENDS are for pairs (offset, position).
 _CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
 _FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
-#: Why a segment refuses changes, and what to do about a damaged log.
+#: Texts of errors: why a segment refuses changes, and what to do about a damaged log.
 _TORN = "a torn write could not be cut off; try again, which recovers the segment first"
 _SYNC_FAILED = "a sync failed, so its durable end is unknown; try again, which recovers the segment first"
 _REMEDY = "restore the file, or run `distlog repair`, which cuts it and reports the lost records"
-#: The bytes that are read at once to find a batch by its header, and to find a time.
+#: The bytes that are read at once to find a batch by its offset, and by a time.
 _HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
 
 
@@ -99,7 +99,6 @@ class ReadableSegment:
         if self._files.log.size() > MAX_INT:
             text = f"a log file cannot have more than {MAX_INT} bytes: verify, then restore it from a copy"
             raise StorageError(text, file=self.file)
-        # the state's fields as an array, by their numbers (`BASE_OFFSET`, ...)
         self._numbers, self._interval = state.numbers(), config.index_interval_bytes
 
     @property
@@ -161,7 +160,7 @@ class ReadableSegment:
         return None
 
     def _from_offset(self, offset: int, step: int) -> Iterator[Batches]:
-        """Batches from the index entry of `offset` on; from the log's start if the index does not fit the log."""
+        """Return batches from the index entry of `offset` on, or from the log's start if the index does not fit."""
         relative_offset, position = self._files.offsets.floor(
             offset - self.base_offset, int(self._numbers[OFFSET_INDEX])
         )
@@ -181,16 +180,19 @@ class ReadableSegment:
     def trailing(self, numbers: Numbers | None = None) -> TrailingBytes:
         """Inspect the bytes after the end in `numbers`, by default the state's."""
         numbers, size = self._numbers if numbers is None else numbers, self._files.log.size()
-        # not from NEXT_OFFSET on: that may be from a damaged offset, which no checksum covers
+        # from BASE_OFFSET on, since NEXT_OFFSET may be from a damaged offset, which no checksum covers
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
-        # zeros at the end are preallocated space; in a log without that, they belong to the tail
+        # zeros at the end are preallocated space, or if the log has none, a part of the tail
         has_zeros = trailing.end > trailing.position and not self.is_preallocated
         return trailing._replace(end=size) if has_zeros else trailing
 
     def damage(
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False
     ) -> DamagedLogError | None:
-        """The error if the end in `numbers` is before `durable` or, unless `is_end_given`, sound batches follow."""
+        """Return an error if the end in `numbers` is before `durable`, or if sound batches follow this end.
+
+        If `is_end_given`, sound batches may follow.
+        """
         numbers = self._numbers if numbers is None else numbers
         trailing = self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
@@ -230,7 +232,7 @@ class ReadableSegment:
     def _walk(
         self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None
     ) -> tuple[Numbers, list[tuple[Numbers, IndexEntries]]]:
-        """Fold the sound batches up to `end`; returns the last numbers, and each step's (numbers before, entries)."""
+        """Fold the sound batches up to `end`; returns the numbers, and (numbers before, entries) of each step."""
         steps = list[tuple[Numbers, IndexEntries]]()
         numbers = _with_unstable(numbers, transactions)
         end = self._files.log.size() if end is None else end
@@ -240,7 +242,7 @@ class ReadableSegment:
             try:
                 folded = fold(numbers, batches.data, batches.rows, self._interval, aborted=aborted)
             except UnfitBatchError as error:
-                # the batch has a damaged offset, which no checksum covers: the walk ends before the batch
+                # the walk ends before this batch, whose offset is damaged, since no checksum covers it
                 transactions.first_offsets = first_offsets
                 if error.row:
                     sound_end = batches.position + batches.first(error.row).data.nbytes
@@ -259,7 +261,7 @@ class ReadableSegment:
         return transactions
 
     def has_lost_its_end(self) -> bool:
-        """True if the log has its flushed part, but zeros or no bytes after that: the kernel dropped memory pages."""
+        """True if the log has its flushed part, and then zeros or no bytes, since the kernel dropped memory pages."""
         log, end = self._files.log, self.size
         if log.was_replaced or not os.path.exists(log.path):
             return False
@@ -278,12 +280,12 @@ class ReadableSegment:
         return self._files.has_index_lengths(self._numbers)
 
     def bytes_past_end(self) -> int:
-        """The log's bytes after the state's end, except preallocated ones; negative for a shorter or another log."""
+        """Return the log's bytes after the state's end, without preallocated space; negative if it lacks bytes."""
         log, position = self._files.log, self.size
         trailing_bytes: int = log.size() - position
         if log.was_replaced:
             return -1
-        # LOG_OVERHEAD zeros are preallocated space: no batch begins with them
+        # no batch begins with LOG_OVERHEAD zeros, so they are preallocated space
         if trailing_bytes > 0 and self.is_preallocated and not any(log.read(position, position + LOG_OVERHEAD)):
             return 0
         return trailing_bytes
@@ -293,7 +295,7 @@ class ReadableSegment:
 
 
 class LogSegment(ReadableSegment):
-    """A segment for appends under the partition's lock. After an incomplete change it refuses further ones."""
+    """A segment for appends under the partition's lock. After an incomplete change, it refuses further changes."""
 
     def __init__(
         self,
@@ -305,7 +307,7 @@ class LogSegment(ReadableSegment):
         calls: FileCalls = os,
     ) -> None:
         super().__init__(folder, state, config, calls, writable=True)
-        # the jitter is seeded by the stem, so it is the same in all processes
+        # the stem is the seed of the jitter, so all processes have the same jitter
         self._clock, self._span_ms = clock, jittered(time_span(config), config, Random(state.stem))
         self._refusal: str | None = None
         self._has_durable_txn_index = False
@@ -346,7 +348,7 @@ class LogSegment(ReadableSegment):
         aborted: Sequence[AbortedTransaction] = (),
         first_unstable_offset: int | None = None,
     ) -> None:
-        """Append all of `data`, whose headers are `rows` (BATCH rows); an error changes nothing, or `is_torn`."""
+        """Append `data` with the headers `rows` (BATCH rows). After an error the files are unchanged or `is_torn`."""
         if not len(rows):
             return
         numbers_before = self._changeable_numbers()
@@ -386,11 +388,11 @@ class LogSegment(ReadableSegment):
         return age_ms > self._span_ms
 
     def recover_tail(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
-        """As `recover`, from the state's end on."""
+        """Recover from the state's end on, like `recover`."""
         self._recover(self._numbers, self._observe_log(transactions), durable)
 
     def rewrite_unflushed(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
-        """Rewrite, or with `only_read` read, the bytes that may not be durable; False if the kernel lost some.
+        """Rewrite (or with `only_read` read) the bytes that may not be durable; False if the kernel lost some.
 
         After a failed sync, Linux keeps the bytes in memory, but does not write them again by itself.
         """
@@ -433,7 +435,7 @@ class LogSegment(ReadableSegment):
         self._files.open()
 
     def fail_by_other_sync(self) -> NoReturn:
-        """Refuse changes until `recover`, since a sync of another process failed. Raises the StorageError."""
+        """Refuse changes until a recovery, since a sync of another process failed. Raises StorageError."""
         self._refusal = _SYNC_FAILED
         raise StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
 
@@ -456,7 +458,7 @@ class LogSegment(ReadableSegment):
             )
 
     def recover(self, transactions: OpenTransactions, durable: DurableEnd = NOTHING_DURABLE) -> None:
-        """Walk the whole log, rebuild its indexes, and cut off a torn write; raises the error of `damage`."""
+        """Walk the whole log, rebuild its indexes, and cut off a torn write. Raises the error of `damage`."""
         self._recover(emptied(self.stem, self._numbers), transactions, durable)
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:
@@ -482,7 +484,7 @@ class LogSegment(ReadableSegment):
         self._numbers[_FLUSHED_MS] = started_ms
 
     def flush(self) -> None:
-        """Sync all appends. Don't repeat a failed sync: the second one would succeed without the lost records."""
+        """Sync all appends. Don't repeat a failed sync, since the next one would succeed without the lost records."""
         offset, position = self._changeable_numbers()[_ENDS].tolist()
         started_ms = self._clock()
         self._sync()
@@ -492,7 +494,7 @@ class LogSegment(ReadableSegment):
         """End the segment (Kafka's `onBecomeInactiveSegment`): add its last time entry, trim and sync its files."""
         numbers_before = self._changeable_numbers().copy()
         if numbers_before[MAX_TIMESTAMP] >= 0 and numbers_before[OFFSET_OF_MAX] < 0:
-            # A recovery reads only headers, which lack this offset. It stays unknown if a batch is damaged.
+            # a recovery reads only headers, which lack this offset; it stays unknown if a batch is damaged
             with suppress(CorruptRecordError):
                 newest = self.find_offset_by_timestamp(int(numbers_before[MAX_TIMESTAMP]))
                 numbers_before[OFFSET_OF_MAX] = -1 if newest is None else newest
@@ -513,7 +515,7 @@ class LogSegment(ReadableSegment):
     def _recover(
         self, numbers: Numbers, transactions: OpenTransactions, durable: DurableEnd, end: int | None = None
     ) -> None:
-        """Walk from `numbers` on, up to `end` if given, write index entries, and cut all files to the sound end."""
+        """Walk from `numbers` up to `end`, by default the log's, write index entries, and cut all files there."""
         numbers, steps = self._walk(numbers, transactions, end)
         error = self.damage(durable, numbers, is_end_given=end is not None)
         if error is not None:
@@ -525,7 +527,7 @@ class LogSegment(ReadableSegment):
         self._numbers, self._refusal = numbers, None
 
     def _sync(self) -> None:
-        # a failed open is not a failed sync: no records are lost
+        # a failed open is not a failed sync, since no records are lost
         self._files.open()
         try:
             self._files.sync()
@@ -544,7 +546,7 @@ _end_fields = itemgetter(
 
 
 class Unflushed(NamedTuple):
-    """The size of the part of a log that may not be fsynced, and the time of the last sync or the creation."""
+    """The size of the part of a log that may not be fsynced, and the time of the last sync, or of the creation."""
 
     messages: int
     size: int
@@ -562,7 +564,7 @@ def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], 
         return False
     if unflushed.messages >= config.flush_messages:
         return True
-    # abs: if the clock was set back, the true age is unknown, and a flush is due sooner
+    # `abs`, since the true age is unknown if the clock was set back: a flush is due sooner
     return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
 
 

@@ -1,4 +1,4 @@
-"""A partition's lock, and the page in the lock's file, which has the state of the active segment."""
+"""The lock of a partition, and the page in the lock's file, which has the state of the active segment."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from distlog.core.storage.locks_and_pages import PAGE_BYTES, FileLock, boot_id, 
 
 T = TypeVar("T")
 
-# The page has the state of the active segment, and a recovery point. The page is not synced: after a restart of the
-# machine it may be an older one. So its state is valid only in the boot whose id it has. The recovery point is valid
-# in any boot: it is a state that was written after a sync of the log and the indexes (Kafka's
-# `recovery-point-offset-checkpoint`). Without a valid page, the state is rebuilt from the commit log and the segment.
+# The page has the state of the active segment, and a recovery point. Since the page is not synced, it may be older
+# after a restart of the machine. So its state is valid only in the boot whose id it has. A flushed end and the
+# recovery point (Kafka's `recovery-point-offset-checkpoint`) are valid in any boot, since they are written after a
+# sync. Without a valid page, the state is rebuilt from the commit log and the segment.
 _VERSION = 3
 _HEADER = struct.Struct("=BB16s16s")
 _POINT_START = _HEADER.size + STATE_BYTES
@@ -37,7 +37,7 @@ NO_POINT = bytes(STATE_BYTES)
 class PageStatus(IntEnum):
     """The status of a partition's active segment.
 
-    NONE: the partition has none. ACTIVE: it can be appended to. CHANGING: it is being sealed, and only the commit log
+    NONE: there is no active segment. ACTIVE: it takes appends. CHANGING: it is being sealed, and only the commit log
     shows whether the seal happened. FAILED: a sync failed, so it must be cut to its flushed end, and sealed. TORN: a
     failed append could not be cut off, so the log must be cut to the state's end.
     """
@@ -51,7 +51,7 @@ class PageStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """The state of a partition's active segment, if there is one, and its packed recovery point, or NO_POINT."""
+    """The state of a partition's active segment or None, and its packed recovery point or NO_POINT."""
 
     topic_id: str
     status: PageStatus
@@ -59,7 +59,7 @@ class StateRecord:
     recovery_point: bytes = NO_POINT
 
     def pack(self) -> bytes:
-        """Return RECORD_BYTES bytes, which `unpack` accepts until the machine restarts."""
+        """Pack the record into RECORD_BYTES bytes, which `unpack` accepts until the machine restarts."""
         state = bytes(STATE_BYTES) if self.state is None else self.state.pack()
         return packed_header(self.topic_id, self.status) + state + self.recovery_point
 
@@ -83,15 +83,15 @@ class StateRecord:
 
 
 def recovery_point(page_value: bytes | None, topic_id: str, active: Active) -> tuple[SegmentState | None, DurableEnd]:
-    """Return the `active` segment's recovery point or None, and the segment's durable end, by a page of any boot."""
-    states: list[SegmentState | None] = [None, None]
+    """Return the `active` segment's recovery point or None, and its durable end, from a page of any boot."""
+    state = point = None
     if page_value is not None and len(page_value) == RECORD_BYTES:
         version, _, _, topic = _HEADER.unpack_from(page_value)
         if version == _VERSION and topic == uuid.UUID(topic_id).bytes:
-            packed_states = page_value[_HEADER.size : _POINT_START], page_value[_POINT_START:]
-            states = [_unpacked_state(packed, active) for packed in packed_states]
-    ends = ((state.flushed_offset, state.flushed_position) for state in states if state is not None)
-    return states[1], DurableEnd(*max(ends, default=(0, 0)))
+            state = _unpacked_state(page_value[_HEADER.size : _POINT_START], active)
+            point = _unpacked_state(page_value[_POINT_START:], active)
+    ends = [(stored.flushed_offset, stored.flushed_position) for stored in (state, point) if stored is not None]
+    return point, DurableEnd(*max(ends, default=(0, 0)))
 
 
 def _unpacked_state(packed: bytes, active: Active) -> SegmentState | None:
@@ -107,11 +107,12 @@ def _if_of_segment(state: SegmentState | None, active: Active | None) -> Segment
 
 
 def stored_page_value(path: str) -> bytes | None:
-    """Return the value of the page in a lock's file, read without the lock; None without a file or a whole value."""
+    """Read the value of the page in a lock's file without the lock; None without a file or a whole value."""
     return _parsed_page(path, read_newest)
 
 
 def _parsed_page(path: str, parse: Callable[[Callable[[], bytes]], T]) -> T | None:
+    """Return the result of `parse`, which gets a function that reads the page; None without a file."""
     with failing_as("read", path):
         try:
             file = open_page(path)
@@ -136,14 +137,14 @@ class PartitionLock(FileLock):
         self.recovery_point = NO_POINT
 
     def is_durable(self, stem: str, end_offset: int) -> bool:
-        """True if by the page the active segment `stem` is durable up to this offset; needs no lock."""
+        """Whether the page says that the active segment `stem` is on disk up to `end_offset`; needs no lock."""
         page_value, size = self.page.read(), len(self._active_header)
         if page_value is None or len(page_value) != RECORD_BYTES or not page_value.startswith(self._active_header):
             return False
         return packed_flushed(page_value[size:], stem) >= end_offset
 
     def stored_record(self) -> StateRecord | None:
-        """The page's record; None without a file, or if the page is not valid in this boot."""
+        """Return the page's record; None without a file, or if the page is not valid in this boot."""
         return StateRecord.unpack(stored_page_value(self.path))
 
     @property
@@ -160,14 +161,14 @@ class PartitionLock(FileLock):
         return page_value
 
 
-# The kernel reports a disk error once, to the processes that have the file open, and then counts the bytes as
-# written: the next sync may succeed without them. So before a sync starts, its outcome is marked as unknown in the
-# flush lock's page. The mark is valid until the machine restarts.
+# The kernel reports a disk error only once, to the processes that have the file open. It then treats the bytes as
+# written, so the next sync may succeed without them. So before a sync starts, the flush lock's page gets a mark that
+# its outcome is unknown. A mark is valid for one segment, until the machine restarts.
 class FlushOutcome(Enum):
     """The outcome of a segment's last sync.
 
-    STARTED: unknown, as the sync is running, or its process died. ENDED: it succeeded. DOUBTED: it succeeded, but the
-    writer of later records may have been killed, and the kernel may have lost them: the next sync must read them.
+    STARTED: unknown, since the sync is running, or its process died. ENDED: the sync succeeded. DOUBTED: the sync
+    succeeded, but the kernel may have lost later records of a killed writer, so the next sync must read them.
     """
 
     STARTED = b"B"
@@ -193,28 +194,30 @@ def stored_outcome(folder: str, stem: str) -> FlushOutcome:
 
 def mark_doubted(folder: str, stem: str) -> bool:
     """Mark that the next sync of the segment must read its unflushed records; False while a sync is running."""
-    with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock, suppress(StorageError):
-        with lock.held(0) as page:
-            if outcome_in(page.read(), stem) == FlushOutcome.ENDED:
-                page.write(packed_outcome(FlushOutcome.DOUBTED, stem))
-        return True
-    return False
+    with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock:
+        try:
+            with lock.held(0) as page:
+                if outcome_in(page.read(), stem) == FlushOutcome.ENDED:
+                    page.write(packed_outcome(FlushOutcome.DOUBTED, stem))
+        except StorageError:
+            return False
+    return True
 
 
 def may_have_failed_sync(folder: str, stem: str) -> bool:
-    """True if the segment's last sync failed, or its process died before the outcome was published."""
+    """True if the segment's last sync failed, or its process died before it published the outcome."""
     with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock:
         with suppress(StorageError), lock.held(0) as page:
             return outcome_in(page.read(), stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED)
-        # the flush lock is held: a sync is running, or a process cuts and seals the segment after a failed one
+        # the flush lock is held, by a sync or by a process that cuts and seals the segment after a failed sync
         return stored_outcome(folder, stem) == FlushOutcome.FAILED
 
 
 class PartitionCounters(NamedTuple):
-    """Counts of all processes' direct appends and syncs since the machine started; the first counters of a page.
+    """Counts the direct appends and syncs of all processes since the machine started; the first counters of a page.
 
     An append is timed from the request for the lock until readers can read the records. A flush is a sync of the log,
-    also by a seal. Appends and seals are counted in the page of the partition's lock, flushes in the flush lock's.
+    also by a seal. The page of the partition's lock counts appends and seals, the flush lock's page other flushes.
     """
 
     appends: int = 0

@@ -1,4 +1,4 @@
-"""Appends encoded batches to a partition's active segment, and flushes it: Kafka's `UnifiedLog`."""
+"""Appends encoded batches to a partition's active segment, and flushes it (Kafka's `UnifiedLog`)."""
 
 from __future__ import annotations
 
@@ -53,37 +53,36 @@ from distlog.core.times import NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# A partition has two locks, each with a page, a small value in the lock's file: the partition's lock, for appends,
-# whose page has the state of the active segment, and the flush lock, whose page has the outcome of the last sync. A
-# flush waits for the flush lock, and then reads the partition's page again: another sync may have included its
+# A partition has two locks. Each has a page, a small value in the lock's file. The partition's lock is for appends,
+# and its page has the state of the active segment. The flush lock's page has the outcome of the last sync. A flush
+# acquires the flush lock, and then reads the partition's page again, since another sync may have included its
 # records. A sync runs without the partition's lock, so appends continue during it.
 #
 # A failed sync is never repeated, since the next one would succeed without the lost records (Linux marks the pages
-# clean). The failure is first marked in the flush lock's page, as the next steps may fail, too. Then the segment is
-# cut to its durable end, and sealed there. A flush of records that were cut off raises, as their segment ends before.
+# clean). The failure is first marked in the flush lock's page, since the next steps may also fail. Then the process
+# gives up the segment: it cuts the segment to its durable end, and seals it. A flush of lost records raises.
 #
 # The kernel reports a disk error to one process, which may be killed before it publishes the error. So the flush
-# lock's page has a sync as started until its outcome is known: who finds that writes the unflushed bytes again.
-#
-# Some syncs include the indexes, and make a new recovery point, from which a restart walks the log.
+# lock's page marks a sync as started until its outcome is known. A process that finds the mark later writes the
+# unflushed bytes again.
 
-#: A flush includes the indexes if the log has this many bytes after its recovery point, which a recovery walks.
+#: A flush includes the indexes, and makes a new recovery point, if the log has this many bytes after the last one.
 _RECOVERY_BYTES = 16 << 20
 #: A flush waits at least this long for the partition's lock to publish its sync, in seconds.
 _MIN_PUBLISH_WAIT_S = 1.0
 
 
 class PartitionFlush:
-    """Flushes the active segment of a partition; the part of PartitionLog without appends."""
+    """Flushes the active segment of a partition."""
 
     def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
         self._partition = partition
         self._lock = FileLock(os.path.join(partition.folder, paths.FLUSH_FILE), timeout_s)
-        # its own file objects, so that nothing closes them during a sync; used under the flush lock only
+        # not shared with appends, so that nothing closes the files during a sync; used only under the flush lock
         self._files: SegmentFiles | None = None
 
     def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
-        """Sync the records of `appended`, or all so far; concurrent flushes, in any process, share one sync."""
+        """Sync the records of `appended`, by default all; concurrent flushes of any processes share one sync."""
         appended = appended or self._appended_so_far(timeout_s)
         if appended is None or appended.stem == SEALED or self._is_flushed(appended):
             return
@@ -92,14 +91,15 @@ class PartitionFlush:
                 self._flush(appended, _RECOVERY_BYTES, timeout_s)
 
     def checkpoint(self, *, timeout_s: float | None = None) -> None:
-        """Flush the log and the indexes, so that a restart walks no log (Kafka's clean shutdown)."""
+        """Flush the log and the indexes, so that a restart need not walk the log (Kafka's clean shutdown)."""
         appended = self._appended_so_far(timeout_s)
         if appended is not None:
             with self._lock.held(timeout_s):
-                self._flush(appended, 1, timeout_s)  # 1: with the indexes, if a byte is after the recovery point
+                # with the indexes if the log has 1 byte after the recovery point
+                self._flush(appended, 1, timeout_s)
 
     def _flush(self, appended: Appended, recovery_bytes: int, timeout_s: float | None) -> None:
-        """Sync the records; and the indexes, if the log has `recovery_bytes` after the recovery point."""
+        """Sync the records, and also the indexes if the log has `recovery_bytes` after the recovery point."""
         state = self._state(timeout_s)
         if state is not None and self._repair_last_sync(state.stem, timeout_s):
             state = self._state(timeout_s)
@@ -113,10 +113,10 @@ class PartitionFlush:
                 self._sync(state, appended, timeout_s, with_indexes=with_indexes)
 
     def _repair_last_sync(self, stem: str, timeout_s: float | None) -> bool:
-        """Repair the last sync of this segment if it failed, or its outcome is unknown; returns True if so."""
+        """Repair the last sync of this segment if it failed or its outcome is unknown; returns whether it did."""
         outcome = outcome_in(self._lock.page.read(), stem)
         if outcome == FlushOutcome.FAILED:
-            # the process whose sync failed did not give up the segment
+            # the process whose sync failed has not given up the segment
             self._give_up(stem, timeout_s)
         elif outcome != FlushOutcome.ENDED:
             # the process died before it published the outcome, or could not publish it
@@ -144,16 +144,16 @@ class PartitionFlush:
         return Unflushed.of(record.state.numbers())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
-        """Close the files without a flush; unless `flushed`, the next sync must write unflushed bytes again."""
+        """Close the files without a flush. Unless `flushed`, mark that the next sync must rewrite unflushed bytes."""
         if not flushed:
-            # the kernel may forget the write errors of a file that no process has open
+            # the mark is needed, since the kernel may forget the write errors of a file that no process has open
             with self._lock.held(timeout_s) as flush_page:
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
                 has_unflushed = state is not None and state.flushed_position < state.position
                 if state and has_unflushed and outcome_in(flush_page.read(), state.stem) != FlushOutcome.FAILED:
                     flush_page.write(packed_outcome(FlushOutcome.STARTED, state.stem))
-        # not `held`: the garbage collector may run this in a thread that holds the lock with another PartitionLog
+        # does not acquire the lock: the garbage collector may run this in a thread that holds it by another object
         with self._lock.excluding_threads():
             self._use(None)
             self._lock.close_file()
@@ -164,7 +164,7 @@ class PartitionFlush:
             segment = self._partition.active_segment()
             if segment is None:
                 return None
-            # read under the lock: no seal of the segment is committed at this version, but one may follow
+            # under the lock, so no seal of the segment is committed up to this version
             version = self._partition.snapshots.snapshot.version
             return Appended(segment.state.base_offset, segment.next_offset, segment.stem, version)
 
@@ -178,7 +178,7 @@ class PartitionFlush:
 
     def _sync(self, state: SegmentState, appended: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
         files = self._files_of(state.stem)
-        # a failed open is not a failed sync
+        # opens the files first, since a failed open is not a failed sync
         (files if with_indexes else files.log).open()
         if files.log.size() < state.position:
             text = "the active log was cut or deleted, so appended records cannot be flushed: run `distlog repair`"
@@ -191,13 +191,13 @@ class PartitionFlush:
             if with_indexes:
                 files.sync_indexes()
         except StorageError as error:
-            # first, since `_give_up` needs a lock, and may fail
+            # before `_give_up`, which needs a lock and may fail
             self._lock.page.write(packed_outcome(FlushOutcome.FAILED, state.stem))
             self._use(None)
             lost_error = LostRecordsError(error.message, **error.details)
             try:
                 self._give_up(state.stem)
-                # another process may have sealed the segment: it synced the records, or cut them off
+                # another process may have sealed the segment, and synced the records or cut them off
                 self._check_not_lost(appended)
             except LostRecordsError:
                 raise lost_error from error
@@ -218,7 +218,7 @@ class PartitionFlush:
     def _sync_page(self) -> None:
         path = os.path.join(self._partition.folder, paths.LOCK_FILE)
         page = ActiveFile(path, self._partition.calls, writable=False)
-        # without the sync, a restart finds an older page: it walks more of the log, and loses nothing
+        # an error is ignored: a restart then finds an older page, walks more of the log, and loses nothing
         with closing(page), suppress(StorageError):
             page.sync()
 
@@ -243,7 +243,7 @@ class PartitionFlush:
                 self._partition.give_up()
 
     def _check_not_lost(self, appended: Appended) -> None:
-        """Raise LostRecordsError if the segment was sealed without the records; a seal syncs all that it keeps."""
+        """Raise LostRecordsError if the segment was sealed without the records. A seal syncs all records it keeps."""
         snapshot = self._partition.snapshots.snapshot
         segments = snapshot.partitions[self._partition.partition].segments
         row = segments.find(appended.end_offset - 1)
@@ -253,7 +253,7 @@ class PartitionFlush:
             raise lost_records_error(appended)
 
     def _sealed_end(self, snapshot: Snapshot, appended: Appended) -> int:
-        """The end offset of the segment when it was sealed; later commits may have replaced the segment."""
+        """Return the end offset of the segment when it was sealed; later commits may have replaced the segment."""
         seal = Seal(self._partition.partition, appended.stem)
         details = {"partition": self._partition.partition, **_details_of(appended)}
         text = "it is unknown whether the appended records are durable, since"
@@ -269,6 +269,7 @@ class PartitionFlush:
             if seal in commit.actions:
                 added = [action.segment for action in each_action(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
+                # a seal that cut off all records adds no segment
                 return ends[0] if ends else appended.first_offset
         remedy = "run `distlog verify`, and read the records to check"
         raise StorageError(f"{text} no commit sealed their segment: {remedy}", topic=snapshot.name, **details)
@@ -277,8 +278,8 @@ class PartitionFlush:
 class PartitionLog(PartitionFlush):
     """The log of one partition of a topic on a local disk; for the threads of one process.
 
-    Each append holds the partition's lock. It does not sync: the caller must flush if `Appended.flush_due`. A wait of
-    more than `timeout_s` for a lock raises LockHeldError. `check_first` may refuse the first batch of a producer.
+    Each append holds the partition's lock. It does not sync, so the caller must flush if `Appended.flush_due`. A wait
+    of more than `timeout_s` for a lock raises LockHeldError. `check_first` may refuse the first batch of a producer.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class PartitionLog(PartitionFlush):
 
     @cached_property
     def _producers(self) -> PartitionProducers:
-        # made at first use: most appends have no producer
+        # created at first use, since most appends have no producer
         return PartitionProducers(self._handle, self.partition, self._snapshots, self._check_first)
 
     def append_runs(
@@ -307,11 +308,11 @@ class PartitionLog(PartitionFlush):
         *,
         timeout_s: float | None = None,
     ) -> Generator[Appended, None, None]:
-        """Append runs, with no other records between them; yields each result after the run is written.
+        """Append runs without other records between them; yields the result of each run after it is written.
 
-        Base offsets and LogAppendTime are written into the batches. A producer's batches that the log already has are
-        not appended again: the result has their offsets. After an error nothing of its run was appended. Holds the
-        lock until it is exhausted or closed. `fence` gets the newest snapshot first, and may raise.
+        Base offsets and LogAppendTime are written into the batches. If the log already has a producer's batches, they
+        are not appended again, and the result has their offsets. After an error nothing of its run was appended. The
+        lock is held until the generator ends or is closed. `fence` first gets the newest snapshot, and may raise.
         """
         requested_ns = perf_counter_ns()
         with self._partition.held(timeout_s):
@@ -329,7 +330,7 @@ class PartitionLog(PartitionFlush):
         *,
         timeout_s: float | None = None,
     ) -> Appended | None:
-        """Append the end marker of a transaction; returns None if no transaction is open (from `start_offset` on)."""
+        """Append the end marker of a transaction; returns None if none is open (that begins at `start_offset`)."""
         requested_ns = perf_counter_ns()
         with self._partition.held(timeout_s):
             fence(self._snapshots.refresh())
@@ -343,9 +344,9 @@ class PartitionLog(PartitionFlush):
             appended = self._write(run, may_wait=may_wait)
         except StorageFullError:
             if not may_wait:
-                # the seal below waits for syncs and a commit
+                # a seal would wait for syncs and a commit
                 raise WouldWaitError from None
-            # a seal frees preallocated space; if it fails, the segment stays active
+            # a seal frees preallocated space; if the seal fails, the segment stays active
             with suppress(DistlogError):
                 self._partition.seal()
             raise
@@ -354,7 +355,7 @@ class PartitionLog(PartitionFlush):
         return appended
 
     def _write(self, run: BatchRun, *, may_wait: bool) -> Appended:
-        """Check the batches, append them, and count them in the page; needs the lock."""
+        """Check the batches, append them, and publish the new state; needs the lock."""
         data, rows, offsets_of_max_timestamp, min_timestamps, in_transaction = run
         active, snapshots = self._partition, self._snapshots
         offset_count, max_timestamp, has_producers = check_headers(
@@ -366,6 +367,7 @@ class PartitionLog(PartitionFlush):
                 raise WouldWaitError
             segment = begin_segments([active])[0]
         batches = batch_fields(rows) if has_producers else []
+        # without `may_wait`, the run has a single batch
         if batches and not may_wait and not self._producers.is_next(batches[-1], segment):
             raise WouldWaitError
         is_by_log = segment.config.message_timestamp_type == "LogAppendTime"
@@ -392,10 +394,9 @@ class PartitionLog(PartitionFlush):
             if has_producers:
                 self._producers.catch_up(segment)
         first_offset = segment.next_offset
-        # writes the base offsets into `data`, and the new headers into `headers`
         headers = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first_offset, headers)
-        # not empty (FROM_HEADERS); the sum is not used for a batch without timestamps
+        # FROM_HEADERS is empty; the sum of a batch without timestamps (-1) is not used
         if len(offsets_of_max_timestamp):
             offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
         effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT
@@ -428,9 +429,9 @@ class PartitionLog(PartitionFlush):
     ) -> AppendInfo:
         """Append a Kafka producer's batch after the checks of `validate`; after an error nothing was appended.
 
-        `fence` is as in `append_runs`; without it a batch of a transaction is refused. After LockHeldError try again
-        when `is_free`. Without `may_wait` it raises LockHeldError if the lock is held, and WouldWaitError if a commit
-        or a read is needed, as for a batch that is not its producer's next.
+        Without a `fence` (see `append_runs`), a batch of a transaction is refused. After LockHeldError, try again
+        when `is_free`. Without `may_wait`, raises LockHeldError if the lock is held, and WouldWaitError if the append
+        needs a commit or a read. A batch that is not its producer's next one needs a read.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
@@ -469,7 +470,7 @@ class PartitionLog(PartitionFlush):
         return is_due
 
     def end(self) -> LogEnd:
-        """The log's end and its durable end; recovers the log after a crash."""
+        """Return the log's end and its durable end; recovers the log after a crash."""
         with self._partition.held():
             segment = self._partition.active_segment()
             if segment is None:
@@ -478,7 +479,7 @@ class PartitionLog(PartitionFlush):
             return LogEnd(segment.next_offset, segment.state.flushed_offset)
 
     def producers(self, *, timeout_s: float | None = None) -> npt.NDArray[np.void]:
-        """The state of each producer (ENTRY rows of a producer snapshot), by producer id."""
+        """Return the state of each producer (ENTRY rows of a producer snapshot), ordered by producer id."""
         with self._partition.held(timeout_s):
             return self._producers.entries(self._partition.active_segment())
 
@@ -492,13 +493,13 @@ _BAD_OFFSETS = "the offsets of the batches must count from 0 without a gap: enco
 
 
 class BatchRun(NamedTuple):
-    """Batches with offsets from 0 on: the bytes, all headers (BATCH rows), and values that headers may lack.
+    """Batches with offsets from 0 on: their bytes, their headers (BATCH rows), and values that headers may lack.
 
-    `offsets_of_max_timestamp` has, for each batch, the offset of its first record with the largest timestamp, -1
-    without timestamps; `min_timestamps` its smallest timestamp. FROM_HEADERS (empty) takes both from the headers.
+    For each batch, `offsets_of_max_timestamp` has the offset of the first record with the largest timestamp, or -1
+    without timestamps, and `min_timestamps` has the smallest timestamp. FROM_HEADERS takes the values from headers.
 
-    `in_transaction`: the batches belong to an open transaction, which cannot end before the append returns, or are
-    its end marker. The caller ensures this by `fence`, or by the transaction's own lock.
+    With `in_transaction`, the batches belong to an open transaction or are its end marker. The caller ensures, by
+    `fence` or by the transaction's own lock, that the transaction does not end before the append returns.
     """
 
     data: Bytes
@@ -511,7 +512,7 @@ class BatchRun(NamedTuple):
 def check_headers(
     rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
 ) -> tuple[int, int, bool]:
-    """Check batches; returns their number of offsets, largest timestamp, and whether any has a producer."""
+    """Check batches; returns their number of offsets, their largest timestamp, and whether any has a producer."""
     if not len(rows):
         raise InvalidRecordError("there is no batch to append: pass at least one")
     verdict, largest_bytes, offset_count, newest_ms, has_producers = inspect_batches(
@@ -527,35 +528,36 @@ def check_headers(
 
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
-    """The LogAppendTime in ms of an append to the active `segment`; it never decreases."""
+    """Return the LogAppendTime in ms of an append to the active `segment`, which never decreases."""
     earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
     return int(max(now_ms, segment.max_timestamp, *earlier_times))
 
 
 def with_append_times(data: Bytes, rows: npt.NDArray[Any], time_ms: int) -> tuple[npt.NDArray[Any], Longs, Longs]:
-    """Write the time into the batches of `data`; returns their headers, and the last values of a `BatchRun`."""
+    """Write the time into the batches of `data`; returns the rows, offsets and times of a BatchRun."""
     times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
     set_append_times(rows, times)
     write_append_times(data, rows)
+    # all records have the largest timestamp, so the first one has the base offset
     return rows, rows["base_offset"].copy(), times
 
 
 class WouldWaitError(Exception):
-    """The append would have to wait, which it must not; nothing was appended."""
+    """Nothing was appended, since the append would have had to wait."""
 
 
 def open_together(logs: Sequence[PartitionLog]) -> None:
     open_segments([log._partition for log in logs])
 
 
-#: The stem in an Appended whose records are in a sealed segment, and therefore durable.
+#: The stem of an Appended whose records are in a sealed segment, and therefore durable.
 SEALED = ""
 
 
 class Appended(NamedTuple):
-    """Where records were appended: their offsets, the stem of their segment, and the topic's version at the append.
+    """The offsets of appended records, the stem of their segment, and the topic's version at the append.
 
-    With `flush_due`, a flush must precede their acknowledgement. `append_time_ms` is their LogAppendTime, or -1.
+    With `flush_due`, the records must be flushed before they are acknowledged. `append_time_ms` may be -1 (none).
     """
 
     first_offset: int
@@ -574,7 +576,7 @@ class LogEnd(NamedTuple):
 
 
 class AppendInfo(NamedTuple):
-    """The result of a producer's batch, with the newest known log start offset (Kafka's LogAppendInfo)."""
+    """The result of a producer's append, with the newest known log start offset (Kafka's LogAppendInfo)."""
 
     appended: Appended
     log_start_offset: int
@@ -593,11 +595,11 @@ def _details_of(appended: Appended) -> dict[str, Any]:
     return {"stem": appended.stem, "first_offset": appended.first_offset, "end_offset": appended.end_offset}
 
 
-#: How long work that can also be done later waits for a lock, so that it does not delay other work, in seconds.
+#: The time in seconds for which work that can also be done later waits for a lock.
 SHORT_WAIT_S = 0.05
-#: The files that an open log needs at most. It needs nine memory maps, too.
+#: The most files that an open log needs.
 LOG_FILES = 8
-#: More open logs come near Linux's limit of memory maps per process.
+#: An open log has nine memory maps, and Linux limits the maps of a process.
 MAX_OPEN_LOGS = 3000
 _caches: WeakSet[OpenLogs[Any]] = WeakSet()
 _caches_lock = process_lock()
@@ -606,12 +608,12 @@ Key = TypeVar("Key")
 
 
 class OpenLogs(Generic[Key]):
-    """A cache of open logs by key, for many threads: those in use, and the most recently used of the others."""
+    """A cache of open logs by key, for many threads, which closes the least recently used logs."""
 
     def __init__(self, open_log: Callable[[Key], PartitionLog]) -> None:
         self._open_log, self._lock = open_log, process_lock()
         self._logs = OrderedDict[Key, PartitionLog]()
-        # closed logs with unflushed records
+        # closed logs with unflushed records, which `flush_due` must still flush
         self._unflushed = dict[Key, PartitionLog]()
         self._users = Counter[Key]()
         self._close_after_use = set[Key]()
@@ -622,16 +624,16 @@ class OpenLogs(Generic[Key]):
 
     def open_limit(self) -> int:
 
-        # half of the files that the process may open are for all caches
+        # all caches together use at most half of the files that the process may open
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         all_logs = MAX_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // LOG_FILES, MAX_OPEN_LOGS)
         with _caches_lock:
             open_elsewhere = [len(cache._logs) for cache in _caches if cache is not self and cache._logs]
-        # an equal share; or, while the other caches have few logs, up to half of all
+        # this cache has an equal share, or more while the other caches have few logs: up to half of all logs
         return max(1, all_logs // (1 + len(open_elsewhere)), all_logs // 2 - sum(open_elsewhere))
 
     def use(self, key: Key, *, may_open: bool = True) -> _Use[Key]:
-        """Use a log in a `with` block; without `may_open`, WouldWaitError for a log that is closed and flushed."""
+        """Use a log in a `with` block. Without `may_open`, a log that is closed and flushed raises WouldWaitError."""
         return _Use(self, key, may_open)
 
     def flush_due(self) -> None:
@@ -649,7 +651,7 @@ class OpenLogs(Generic[Key]):
             unused = {key: self._logs[key] for key in self._idle.intersection(self._logs).difference(self._users)}
             self._idle = set(self._logs)
         for key, log in unused.items():
-            # flush first: after a close with unflushed records, the next process must write these again
+            # flush first, since the next process would have to write unflushed records again
             if log.has_unflushed():
                 self._flush(key)
             with self._lock:
@@ -700,7 +702,7 @@ class OpenLogs(Generic[Key]):
                     self._close(key)
 
     def _flush(self, key: Key) -> None:
-        # a thread that flushes these records itself gets the error, too
+        # errors are dropped, since a thread that flushes these records itself also gets the error
         with suppress(DistlogError, WouldWaitError), self.use(key, may_open=False) as log:
             log.flush(timeout_s=SHORT_WAIT_S)
 
@@ -712,7 +714,7 @@ class OpenLogs(Generic[Key]):
                 self._close(key)
 
     def _close(self, key: Key) -> None:
-        """Close an unused log, unless its flush lock is not free."""
+        """Close an unused log, unless another flush holds its flush lock."""
         log, is_unflushed = self._logs[key], False
         try:
             is_unflushed = log.has_unflushed()
@@ -729,7 +731,7 @@ class OpenLogs(Generic[Key]):
 
 
 class _Use(Generic[Key]):
-    """The use of a log in a `with` block; faster than a generator, since each append through a gateway has two."""
+    """The use of a log in a `with` block. A generator would be slower, and each append of a gateway has two uses."""
 
     __slots__ = ("_key", "_logs", "_may_open")
 

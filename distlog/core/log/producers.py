@@ -1,4 +1,4 @@
-"""Checks the batches of producers, and keeps the states of a partition's producers, by its log and stored files."""
+"""Checks the batches of producers, and keeps the states of a partition's producers, from its log and stored files."""
 
 from __future__ import annotations
 
@@ -73,28 +73,28 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 # <stem>.snapshot          the states at the start of this segment
-# <offset:020d>.snapshot   the states at this offset: where the log begins, or where a broker's log ended
+# <offset:020d>.snapshot   the states at this offset: at the log's start, or at the end of a broker's log
 
-#: The bytes of sealed segments that are read for producers' last batches: five of 1 MiB for each of 12 producers.
+#: The bytes of sealed segments that are read for producers' last batches. Five batches of 1 MiB for 12 producers fit.
 RECALLED_BYTES = 64 << 20
 
 
 class StoredProducers:
-    """The states of producers by the files of a partition of the topic in `storage`."""
+    """Reads and stores the states of a partition's producers."""
 
     def __init__(self, storage: Storage, topic: str, partition: int) -> None:
         self._storage, self._topic = storage, topic
         self._folder = storage.child(paths.partition_dir(topic, partition))
 
     def at_segment_start(self, stem: str, offset: int = 0) -> ProducerStates | None:
-        """The states at the start of the segment, by its snapshot; None if that is missing or damaged."""
+        """Return the states at the start of the segment, or None if its snapshot is missing or damaged."""
         name = stem + paths.SNAPSHOT_SUFFIX
         with suppress(FileNotFoundError, CorruptIndexError):
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
         return None
 
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
-        """The states in the newest snapshot of a partition's `segments`, which end at `log_end_offset`."""
+        """Return the states in the newest snapshot of a partition's `segments`, which end at `log_end_offset`."""
         names = {file.name for file in self._folder.list()}
         for stem, offset in _snapshots(segments, log_end_offset):
             if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.at_segment_start(stem, offset)) is not None:
@@ -102,7 +102,7 @@ class StoredProducers:
         return ProducerStates()
 
     def after_segments(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
-        """The states after all sealed `segments` of a partition, which end at `log_end_offset`."""
+        """Return the states after all sealed `segments` of a partition, which end at `log_end_offset`."""
         states = self.newest(segments, log_end_offset)
         for sealed in segments:
             if sealed.next_offset > states.offset and sealed.may_have_producers:
@@ -110,7 +110,7 @@ class StoredProducers:
         return states
 
     def of_last_segments(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
-        """The states by the batches in the last of the sealed `segments`: those with RECALLED_BYTES."""
+        """Return the states from the batches in the last sealed `segments`, about RECALLED_BYTES."""
         states, first, size = ProducerStates(), len(segments), 0
         while first and size < RECALLED_BYTES:
             first -= 1
@@ -122,9 +122,9 @@ class StoredProducers:
         return states
 
     def store(self, stem: str, states: ProducerStates) -> None:
-        """Store the states at the start of the segment `stem`; ignores disk errors, as logs have the states, too."""
+        """Store the states at the start of the segment `stem`; ignores disk errors, since logs have the states, too."""
         data, path = states.snapshot(), self._folder.local_path(stem + paths.SNAPSHOT_SUFFIX)
-        # a torn file is read as a missing one
+        # a torn file is like a missing one
         with suppress(StorageError), closing(ActiveFile(path)) as file:
             file.write(data, 0)
             file.cut(len(data))
@@ -150,7 +150,7 @@ def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator
     """Yield the names, without the suffix, and the offsets of the snapshots that may exist, the newest first."""
     for segment in reversed(segments):
         if not paths.is_own_stem(segment.stem):
-            # the broker or the import stored it at the segment's end
+            # the broker or the import stored a snapshot at the segment's end
             yield f"{segment.next_offset:020d}", segment.next_offset
         yield segment.stem, segment.base_offset
     first = segments[0].base_offset if len(segments) else log_end_offset
@@ -159,12 +159,12 @@ def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator
 
 
 class ProducerSnapshots:
-    """Stores the states of producers before segments are deleted, so that retries stay detected, as in Kafka."""
+    """Stores the states of producers before segments are deleted, so that retries are still detected, as in Kafka."""
 
     def __init__(self, handle: TopicHandle) -> None:
         # only topics on a disk of this machine have idempotent producers
         self._handle, self._is_needed = handle, handle.storage.is_local_disk
-        # the stored states, as (partition, the offset at which its log then begins)
+        # (partition, offset) of the stored states
         self._stored_states: set[tuple[int, int]] = set()
 
     def store(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
@@ -181,18 +181,18 @@ class ProducerSnapshots:
                 self._handle.storage.put(name, states.snapshot())
             else:
                 unneeded_files.append(name)
-        # a file at this offset would be read as these states; an earlier topic at this address may have left one
+        # an earlier topic at this address may have left a file, which would be read as these states
         self._handle.storage.delete(unneeded_files)
         self._stored_states |= missing
 
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
         stored = StoredProducers(self._handle.storage, snapshot.name, partition)
-        # without states if a segment is damaged
+        # returns no states if a segment is damaged
         with suppress(DistlogError):
             state = snapshot.partitions[partition]
             deleted = state.segments[:count]
             if not any(segment.may_have_producers for segment in deleted):
-                # without batches of producers, the states do not change
+                # these segments do not change the states
                 first = deleted[0].base_offset
                 return (stored.at_segment_start(f"{first:020d}", first) if first else None) or ProducerStates()
             before_next = stored.at_segment_start(state.segments[count].stem) if count < len(state.segments) else None
@@ -205,7 +205,7 @@ def _log_start_after(state: PartitionState, count: int) -> int:
 
 
 class TransactionEffect(NamedTuple):
-    """The transactions that batches abort, and the first unstable offset after them, or None if unchanged."""
+    """The transactions that batches abort, and the first unstable offset after the batches, or None if unchanged."""
 
     aborted: Sequence[AbortedTransaction]
     first_unstable_offset: int | None
@@ -215,7 +215,7 @@ NO_EFFECT = TransactionEffect((), None)
 
 
 class _ReadEnd(NamedTuple):
-    """The end of the part of the log whose batches the states have: a position in the segment `stem`, its offset."""
+    """The position in the segment `stem`, and the offset, up to which the states have the batches of the log."""
 
     stem: str
     position: int
@@ -230,7 +230,7 @@ _QUICK_READ_BYTES = 256 << 10
 # Any process may append, so a process reads the batches of other processes before it checks its own. The states at
 # the start of the active segment are in its `.snapshot`, in Kafka's format, or are read from earlier segments.
 #
-# A snapshot has only the last batch of each producer, and five may be in flight. So a process that started with a
+# A snapshot has only the last batch of each producer, but five may be in flight. So a process that started with a
 # snapshot reads the last batches from earlier segments before it refuses a batch.
 class PartitionProducers:
     """The producers of a partition. All methods need its lock, and the active `segment` up to its current end."""
@@ -243,11 +243,11 @@ class PartitionProducers:
         self._expiration_ms = handle.producer_expiration_ms
         self._stored = StoredProducers(handle.storage, handle.name, partition)
         self._states, self._read_end, self._expired_ms = ProducerStates(), _NOTHING_READ, 0
-        # True once batches of earlier segments were read: only once, and not for each refused batch, as it takes long
+        # whether batches of earlier segments were read; not repeated for each refused batch, since it takes long
         self._has_recalled = False
 
     def find_duplicate(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
-        """Check the next batches; returns the last one in the log if the log has them already, else None."""
+        """Check the next batches; if the log already has them, returns the last one, else None."""
         self.catch_up(segment)
         now_ms = self._clock()
         is_check_due = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
@@ -259,14 +259,14 @@ class PartitionProducers:
         except OutOfOrderSequenceError:
             if self._has_recalled:
                 raise
-        # the batch may be a retry of one before the active segment, and a snapshot has only each producer's last
+        # the batch may be a retry of a batch before the active segment, which the snapshot lacks
         segments = self._snapshots.refresh().partitions[self._partition].segments
         self._states.add_earlier_batches(self._stored.of_last_segments(segments))
         self._has_recalled = True
         return self._states.check(batches, self._check_first)
 
     def is_next(self, batch: BatchFields, segment: LogSegment) -> bool:
-        """True if this is the next batch of its producer, and little of the log remains to be read."""
+        """True if this is the next batch of its producer, and little of the log must be read to check it."""
         state, (stem, position, _) = self._states.get(batch.producer_id), self._read_end
         return (
             stem == segment.stem
@@ -277,7 +277,7 @@ class PartitionProducers:
         )
 
     def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:
-        """The state of each producer (ENTRY rows), by the sealed segments if there is no active one."""
+        """Return the state of each producer (ENTRY rows), after the sealed segments if there is no active one."""
         if segment is None:
             state = self._snapshots.refresh().partitions[self._partition]
             states = self._stored.after_segments(state.segments, state.log_end_offset)
@@ -288,13 +288,13 @@ class PartitionProducers:
         return states.entries()
 
     def has_open(self, producer_id: int, epoch: int, segment: LogSegment, start_offset: int | None = None) -> bool:
-        """True if the producer has an open transaction in this epoch, which starts at `start_offset` if given."""
+        """True if the producer has an open transaction in this epoch, which starts at `start_offset` if it is set."""
         self.catch_up(segment)
         starts_there = start_offset is None or self._states.open_transactions.get(producer_id) == start_offset
         return starts_there and self._states.has_open(producer_id, epoch)
 
     def effect_of(self, data: npt.NDArray[Any], rows: npt.NDArray[Any]) -> TransactionEffect:
-        """The effect of the next batches on the transactions that are open at the log's end."""
+        """Return the effect of the next batches on the transactions that are open at the log's end."""
         if not (rows["attributes"] & TRANSACTIONAL).any():
             return NO_EFFECT
         transactions = OpenTransactions(self._states.open_transactions)
@@ -305,7 +305,7 @@ class PartitionProducers:
         self._read_end = _ReadEnd(segment.stem, segment.size, segment.next_offset)
 
     def catch_up(self, segment: LogSegment) -> None:
-        """Read the batches that the states lack; at a new segment, load and store the states at its start."""
+        """Read the batches that the states lack; for a new segment, load and store the states at its start."""
         stem, position, _ = self._read_end
         if segment.stem != stem or segment.size < position:
             self._load_states(segment)
@@ -325,11 +325,11 @@ class PartitionProducers:
             self._has_recalled = False
             if stored is not None:
                 return
-        if segment.base_offset:  # at offset 0 there is nothing to store
+        if segment.base_offset:
             self._stored.store(segment.stem, self._states)
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
-        """True if the states are those at the start of `segment`: all of the last sealed segment was read."""
+        """True if the states are at the start of `segment`, since all of the last sealed segment was read."""
         last_end = (segments[-1].stem, segments[-1].next_offset) if len(segments) else None
         read_end = self._read_end
         return last_end == (read_end.stem, read_end.offset) and segment.base_offset == read_end.offset
@@ -337,16 +337,16 @@ class PartitionProducers:
 
 # A kernel checks the records in the request's buffer, or in the decompressed copy. The records are not changed,
 # unless the topic has another codec. The log sets the base offset and the leader epoch, which the checksum does not
-# cover, and the timestamp type and the largest timestamp, after which the checksum is computed again.
+# cover. If it sets the timestamp type or the largest timestamp, the checksum is computed again.
 #
 # Unlike Kafka, this refuses batches with append times for all timestamp types of the topic, and bytes after the
 # batch, which Kafka drops silently. It refuses formats 0 and 1, as Kafka's produce requests do since 4.0.
 
 #: Decompression is first tried with room for this multiple of the compressed size.
 _USUAL_EXPANSION = 4
-#: A decompressed batch may have this multiple of `max.message.bytes`, or this number of bytes if that is more.
+#: A decompressed batch may have this multiple of `max.message.bytes`, but at least this number of bytes.
 _MAX_EXPANSION, _MIN_EXPANSION_LIMIT = 32, 32 << 20
-#: The most records that an error lists: a batch of 32 MiB has millions, and a request thousands of batches.
+#: The most records that an error lists, since a batch may have millions.
 _MAX_ERRORS = 100
 _LEADER_EPOCH = slice(12, 16)  # its bytes in a header
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
@@ -357,7 +357,7 @@ _FAULTS = {
 
 
 def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
-    """Check the one batch in `data`, which is not changed; raises the errors of refused records."""
+    """Check `data`, which must be one batch, and is not changed; raises an error if the log refuses records."""
     rows = _one_batch(data)
     (batch,) = batch_fields(rows)
     _check_batch(data, batch, config)
@@ -384,7 +384,7 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
     codec = records.codec if keeps_codec else CODEC_NAMES.index(codec_of(config, None))
     rows["leader_epoch"] = -1
     if batch.max_timestamp == checked.max_timestamp and codec == records.codec:
-        # the checksum stays: it does not cover the leader epoch, which becomes -1
+        # the checksum stays, since it does not cover the leader epoch, which becomes -1
         encoded = new_array(batch.size, np.uint8)
         encoded[:] = byte_array(data)
         encoded[_LEADER_EPOCH] = 0xFF
@@ -396,7 +396,7 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int) -> ValidBatch:
 
 
 class _Records(NamedTuple):
-    """A batch's records: uncompressed, as [start, end) of `data`, and as they came, as `section` in `codec`."""
+    """A batch's records: uncompressed in bytes [start, end) of `data`, and as received in `section`."""
 
     data: Bytes
     start: int
@@ -445,7 +445,7 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
             text = f"a batch expands to more than {_MAX_EXPANSION} times max.message.bytes: make smaller batches"
             raise RecordTooLargeError(text, limit=limit) from None
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
-    # before arrays with an item per record are allocated
+    # checked before arrays with an item per record are allocated
     if count * SMALLEST_RECORD > records.end - records.start:
         raise InvalidRecordError("a batch is too short for its number of records", records=count)
     return records
@@ -465,7 +465,7 @@ def _raise_refusals(checked: CheckedRecords, verdicts: Bytes) -> None:
 
 
 def _encoded(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> Bytes:
-    """Return the batch in `codec`, with the header in `rows`, whose size, codec and checksum this sets."""
+    """Return the batch in `codec`; sets the size, codec and checksum of the header in `rows`."""
     section: Any = records.section
     if codec != records.codec:
         level = compression_level(config, CODEC_NAMES[codec])

@@ -1,4 +1,4 @@
-"""The files of an active segment: its log and its indexes, and what a crash may leave in them."""
+"""The files of an active segment, its log and its indexes, and checks of the bytes that a crash may leave in them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class SegmentFiles(NamedTuple):
-    """The log and the three indexes of a segment. The log has `preallocated_bytes` from the start on, or 0."""
+    """The log and the three indexes of a segment. A new log has `preallocated_bytes`."""
 
     stem: str
     log: ActiveFile
@@ -62,7 +62,7 @@ class SegmentFiles(NamedTuple):
 
     @property
     def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """Each index, and the number of the state's field with its size; in the order of IndexEntries."""
+        """Each index with the number of the state's field for its size, in the order of IndexEntries."""
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
@@ -83,25 +83,25 @@ class SegmentFiles(NamedTuple):
                 index.file.write(data, int(numbers_before[field]))
 
     def has_entries(self, numbers: Numbers) -> bool:
-        # close each index whose file was deleted, before `all` stops at a bad one: a rebuild would write to that file
+        # a rebuild would write to an open file that was deleted, so close all these before `all` stops at a bad index
         for _, index in self.indexes:
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
         return all(index.has_entries(*_size_and_checksum(numbers, field)) for field, index in self.indexes)
 
     def has_index_lengths(self, numbers: Numbers) -> bool:
-        """True if each index has at least its length; checks only the entries of transactions."""
+        """True if each index has at least its length; compares only the checksum of the transaction index."""
         is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
         return is_long and self.transactions.has_entries(*_size_and_checksum(numbers, TXN_INDEX))
 
     def rewrite_entries(self, numbers: Numbers) -> None:
-        # as they are: after a failed sync, Linux keeps them in memory, but writes only changed pages
+        # after a failed sync, Linux keeps the entries in memory, but writes only pages that change
         for field, index in self.indexes:
             if numbers[field]:
                 index.file.write(index.file.read(0, int(numbers[field])), 0)
 
     def cut(self, numbers: Numbers) -> None:
-        """Cut the log and the indexes to their sizes in `numbers`, and preallocate zeros after that."""
+        """Cut the log and the indexes to their sizes in `numbers`, and preallocate zeros after these."""
         self.log.cut(int(numbers[POSITION]), self.preallocated_bytes)
         self.clear_after_entries(numbers)
 
@@ -152,14 +152,14 @@ class FileCalls(Protocol):
 
 
 class ActiveFile:
-    """A file with one writer at a time, which is opened at first use; every OSError becomes a StorageError."""
+    """A file with one writer at a time, opened at its first use. Every OSError becomes a StorageError."""
 
     def __init__(self, path: str, calls: FileCalls = os, *, writable: bool = True) -> None:
         self.path = path
         self._calls, self._writable = calls, writable
         self._file: int | None = None
         self._inode = 0
-        #: True if `size` found another file at the path, until that is opened.
+        #: Whether `size` found another file at the path, which is not open yet.
         self.was_replaced = False
         self._opening = process_lock()
 
@@ -167,7 +167,7 @@ class ActiveFile:
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
-        # `_open` returns an open file, too, but takes a lock
+        # `_open` would return an open file, but needs a lock
         file = self._file if self._file is not None else self._open(os.O_CREAT)
         view = memoryview(data)
         try:
@@ -181,7 +181,7 @@ class ActiveFile:
             raise self._failure("write", error) from error
 
     def read(self, start: int, end: int) -> memoryview:
-        """Return the bytes of [start, end), read-only; fewer if the file ends earlier."""
+        """Return bytes [start, end), read-only, or fewer if the file ends earlier."""
         view = new_array(max(end - start, 0), np.uint8).data
         return view[: self.read_into(view, start)].toreadonly()
 
@@ -196,7 +196,7 @@ class ActiveFile:
         return size
 
     def size(self) -> int:
-        """Return the size of the file that is at the path now, or 0; closes an open file that was replaced."""
+        """Return the size of the file at the path, or 0; closes an open file if another file replaced it."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class ActiveFile:
         return status.st_size
 
     def next_written(self, position: int, end: int) -> tuple[int, int]:
-        """Return the next range in [position, end) that is not a hole of zeros; (end, end) without one."""
+        """Return the next range in [position, end) that is not a hole of zeros, or (end, end)."""
         if position >= end:
             return end, end
         try:
@@ -255,7 +255,7 @@ class ActiveFile:
             self._open(0)
 
     def sync(self) -> None:
-        # closes an open file that was replaced: its sync would save nothing
+        # closes an open file that was replaced, since its sync would save nothing
         self.size()
         self.open()
         if self._file is None:
@@ -285,10 +285,10 @@ class ActiveFile:
         return LOCAL_ERRORS.failure(action, self.path, error)
 
 
-# An index file is never mapped: a seal or a recovery in another process may cut it, and SIGBUS would kill a process
-# that touches the missing part of a map. A read returns fewer bytes instead.
+# An index file is never mapped. If another process cut it, SIGBUS would kill a process that reads the missing part of
+# a map. A read returns fewer bytes instead.
 class ActiveIndex:
-    """An index: entries whose first field is the key, then zeros up to `max_bytes`."""
+    """An index. It has entries whose first field is the key, and then zeros up to `max_bytes`."""
 
     def __init__(
         self, path: str, entry: np.dtype[np.void], max_bytes: int, calls: FileCalls = os, *, writable: bool = True
@@ -321,15 +321,15 @@ class ActiveIndex:
             self.file.cut(end, self.max_bytes)
 
 
-#: The bytes that are read at once where a whole file is read.
+#: The bytes that are read at once if a whole file is read.
 WALK_BYTES = 4 << 20
 #: A device loses unsynced bytes in units of this size.
 _SECTOR = 512
 #: The magic of format 2.
 _MAGIC = 2
 _OFFSET_BYTES = 8
-#: In a tail, the checksums of possible batches are compared over this many bytes, plus twice the tail's size: hostile
-#: records may look like any number of headers of any size.
+#: In a tail, the checksums of possible batches are computed over at most this many bytes plus twice the tail's size,
+#: since hostile records may look like any number of headers of any size.
 _MIN_CHECKED_BYTES = 64 << 20
 
 
@@ -372,8 +372,8 @@ def _count_in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
 class TrailingBytes(NamedTuple):
     """The bytes after the last batch that a recovery accepts, from `position` to `end`; only zeros follow `end`.
 
-    `sound` is the position and base offset of the first sound batch among them, or None. `is_hole`: the device did
-    not write the batch at `position`, which has zeros for its first bytes or for a whole sector.
+    `sound` is the position and base offset of the first sound batch there, or None. `is_hole` is True if the batch at
+    `position` has zeros in its first bytes or in a whole sector, so that the device did not write it.
     """
 
     position: int
@@ -383,7 +383,7 @@ class TrailingBytes(NamedTuple):
 
 
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
-    """Inspect [position, end); a batch after `position` counts as sound only from offset `base_offset` on."""
+    """Inspect bytes [position, end); only a batch with an offset of at least `base_offset` is sound after `position`."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     size = size_of_first(head)
     if HEADER_SIZE <= size <= end - position and _is_sound(file, position, size):
@@ -402,7 +402,7 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
             candidates = _possible_batches(data, start, stop, end, base_offset) if sound is None else ()
             for batch_position, offset, size in candidates:
                 checkable_bytes -= size
-                # if it takes too long to check the tail, this batch counts as sound, so that nothing is cut
+                # if a check of the tail takes too long, this batch is taken as sound, so that nothing is cut
                 if checkable_bytes < 0 or _is_sound(file, batch_position, size):
                     sound = batch_position, offset
                     break
@@ -413,7 +413,7 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
 def _possible_batches(
     data: Bytes, start: int, stop: int, end: int, base_offset: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (position, base offset, size) of each possible batch in `data`, from `start` to `stop`."""
+    """Yield (position, base offset, size) of each possible batch that begins in [start, stop) of the file."""
     count = min(stop - start, data.size - HEADER_SIZE + 1)
     rows = np.flatnonzero(data[MAGIC_AT : MAGIC_AT + max(count, 0)] == _MAGIC)
     heads = data[rows[:, None] + np.arange(LOG_OVERHEAD)]
@@ -439,15 +439,15 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
         return True
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
-    # A sound batch may begin with zeros (of its offset), and end with one (of a record without headers). A sector
-    # that has only these bytes of the batch does not count.
+    # A sound batch may begin with zeros (of its offset), and end with a zero (of a record without headers). So a
+    # sector that has only these bytes of the batch is not compared.
     to_sector = -position % _SECTOR
     first = position + to_sector if to_sector <= _OFFSET_BYTES else position
     stop = batch_end - 1
     for step in range(first - first % _SECTOR, stop, WALK_BYTES):
         start = max(step, first)
         data = np.frombuffer(file.read(start, min(step + WALK_BYTES, stop)), np.uint8)
-        # where sectors start in `data`; the first one may start before it, and counts from 0
+        # the starts of sectors in `data`; the first sector may start before `data`
         sectors = np.maximum(np.arange(step - start, data.size, _SECTOR), 0)
         if not np.maximum.reduceat(data, sectors).all():
             return True
@@ -455,18 +455,17 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
 
 
 class DamagedLogError(CorruptRecordError):
-    """An active log lacks acknowledged records, which no crash explains: nothing is appended, cut or changed."""
+    """An active log lacks acknowledged records, which no crash explains; nothing was appended, cut or changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DurableEnd:
-    """The end that a recovery must find at least: the log before it is fsynced, or was written since the boot."""
+    """The least end that a recovery must find; the log before it is fsynced, or was written since the boot."""
 
     offset: int = 0
     position: int = 0
 
 
-#: If no end must be found.
 NOTHING_DURABLE = DurableEnd()
 
 

@@ -342,7 +342,7 @@ def write_files(
 def with_aborted(
     storage: Storage, topic: str, segment: SegmentInfo, aborted: Iterable[AbortedTransaction], base_offset: int
 ) -> SegmentInfo:
-    """Write a durable index of `aborted` transactions, whose offsets count from `base_offset`; returns the segment."""
+    """Write a durable index of `aborted`, whose offsets count from `base_offset`; returns the segment."""
     data = encode_transactions(transaction.moved(segment.stored_base_offset - base_offset) for transaction in aborted)
     if data:
         storage.put(paths.segment_file(topic, segment.partition, segment.stem, ".txnindex"), data)
