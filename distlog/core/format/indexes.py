@@ -227,8 +227,7 @@ def floor_of_file(
             first, second = np.frombuffer(data.data, entry, 1, slot * stride)[0].item()
             if first >= 0 and second >= 0:
                 return start // stride + slot, first, second
-        # these bytes have no entry up to `target`, or a damaged one
-        end, step = start, 2 * step
+        end, step = start, 2 * step  # these bytes have no entry up to `target`, or a damaged one
     return -1, -1, 0
 
 
@@ -308,8 +307,7 @@ def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
     """Return the transactions that overlap [fetch_offset, upper_bound), and whether later indexes have no others."""
-    # a transaction with a later marker was open at this marker, or began after it, so it begins at or after this
-    # marker's last stable offset
+    # a transaction with a later marker was open at this one, or began later: at this last stable offset or after it
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -354,8 +352,7 @@ def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
 DEFAULT_MAX_BYTES = 1 << 30
 #: A process lists the folder again after it has added one sixteenth of `max_bytes`.
 _SCAN_SHARE = 16
-#: A process also lists the folder with its first copy, unless it was listed less than this time ago, since that takes
-#: 0.4 s for 100,000 copies.
+#: A process also lists the folder with its first copy, unless the folder was listed less than this time ago.
 _LISTED_NS = 60 * 10**9
 #: The modification time of this empty file is the time of the last listing.
 _LISTED_FILE = ".listed"

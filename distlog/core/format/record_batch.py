@@ -249,7 +249,6 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 
 
 def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
-
     return source.corrupt("a record batch fails its checksum", row, batch)
 
 

@@ -430,10 +430,7 @@ OPENED_BYTES = 16 << 20
 
 
 def opened_sections(data: np.ndarray, batches: np.ndarray) -> Iterator[tuple[BatchSelection, np.ndarray, np.ndarray]]:
-    """Yield parts of `batches`, rows of `read_headers` on `data`, without control batches.
-
-    A part has the batches, a buffer, and the SECTION rows of the batches in the buffer.
-    """
+    """Yield parts of `batches`, which are headers of `data`, without control batches; each with its open sections."""
     for run in _runs_of_one_format(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
         while run.batches.size:
             records, sections = open_sections(run, OPENED_BYTES)

@@ -345,7 +345,6 @@ class RecordInput:
 
 
 def _valid_column(records: pa.RecordBatch, name: str) -> pa.Array:
-
     column = records.column(name)
     try:
         column.validate()

@@ -432,7 +432,6 @@ class ActivePartition:
         return transactions_at_start(self.handle, self.snapshots.refresh().partitions[self.partition])
 
     def _seal_flushed(self, state: SegmentState) -> None:
-
         self.lock.publish(PageStatus.FAILED, state)
         self._release()
         segment = self._segment = self._segment_of(state)

@@ -189,10 +189,7 @@ class ReadableSegment:
     def damage(
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False
     ) -> DamagedLogError | None:
-        """Return an error if the end in `numbers` is before `durable`, or if sound batches follow this end.
-
-        If `is_end_given`, sound batches may follow.
-        """
+        """Return an error if the end in `numbers` is before `durable`, or sound batches follow an end not given."""
         numbers = self._numbers if numbers is None else numbers
         trailing = self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])

@@ -623,7 +623,6 @@ class OpenLogs(Generic[Key]):
             _caches.add(self)
 
     def open_limit(self) -> int:
-
         # all caches together use at most half of the files that the process may open
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         all_logs = MAX_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // LOG_FILES, MAX_OPEN_LOGS)
@@ -707,7 +706,6 @@ class OpenLogs(Generic[Key]):
             log.flush(timeout_s=SHORT_WAIT_S)
 
     def _close_excess(self, limit: int) -> None:
-
         excess = len(self._logs) - limit
         if excess > 0:
             for key in [key for key in self._logs if key not in self._users][:excess]:

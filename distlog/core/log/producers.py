@@ -122,7 +122,7 @@ class StoredProducers:
         return states
 
     def store(self, stem: str, states: ProducerStates) -> None:
-        """Store the states at the start of the segment `stem`; ignores disk errors, since logs have the states, too."""
+        """Store the states at the start of the segment `stem`; ignores disk errors, since logs have them, too."""
         data, path = states.snapshot(), self._folder.local_path(stem + paths.SNAPSHOT_SUFFIX)
         # a torn file is like a missing one
         with suppress(StorageError), closing(ActiveFile(path)) as file:

@@ -383,7 +383,7 @@ class TrailingBytes(NamedTuple):
 
 
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
-    """Inspect bytes [position, end); only a batch with an offset of at least `base_offset` is sound after `position`."""
+    """Inspect bytes [position, end); after `position`, only a batch at `base_offset` or above can be sound."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     size = size_of_first(head)
     if HEADER_SIZE <= size <= end - position and _is_sound(file, position, size):

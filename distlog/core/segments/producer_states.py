@@ -455,10 +455,7 @@ def coordinator_epoch(data: Any, batch: Any) -> int:
 
 
 def _control_record(data: Any, batch: Any) -> tuple[bytes, bytes]:
-    """Return the key, version and type (int16 each), and the first 6 bytes of the value, of a control record.
-
-    The value of an end marker begins with version (int16) and epoch (int32).
-    """
+    """Return the key (version and type, int16 each) and the start of the value (an end marker's: version, epoch)."""
     body = bytes(data[int(batch["position"]) + HEADER_SIZE : int(batch["position"] + batch["size"])])
     # the varint length, 1 byte of attributes, and the varints timestamp delta, offset delta and key length
     position = _after_varints(body, 0, 1) + 1

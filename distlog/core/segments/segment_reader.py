@@ -578,8 +578,7 @@ def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: i
 class TopicHandle:
     """The topic called `name` in `storage`, with the objects for all work on it.
 
-    `random` must be unpredictable, since compaction hashes keys with a secret from it. `random` and caches are not
-    pickled.
+    `random` must be unpredictable, since compaction hashes keys with a secret from it. Pickles lack it and caches.
     """
 
     storage: Storage

@@ -23,10 +23,8 @@ from distlog.core.format.kernels.native import (
 )
 from distlog.core.integers import MAX_LONG
 
-#: The size of the fields offset and length, which the length does not count.
-LOG_OVERHEAD = 12
-#: The size of a header of format 2.
-HEADER_SIZE = 61
+#: The size of the fields offset and length, which the length does not count, and of a header of format 2.
+LOG_OVERHEAD, HEADER_SIZE = 12, 61
 #: Positions of header fields; those with LEGACY are for formats 0 and 1, LAST_DELTA_AT and CRC_AT for format 2.
 LENGTH_AT, MAGIC_AT, LAST_DELTA_AT, CRC_AT = 8, 16, 23, 17
 LEGACY_ATTRIBUTES_AT, LEGACY_TIMESTAMP_AT = 17, 18
@@ -398,10 +396,7 @@ crc32c_of = crc_by_instruction if HAS_CRC_INSTRUCTION else crc_by_tables
 
 @fill_kernel
 def first_mismatch(data: np.ndarray, batches: np.ndarray, size_limit: int, checked_from: int) -> int:
-    """Return the first batch with a wrong checksum, or -1; the bytes from `checked_from` on have the checksum.
-
-    Batches of formats 0 and 1, and from `size_limit` bytes on, are not checked.
-    """
+    """Return the first batch of format 2 below `size_limit` with a wrong checksum from `checked_from` on, or -1."""
     for row in range(batches.size):
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < size_limit:

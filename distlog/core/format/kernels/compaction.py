@@ -12,8 +12,7 @@ from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number
 # key, and the first word its slot in the bucket's offset map. With one word for both, the keys of a bucket would have
 # neighbouring slots, and a search would be long. A product and a shift spread the high 32 bits of a word evenly.
 
-#: Sizes in words of 64 bits. A row of a bucket has a hash and an offset. A slot of a map has a hash and an offset +
-#: 1, and is empty if that word is 0.
+#: Words of 64 bits. A row of a bucket has a hash and an offset. A slot of a map has a hash and an offset + 1, or 0.
 HASH_WORDS, ROW_WORDS, SLOT_WORDS = 2, 3, 3
 ROW_BYTES = 8 * ROW_WORDS
 
@@ -113,10 +112,7 @@ def put_all(
     has_key: np.ndarray,
     offsets: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Add records to a map of `key_count` keys until it has `max_keys`.
-
-    Returns (row of the first record without room or the end, new key count, offset of the last added record or -1).
-    """
+    """Add records to a map of `key_count` keys up to `max_keys`; returns (next row, key count, last offset or -1)."""
     last_offset = -1
     for row in range(offsets.size):
         if row + _PREFETCH_ROWS < offsets.size:

@@ -370,7 +370,6 @@ def item_at(typing_context: Any, array: Any, index: Any) -> Any:
 
 @_operation(lambda array, index, value: array.__setitem__(_checked(index, array), value))
 def put_at(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, _, value_type = signature.args
         item = context.cast(builder, args[2], value_type, array_type.dtype)
