@@ -653,7 +653,6 @@ def _adopt(
     return dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions)), topic
 
 
-#: The reason in the errors of changes to a topic in tiered storage.
 _PIN_REASON = "only a Kafka broker can add to tiered storage: refresh() reads the segments that were added"
 
 

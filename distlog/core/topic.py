@@ -128,7 +128,6 @@ class Topic:
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = PINNED_REASON
     ) -> None:
-        # its storage, commit log, reader and clock: all but the version
         self.handle = handle
         self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, pin_reason=pin_reason)
         self.live = LiveSnapshot(handle, self.current)
@@ -466,7 +465,8 @@ class Topic:
         """
         self.check_partition(partition)
         check_choice("isolation", isolation, IsolationLevel)
-        state, fetch_batches = self.live_snapshot.partitions[partition], fetch
+        state = self.live_snapshot.partitions[partition]
+        fetch_batches = fetch
         if isolation == "read_committed":
             fetch_batches = partial(fetch_committed, stable_offset=last_stable_offset(self.reader, state))
         return fetch_batches(self.reader, state, partition, offset, max_bytes, check=check_crcs)

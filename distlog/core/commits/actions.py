@@ -420,7 +420,7 @@ def read_actions(items: Any) -> tuple[Action, ...]:
         raise ValueError("a commit may have the action producers only once")
     rows = sum(len(action.rows) for action in actions if isinstance(action, AddTable | RemoveTable))
     if rows > MAX_COMMIT_ROWS:
-        raise ValueError(f"the tables of a commit may have {MAX_COMMIT_ROWS} rows, not {rows}")
+        raise ValueError(f"the tables of a commit may have at most {MAX_COMMIT_ROWS} rows, not {rows}")
     return actions
 
 
@@ -690,7 +690,7 @@ def _column(spec: pa.Field, columns: Mapping[str, Longs], texts_of: Mapping[str,
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             raise ValueError(f"{spec.name}: there must be a list of texts")
         if len(values) > rows:
-            raise ValueError(f"{spec.name}: {len(values)} texts are more than rows")
+            raise ValueError(f"{spec.name}: there are more texts than rows: {len(values)}")
         _check_within(spec.name, column, len(values))
         for value in values:
             _CHECKS[spec.name](value)

@@ -292,8 +292,7 @@ def _snapshot(
     state: _State, segments: pa.RecordBatch, transactions: pa.RecordBatch, producers: pa.RecordBatch
 ) -> Snapshot:
     _, log_ends, _, segment_counts = state.partitions
-    # a sum of Python's integers, which do not overflow
-    count = sum(segment_counts.tolist())
+    count = sum(segment_counts.tolist())  # Python's integers do not overflow
     if (len(segments), len(transactions), len(producers)) != (count, state.transactions, state.producers):
         raise ValueError("the numbers of rows differ from the numbers in the metadata")
     _check_segments(segments, log_ends, segment_counts)
@@ -354,8 +353,7 @@ def unpack(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], d
     state = dict(fields.parse(plain.read(text_size)))
     columns = state.pop("columns")
     names = [*_SCHEMAS]
-    if incremental:
-        # without the empty tables
+    if incremental:  # empty tables are left out
         names = [name for name in (*_SCHEMAS, *(table + _REMOVED for table in _SCHEMAS)) if name in columns]
     batches = {name: _next_batch(plain, dict(columns[name])) for name in names}
     if plain.read(1):

@@ -92,7 +92,6 @@ MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
 #: The longest usual pause after a lost race, in seconds. It does not grow with each loss: writers that started last
 #: would then win most races.
 PAUSE_S = 0.05
-#: The longest pause of maintenance, in seconds.
 MAINTENANCE_PAUSE_S = 1.0
 #: A writer's turn comes when it has tried for this share of the mean time for which winners had tried. With a share
 #: of 1, there would be times at which all writers wait.
@@ -298,7 +297,7 @@ class CommitLog:
             commit = Commit.decode(data, paths.commit_file(commit.version))
             return PreparedCommit(commit, data, apply(head, commit))
         except CorruptMetadataError as error:
-            text = f"nothing was committed, since it is invalid: {error.__cause__}; refresh the topic and retry"
+            text = f"nothing was committed, as the commit is invalid: {error.__cause__}; refresh the topic and retry"
             raise CommitConflictError(text, operation=operation) from error
 
     def put_if_next(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
@@ -660,7 +659,7 @@ def trusted_ms(now_ms: int, storage: Storage, last_commit_ms: int = 0) -> int:
     if now_ms <= store_ms + MAX_CLOCK_AHEAD_MS:
         return now_ms
     ahead_s = (now_ms - store_ms) // 1000
-    _log.warning("this computer's clock is %d s ahead of the storage's, whose time is used: set the clock", ahead_s)
+    _log.warning("this computer's clock is %d s ahead of the storage's time, which is used: set the clock", ahead_s)
     return store_ms
 
 

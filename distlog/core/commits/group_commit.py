@@ -319,7 +319,8 @@ class AppendTicket:
     def observe(self, commits: Iterable[Commit]) -> None:
         """Note the next commits of the log: whether they have the append, and whose turn it is."""
         for commit in commits:
-            self.history, self._commit_count = self.history.with_next(commit), self._commit_count + 1
+            self.history = self.history.with_next(commit)
+            self._commit_count += 1
             stems = self.history.stems[-1]
             self._committed_stems |= stems
             if self._stem in stems:
@@ -378,8 +379,7 @@ class AppendTicket:
             queue.has_short_names = True
             self._store(data)
         except BaseException:
-            # the file may exist
-            self.is_queued = True
+            self.is_queued = True  # the file may exist
             raise
         self.is_queued = True
 
@@ -388,13 +388,15 @@ class AppendTicket:
         if self.group_commit is not None or not self.is_queued or self._commits_alone or self._is_topic_dropped:
             return True
         if self._has_queue_shrunk:
-            self._has_queue_shrunk, self._race_at_s = False, min(now_s + LONGEST_WAIT_S, self._leave_at_s)
+            self._has_queue_shrunk = False
+            self._race_at_s = min(now_s + LONGEST_WAIT_S, self._leave_at_s)
         if self._turn_at_s is None:
             self._waits_for_named_turn = self._turn_stem not in (None, self._stem)
             self._turn_at_s = now_s + (PATIENCE_S if self._waits_for_named_turn else self._wait_s())
         if self._waits_for_named_turn and now_s >= self._turn_at_s:
             # the writer whose turn it is may be dead
-            self._waits_for_named_turn, self._turn_at_s = False, now_s + self._wait_s()
+            self._turn_at_s = now_s + self._wait_s()
+            self._waits_for_named_turn = False
         return self._commits_alone or now_s >= min(self._turn_at_s, self._race_at_s)
 
     def _wait_s(self) -> float:
@@ -438,7 +440,8 @@ class AppendTicket:
 
     def commit_alone(self) -> bool:
         """Commit no other appends from now on; False if the last commit had none."""
-        had_group, self._commits_alone, self._group, self.next_append = bool(self._group), True, [], None
+        had_group, self._commits_alone = bool(self._group), True
+        self._group, self.next_append = [], None
         return had_group
 
     def delete_committed(self) -> None:

@@ -212,7 +212,6 @@ class SegmentTable(Sequence[SegmentInfo]):
         if any(table._rows is not rows or table._tail for table in tables):
             return cls(join([table.columns() for table in tables]))
         firsts, counts = np.array([(table._first, table._count) for table in tables]).T
-        # if each span begins where the previous one ends
         if (firsts[1:] == (firsts + counts)[:-1]).all():
             return cls(rows, span=(int(firsts[0]), int(counts.sum())))
         row_numbers = np.concatenate([np.arange(table._first, table._first + table._count) for table in tables])

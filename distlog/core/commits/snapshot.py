@@ -212,7 +212,8 @@ class PartitionDraft:
             is_after_start = first_offset <= batch.last_offset - batch.offset_delta <= batch.last_offset
             if not is_after_start or batch.last_offset >= self._log_end_offset:
                 raise ValueError(f"producer {batch.producer_id} has a batch that the commit does not add")
-        self._producers, self._has_batches = self._producers.updated(batches, passed_ms), True
+        self._producers = self._producers.updated(batches, passed_ms)
+        self._has_batches = True
 
     def end_commit(self) -> None:
         """End the commit: remove segments, and put the replacements into the holes."""
