@@ -156,12 +156,12 @@ def _has_commits(folder: Storage) -> bool:
 def open(
     url: str, version: int | None = None, timestamp: Time | None = None, storage_options: StorageOptions | None = None
 ) -> Topic:
-    """Open a topic: its newest version, or read-only an older one.
+    """Open a topic at its newest version, or read-only at an older one.
 
     Args:
         url: Any fsspec URL or local path of a topic's folder.
         version: The version to read; not together with `timestamp`.
-        timestamp: The time at which to read: the newest version of that time.
+        timestamp: The time whose newest version to read.
         storage_options: Options of the storage, as fsspec or pyarrow name them.
 
     Returns:
@@ -511,15 +511,15 @@ def adopt(
 
     Without `url` the import makes each topic's folder in the log directory, with hard links to the broker's files;
     nothing is copied, and the broker's folders do not change. With `url` it copies the files: from folders of
-    partitions to the topic `url`, from log directories to folders with the topics' names in `url`. Both may be on
-    object storage, with the same `storage_options`; files are then copied within the store.
+    partitions to the topic `url`, from log directories to folders with the topics' names in `url`. Directories and
+    `url` may be on object storage, with the same `storage_options`; files are then copied within the store.
 
     Several directories (the disks of a broker, or the brokers of a cluster) need a `url`. Each topic is made from all
     of the directories, and from the most complete replica of each partition: the latest leader epoch, then the
     longest log. A torn write at the end is cut, as a broker would cut it, or the topic is not adopted; the report
-    names it. Each topic is one commit. After a crash, call it again to continue. Topics of an earlier run get new
-    partitions and later records. A topic that has got other records since does not change, and has an error in the
-    report. Without `retention.ms` nothing is deleted.
+    names it. Each topic is one commit. After a crash, call `adopt` again to continue. Topics of an earlier run get
+    new partitions and later records. A topic that has got other records since does not change, and has an error in
+    the report. Without `retention.ms` nothing is deleted.
 
     Args:
         directory: A log directory or a partition's folder; or several, not mixed.

@@ -62,7 +62,7 @@ def sql(
         on_error: With `null`, a value that cannot be decoded is null; else the query fails.
         blobs: Make all keys and values blobs.
         version: The version to read of the only topic, or versions by topic; default the newest.
-        timestamp: The time whose versions to read.
+        timestamp: The time whose newest versions to read.
         storage_options: Options of the storage.
 
     Returns:

@@ -249,15 +249,15 @@ class Topic:
         Args:
             partitions: Partitions to read; default all.
             start: The first offset, or one by partition; EARLIEST or LATEST.
-            end: The offset after the last, as `start`; past the log end it is the log end.
+            end: The offset after the last one, or one by partition; an end past the log end means the log end.
             start_time: The earliest time of records. They may be in any order; a record without a timestamp is left
                 out.
-            end_time: The time after the last, to the millisecond.
+            end_time: The first time that is not read, in whole milliseconds.
             columns: Columns to read: partition, offset, timestamp, timestamp_type, key, value, headers; default all.
             isolation: `read_committed` hides records of open and aborted transactions (KIP-98).
             out_of_range: The action for a start outside of the log: fail, or start at the earliest or latest offset.
             max_workers: Threads that decode, the caller among them; default one per core.
-            keys: A key, or some keys, whose records alone are returned; a str stands for its UTF-8. With
+            keys: A key, or some keys: only their records are returned; a str stands for its UTF-8. With
                 `key.index.enable` little else is read.
 
         Returns:
@@ -267,7 +267,7 @@ class Topic:
             OffsetOutOfRangeError: A start is outside of the log, and `out_of_range` is fail; or an end is below 0.
             TopicNotFoundError: The topic does not have a partition.
             InvalidRecordError: A column does not exist.
-            ValueError: An offset and a time on one side, or a wrong choice.
+            ValueError: The start or the end has an offset and a time, or a choice is wrong.
 
         Examples:
             >>> topic.scan(0, columns=["offset", "key"]).to_table().to_pylist()
@@ -336,10 +336,10 @@ class Topic:
             start: The offset or the time to begin with, or one by partition; default EARLIEST. A group begins there
                 only in partitions without a committed offset.
             group: The name of a consumer group.
-            timeout: Seconds without a record after which it ends; default never.
+            timeout: Seconds without a record after which the iteration ends; default never.
             columns: As in `scan`.
             isolation: As in `scan`.
-            out_of_range: As in `scan`, also for a position that is not in the log any more.
+            out_of_range: As in `scan`, also for a position that is no longer in the log.
             max_workers: As in `scan`.
             poll_interval: Seconds between polls, each of one request; default 0.005 on a local disk, else 1.
             lease: Seconds without a heartbeat after which a member is replaced; also the most time for a batch.
@@ -848,8 +848,8 @@ class Topic:
         """Give the topic a new id, as a copy of a topic's folder needs, and return the id.
 
         No two topics of a root may have the same id: Kafka clients fetch by it, streaming queries store it, and
-        appends check it. Records, offsets, settings and committed offsets stay. Open the topic again afterwards: as
-        after a drop, objects that have it open, also this one, raise TopicNotFoundError at their next refresh.
+        appends check it. Records, offsets, settings and committed offsets stay. Open the topic again afterwards. As
+        after a drop, objects that have it open, including this one, raise TopicNotFoundError at their next refresh.
         """
         self._check_writable()
         snapshot, topic_id = self.log.load(), str(uuid.uuid4())
@@ -948,8 +948,8 @@ class Topic:
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
         """Bring back, in one commit, the records of a version that vacuum has not deleted; newer records stay.
 
-        More than 500,000 segments take several commits, each of whole partitions. It reverts later changes by
-        retention, `delete_records` and compaction.
+        The restore reverts later changes by retention, `delete_records` and compaction. More than 500,000 segments
+        take several commits, each of whole partitions.
 
         Args:
             version: The version.
@@ -1082,7 +1082,7 @@ class Topic:
         """Rebuild bad and missing index files from the logs.
 
         Args:
-            force: Also rebuild good ones of another config.
+            force: Also rebuild good index files that were written with another config.
             dry_run: Only report.
             executor: As in `verify`.
 
