@@ -1,1 +1,1 @@
-"""Kafka's LogManager: all topics below some roots, and the tasks that keep them in shape."""
+"""Kafka's LogManager: all topics below some roots, and the tasks that maintain them."""

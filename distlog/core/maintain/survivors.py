@@ -295,7 +295,7 @@ class _Transactions:
         return False
 
     def _observe_marker(self, batch: _Batch) -> bool:
-        """Observe a marker. Returns whether its transaction has no data, so that the delete horizon applies to it."""
+        """Observe a marker. Returns whether it may go after its delete horizon: its transaction has no data left."""
         producer = batch.producer_id
         if batch.kind == ABORT:
             transaction = self._open_aborted.pop(producer, None)

@@ -45,7 +45,7 @@ class Conditions:
         return _SubstraitFilter(encoded, schema.names, unbounded).conditions()
 
     def compared(self, column: str, operator: str, values: Iterable[int | bytes]) -> Conditions:
-        """Return the bounds of records that also satisfy a comparison; `values` are times in us, or bytes of keys."""
+        """Return the bounds of records that also satisfy a comparison. `values` are numbers (times in us) or keys."""
         if column == "key":
             keys = frozenset(value for value in values if isinstance(value, bytes))
             return self & replace(self, keys=keys) if operator in ("=", "in") else self.inexact()

@@ -182,7 +182,7 @@ class Consumer:
                 continue
             if delivery is not None:
                 return delivery
-            # the loop below does not check the timeout while a renewal is due
+            # check the timeout here, too: the loop below ends before its check while a renewal is due
             if self._assignment.due_s() <= 0 and self._remaining_s(idle_since) <= 0:
                 return None
             while not self._is_closed:

@@ -242,7 +242,7 @@ def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
     """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier records."""
-    # records of a transaction are yielded at its end marker, and records of open transactions after all others
+    # records of a transaction are yielded at its end marker, and records of open transactions last in a partition
     states = {number: snapshot.partitions[number] for number in partitions}
     transactional = {n: state for n, state in states.items() if state.segments.array("has_transactions").any()}
     bounds = {n: (None, state.log_end_offset) for n, state in states.items() if n not in transactional}

@@ -1,1 +1,1 @@
-"""From rows to the log: appends, writers, producers, and the engines that take batches."""
+"""From rows to the log: appends, writers, producers, and the engines that append batches."""

@@ -363,7 +363,7 @@ class Accumulator:
     def reset(self) -> None:
         self.fields.clear()  # keep the list, since an append that the fork interrupted refers to it
         self.bytes = self.schedule_from_bytes = 0
-        # acquired and released in one step, unlike its condition, so an interrupt cannot leave it locked
+        # this lock is acquired and released in one step, unlike a condition, so no interrupt can leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._buffer_in_flight: list[Any] | None = None
@@ -382,7 +382,7 @@ class Accumulator:
             if self.fields and self.schedule_from_bytes == 0:
                 on_begin()
                 self._linger_end_s = time.monotonic() + self._linger_s
-                if self._ensure_thread():  # else the next record must call `schedule`, too
+                if self._ensure_thread():  # without a thread, the next record must call `schedule`, too
                     self.schedule_from_bytes = self._buffer_bytes
         self._wait_while(self._is_full)
 
