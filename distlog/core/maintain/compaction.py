@@ -244,7 +244,7 @@ class CleaningPlan:
 # `LogCleanerManager`).
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """The dirty range of one partition, and the bytes before it and in it.
+    """The dirty range of one partition, and the clean bytes before the range and the dirty bytes in it.
 
     As in Kafka, the clean and the dirty bytes include a segment that `first_dirty_offset` cuts. The log is overdue if
     a dirty record is older than `max.compaction.lag.ms`.

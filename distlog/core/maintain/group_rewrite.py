@@ -289,11 +289,11 @@ def commit_rewrite(
     for partitions in _in_commits(rewritten):
         with CommitRace(handle.log, after, "compact", read_version=snapshot.version) as race:
             for head in race:
-                actions, emptied = _replacement(partitions, skipped_groups, head)
+                actions, emptied_counts = _replacement(partitions, skipped_groups, head)
                 if not actions:
                     break
                 # store these states before the commit, which removes the segments that they are read from
-                producers.store(head, emptied)
+                producers.store(head, emptied_counts)
                 race.put(actions)
         after = race.snapshot
     return skipped_groups, after
@@ -315,7 +315,7 @@ def _replacement(
     rewritten: Sequence[RewrittenPartition], skipped_groups: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
     """Return the actions, and by partition how many segments at its start they drop. Fills `skipped_groups`."""
-    replaced, emptied, cleaned = list[RewrittenGroup](), dict[int, int](), list[Cleaned]()
+    replaced, emptied_counts, cleaned = list[RewrittenGroup](), dict[int, int](), list[Cleaned]()
     is_compacted = "compact" in current.config.cleanup_policy
     for partition in rewritten:
         if partition.end_offset and not is_compacted:
@@ -325,12 +325,13 @@ def _replacement(
         groups, skipped_groups[partition.partition], clean_end = _replaceable(state, partition)
         replaced += groups
         if count := _emptied_segments(state, groups):
-            emptied[partition.partition] = count
+            emptied_counts[partition.partition] = count
         if clean_end > first_dirty_offset(state):
             cleaned.append(Cleaned(partition.partition, clean_end))
     # removals and additions are adjacent, since a commit packs runs of one kind
     removals = [Remove(group.partition, stem) for group in replaced for stem in group.group.stems]
-    return [*removals, *(Add(segment) for group in replaced for segment in group.outputs), *cleaned], emptied
+    additions = [Add(segment) for group in replaced for segment in group.outputs]
+    return [*removals, *additions, *cleaned], emptied_counts
 
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:

@@ -414,7 +414,7 @@ def _plan_partition(
 
 
 def _around_gaps(live: SegmentTable, gaps: Iterable[int], replaced: Iterable[SegmentInfo]) -> tuple[SegmentInfo, ...]:
-    """Return the live segments on both sides of the gaps at these offsets, but none for a gap at the log start."""
+    """Return the live segments next to the gaps at the offsets `gaps`, but none for a gap at the log start."""
     rows = [int(live.base_offsets.searchsorted(offset)) for offset in gaps]
     rows = sorted({near for row in rows if row for near in (row - 1, row) if near < len(live)})
     replaced_stems = {segment.stem for segment in replaced}

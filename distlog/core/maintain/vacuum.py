@@ -453,7 +453,7 @@ def _version_of(checkpoint_file: str) -> int:
 
 
 def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
-    """Return the names of the first checkpoint of each KEPT_EVERY versions, in order, the same in each vacuum."""
+    """Return the names of the first checkpoint of each KEPT_EVERY versions, in order. Each vacuum keeps the same."""
     first: dict[int, str] = {}
     for name in sorted(file.name for file in checkpoints):
         first.setdefault(_version_of(name) // KEPT_EVERY, name)

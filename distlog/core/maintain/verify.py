@@ -316,7 +316,7 @@ def _client_groups(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[st
 
 
 def _recheck(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """Check the segment again if `head` has changed it. Returns None if it is missing because it was removed."""
+    """Check the segment again if `head` has changed it. Returns None if a removal explains why it is missing."""
     if verdict.ok:
         return verdict
     live, is_active = find_live(head, verdict.segment), verdict.segment.is_active

@@ -92,7 +92,7 @@ class _PartitionSearch:
                 self._read_last(part, part_batches, hashes)
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
-        """Read the last batch of each key; if it has no visible record of the key, the batch before it, and so on."""
+        """Read the batches of each key, from the last one back, until one has a visible record of the key."""
         # the keys of an active segment may be known past its end in this snapshot
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
         positions, rows = (column[is_inside] for column in batches)

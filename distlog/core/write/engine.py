@@ -491,7 +491,7 @@ class CommitEngine(Engine):
         try:
             known_batches = {partition: check.check(partition, new) for partition, new in batches.items()}
         except ProducerFencedError:
-            # the fence's own error, if it raises one, explains more
+            # if the fence raises an error, this error explains more
             if fence is not None:
                 fence.check(snapshot, batches)
             raise
