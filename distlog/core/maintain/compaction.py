@@ -240,8 +240,7 @@ class CleaningPlan:
         return [GroupToClean(group, judged, end, now_ms, config, version) for group, judged in verdicts_of]
 
 
-# A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset (Kafka's
-# `LogCleanerManager`).
+# As in Kafka, a partition is clean below its first dirty offset, and dirty up to its first uncleanable offset.
 @dataclass(frozen=True, slots=True)
 class Cleanable:
     """The dirty range of one partition, and the clean bytes before the range and the dirty bytes in it.

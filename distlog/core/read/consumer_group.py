@@ -552,7 +552,7 @@ class Membership:
         if is_due:
             assigned = assignment(after.members, after.owners, after.partitions)
             is_waiting = any(owner == self.id and after.owners.get(n) != self.id for n, owner in assigned.items())
-            pace = FREQUENT.refresh if is_waiting else self.pace.refresh
+            pace = FREQUENT.refresh if is_waiting else self.pace.refresh  # part of a lease until the next refresh
             self._refresh_due = min(self._list_due, self.clock() + self.lease_s * pace)
 
     def prolong(self) -> None:

@@ -186,7 +186,7 @@ class Appender:
             size += batch.nbytes
             if size > max_bytes:
                 return None, chain(gathered, slices)
-        # a copy, since the rows are partitioned again if they do not fit
+        # use a copy, since the rows are partitioned again if they do not fit
         partitioner = copy.copy(self._partitioner)
         normalized = list[pa.RecordBatch]()
         rows, record_bytes = 0, 0
