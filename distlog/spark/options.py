@@ -110,7 +110,7 @@ def check_hidden(options: Mapping[str, str]) -> None:
         if is_shown and is_secret and name.lower().startswith(STORAGE_PREFIX):
             raise InvalidConfigError(
                 f"option {name} holds a secret, and Spark shows it in plans and in its event log: give it to "
-                "distlog.spark.register(spark, storage_options={...}), or to the environment of the machines"
+                "distlog.spark.register(spark, storage_options={...}), or set it in the environment of the machines"
             )
 
 
@@ -276,7 +276,7 @@ def _storage(options: Options, texts: Mapping[str, str]) -> Storage:
         return storage_of(texts)
     topic = options.text("subscribe")
     if topic is None or options.text("versionAsOf") or options.text("timestampAsOf"):
-        text = "option tiered needs subscribe, the topic's name, and has no versionAsOf and no timestampAsOf"
+        text = "option tiered needs subscribe with the topic's name, and excludes versionAsOf and timestampAsOf"
         raise InvalidConfigError(text)
     url, settings = url_and_settings(texts)
     return TieredStorage(find_topic(url, topic, options.text("tieredTopicId"), settings))

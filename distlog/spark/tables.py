@@ -182,7 +182,7 @@ def _check_location(spark: SparkSession, topic: Topic, folder: str) -> None:
     if topic.storage.is_local:
         location, topic_url = os.path.realpath(location), os.path.realpath(topic_url)
     if f"{topic_url}/".startswith(f"{location.rstrip('/')}/") or f"{location}/".startswith(f"{topic_url}/"):
-        text = "the folder is the topic's, holds it or lies in it: choose one outside of the topic"
+        text = "the folder is the topic's folder, contains it or is inside of it: choose one outside of the topic"
         raise InvalidConfigError(text, folder=folder, topic=topic.url)
     if files.exists(make_path(folder, paths.COMMITS_DIR)):
         raise InvalidConfigError("the folder is a topic: choose another one", folder=folder)
@@ -207,7 +207,7 @@ def _to_parquet(
     rows = to_table_rows(stream(spark, topic, names, start=EARLIEST, max_offsets=max_offsets, max_bytes=max_bytes))
     # Spark ignores case when it reads folders, so the folder's column would hide the field
     if BATCH_COLUMN in map(str.lower, rows.columns):
-        text = f"no field can be called {BATCH_COLUMN}, as the table's folders: flatten=False puts all in one column"
+        text = f"no field can be called {BATCH_COLUMN}, like the table's folders: flatten=False makes one column"
         raise InvalidConfigError(text)
     writer = _ParquetWriter(table, topic.snapshot.topic_id)
     sink = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)

@@ -154,7 +154,7 @@ def test_a_truncated_snapshot_is_ignored(tmp_path: Path) -> None:
         snapshot.write_bytes(snapshot.read_bytes()[:-75])
     report = adopted(log_dir)
     assert settings_of(report, "keyed") == SETTINGS["keyed"]
-    assert sum("the snapshot does not end" in note for note in notes_of(report, "keyed")) == 2
+    assert sum("the snapshot is incomplete" in note for note in notes_of(report, "keyed")) == 2
 
 
 def damage_the_log(folder: Path) -> None:

@@ -300,7 +300,7 @@ def check_stream(head: bytes) -> None:
     """Check the first bytes of a stream, which is not decompressed, as `check_content`."""
     check_content(None, head)
     if head.startswith(_PARQUET_MAGIC):
-        raise InvalidRecordError("the stream is Parquet, whose end is read first: write it to a file first")
+        raise InvalidRecordError("the stream is Parquet, which is read from its end: write it to a file first")
     if codec := compression_of(head):
         raise InvalidRecordError(f"the stream is compressed with {codec}: decompress it first, as zcat does for gzip")
 

@@ -460,7 +460,7 @@ def _read_snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, i
                 image.add_batches(batches, walk.file)
                 last_control_type = control_type(batches.data, batches.rows[-1])
             if walk.damage is not None or last_control_type != _SNAPSHOT_FOOTER or offset > MAX_LONG:
-                raise walk.damage or CorruptRecordError("the snapshot does not end", file=walk.file)
+                raise walk.damage or CorruptRecordError("the snapshot is incomplete", file=walk.file)
         except CorruptRecordError as error:
             notes.append(f"{CLUSTER_METADATA}: an older snapshot is used: {error}")
         else:

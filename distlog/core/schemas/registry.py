@@ -281,7 +281,7 @@ class _Server:
             text = "the registry refuses this user: put user and password into the address"
             return StorageDeniedError(text, registry=self._url, status=code)
         is_redirect = 300 <= code < 400
-        redirect_text = "the registry redirects: use the address of the redirect"
+        redirect_text = "the registry redirects requests: use the address that it redirects to"
         text = redirect_text if is_redirect else "the registry failed: check its log, or try again"
         return StorageError(text, registry=self._url, requested=requested, status=code)
 
