@@ -182,7 +182,7 @@ def _check_location(spark: SparkSession, topic: Topic, folder: str) -> None:
     if topic.storage.is_local:
         location, topic_url = os.path.realpath(location), os.path.realpath(topic_url)
     if f"{topic_url}/".startswith(f"{location.rstrip('/')}/") or f"{location}/".startswith(f"{topic_url}/"):
-        text = "the folder is the topic's folder, contains it or is inside of it: choose one outside of the topic"
+        text = "the folder is the topic's folder, contains it or is in it: choose one outside of the topic"
         raise InvalidConfigError(text, folder=folder, topic=topic.url)
     if files.exists(make_path(folder, paths.COMMITS_DIR)):
         raise InvalidConfigError("the folder is a topic: choose another one", folder=folder)
