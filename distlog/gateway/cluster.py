@@ -181,7 +181,7 @@ class GatewayLease:
 
     @property
     def term(self) -> int:
-        """Changes with each new lease: then all partitions must be loaded again."""
+        """A number that changes with each new lease, after which all partitions must be loaded again."""
         return self._view.term
 
     @property
@@ -226,7 +226,7 @@ def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequ
     equal_share, larger_shares = divmod(partitions, len(ids))
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
-        most = equal_share + 1 if larger_shares else equal_share
+        most = equal_share + (1 if larger_shares else 0)
         free = [id_ for id_ in ids if counts[id_] < most]
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
         if counts[best] == equal_share:

@@ -158,6 +158,7 @@ class ProduceRequest(DelayedAppend):
             wait_s = self._broker.appends.max_wait_s(batch.partition)
             batch.info = batch.partition.append(records, fence, timeout_s=wait_s, may_wait=self.request.may_wait)
         except WouldWaitError:
+            # `step` raises it again after it has tried the other batches
             batch.state = BatchState.WAITING
         except LockHeldError as error:
             batch.state, batch.error = BatchState.LOCKED, error
@@ -272,7 +273,7 @@ class ProduceRequest(DelayedAppend):
                 batch.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(batch.error)
             if batch.code.retriable and batch.records:
-                # noted by the requested name or id, since the topic may be missing; appends check both
+                # noted by the requested name or id, since the topic may be missing; appends check name and id
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, batch.records)
 
     def _respond(self) -> None:

@@ -102,7 +102,7 @@ def _topic_key(topic: Any) -> object:
 
 
 def requested_name(topic: Any) -> str | None:
-    """The name of a topic in Metadata, None if only its id is given. The Java client sends an empty name then."""
+    """The name of a topic in Metadata, None if only its id is given. Java sends an empty name with an id."""
     has_id = getattr(topic, "topic_id", None) is not None
     return None if has_id and not topic.name else topic.name
 

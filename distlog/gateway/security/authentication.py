@@ -99,7 +99,7 @@ class KnownPasswords:
 
 
 class ScramExchange:
-    """The server's side of a SCRAM exchange: first `first`, then `last`. Channel binding is not supported."""
+    """The server's side of a SCRAM exchange. `first` is called before `last`. Channel binding is not supported."""
 
     def __init__(self, mechanism: str, users: Users, nonce: Callable[[], str]) -> None:
         self._mechanism, self._users, self._new_nonce = mechanism, users, nonce

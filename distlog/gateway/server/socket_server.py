@@ -450,10 +450,10 @@ class Connection(asyncio.BufferedProtocol):
             token, share = SaslToken(bytes(frame)), self._server.shares.share(self._owner, "")
             return TokenRequest(TOKEN_HEAD, None, session, share, self._server.quotas, self, body=token)
         head = messages.read_head(frame)
-        body = frame if self._server.supports(head, session) else None
-        client_id = "" if body is None else messages.client_id_and_end(body)[0]
+        readable_frame = frame if self._server.supports(head, session) else None
+        client_id = "" if readable_frame is None else messages.client_id_and_end(readable_frame)[0]
         share = self._server.shares.share(self._owner, client_id)
-        return Request(head, body, session, share, self._server.quotas, self, client_id)
+        return Request(head, readable_frame, session, share, self._server.quotas, self, client_id)
 
     @property
     def _owner(self) -> str:
