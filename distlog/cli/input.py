@@ -234,7 +234,6 @@ class RecordAppender:
         self._topic, self._compression = topic, compression
         self._batch_identity: tuple[str | None, BatchId | None] = batch_identity or (None, None)
         self._period_s, self._clock = period_s, clock
-        # the buffered records, if any
         self._transaction: Transaction | None = None
         # the size of the buffered records, and the time when they must be committed
         self._bytes, self._due_s = 0, 0.0

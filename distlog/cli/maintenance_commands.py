@@ -42,9 +42,8 @@ from distlog.core.times import now_ms
 OK, WARNING, ERROR = "ok", "warning", "error"
 #: The packages of extras that no user of distlog needs.
 _DEVELOPER_EXTRA = re.compile(r"""extra *== *["'](test|docs|bench)["']""")
-#: The default limit of most systems.
 _DEFAULT_OPEN_FILES = 1024
-#: PySpark 4 runs on no older Java.
+#: PySpark 4 needs at least this version.
 _OLDEST_JAVA = 17
 _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
 #: The time limit for a program to print its version.

@@ -54,7 +54,7 @@ def settings(name: str, about: str, *, repeats_names: bool = False) -> Any:
     )
 
 
-def time(about: str) -> Any:
+def _record_time(about: str) -> Any:
     return typer.Option(metavar="TIME", parser=usage(arguments.record_time), help=about)
 
 
@@ -165,9 +165,9 @@ Tail = Annotated[
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="Print at most N records.")]
 Since = Annotated[
     int | None,
-    time("Print records at or after TIME: ms since 1970, ISO 8601 (UTC unless it names a zone), now, or -1h."),
+    _record_time("Print records at or after TIME: ms since 1970, ISO 8601 (UTC if it has no zone), now, or -1h."),
 ]
-Until = Annotated[int | None, time("Print records before TIME.")]
+Until = Annotated[int | None, _record_time("Print records before TIME.")]
 Columns = Annotated[
     Any,
     typer.Option(
@@ -190,23 +190,23 @@ Keys = Annotated[
 ]
 Committed = Annotated[bool, typer.Option("--committed", help="Skip records of open and aborted transactions.")]
 
-_File = str | None
+_Path = str | None
 
 
-def _file(about: str) -> typer.models.OptionInfo:
+def _file_option(about: str) -> typer.models.OptionInfo:
     option: typer.models.OptionInfo = typer.Option(metavar="FILE", help=about)
     return option
 
 
-Certfile = Annotated[_File, _file("Use TLS with this certificate and its intermediate certificates (PEM).")]
-Keyfile = Annotated[_File, _file("Use this private key of the certificate (PEM).")]
-KeyPassword = Annotated[_File, _file("Read the password of the private key from the first line of FILE.")]
-Cafile = Annotated[_File, _file("Verify client certificates by these authorities (PEM).")]
-Crlfile = Annotated[_File, _file("Reject client certificates that these CRLs revoke (PEM).")]
+Certfile = Annotated[_Path, _file_option("Use TLS with this certificate and its intermediate certificates (PEM).")]
+Keyfile = Annotated[_Path, _file_option("Use this private key of the certificate (PEM).")]
+KeyPassword = Annotated[_Path, _file_option("Read the password of the private key from the first line of FILE.")]
+Cafile = Annotated[_Path, _file_option("Verify client certificates by these authorities (PEM).")]
+Crlfile = Annotated[_Path, _file_option("Reject client certificates that these CRLs revoke (PEM).")]
 ClientAuth = Annotated[
     str, typer.Option(metavar="|".join(CLIENT_AUTH), help="Set whether clients need certificates (ssl.client.auth).")
 ]
-SaslUsers = Annotated[_File, _file("Let only the users in FILE connect; `distlog users` writes it.")]
+SaslUsers = Annotated[_Path, _file_option("Let only the users in FILE connect; `distlog users` writes it.")]
 SaslMechanisms = Annotated[
     str, typer.Option(metavar="NAME,NAME", help="Enable these SASL mechanisms (sasl.enabled.mechanisms).")
 ]

@@ -66,7 +66,6 @@ Processes = Annotated[
 ]
 Address = tuple[str, int] | None
 LOOPBACK = "127.0.0.1"
-#: The pause between two prints of the status line.
 _REDRAW_S = 1.0
 #: Makes the tasks that maintain the root. The argument is called after each run of a task.
 MakeTasks = Callable[[Callable[[TaskRun], None]], "Maintenance"]
@@ -267,7 +266,6 @@ class Service:
     ) -> None:
         self._as_json = as_json
         self._line = StatusLine("distlog", self._status, as_json=as_json)
-        #: Called after each run of a task.
         self._on_run: Callable[[TaskRun], None] = partial(_print_run, self._line)
         self._manager = LogManager(
             roots, config=settings, storage_options=storage, on_run=lambda run: self._on_run(run)
@@ -487,7 +485,7 @@ def fork_processes(count: int) -> int:
     """Fork `count` processes, and return its number in each. The parent stops all when one ends, and exits."""
     # if the program that started this process ignores SIGCHLD, exit statuses are dropped
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # `_wait` waits for blocked signals
+    # blocked for `sigwait` in `_wait`
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     parent, pids = os.getpid(), list[int]()
     for number in range(count):

@@ -17,7 +17,6 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
 _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: The ways to write a time.
 _TIMES = "write 2026-01-31, 2026-01-31T12:00Z, now, -1h or milliseconds since 1970"
 #: The environment variable that replaces --registry, since most addresses include a password.
 REGISTRY_VARIABLE = "DISTLOG_SCHEMA_REGISTRY"
@@ -185,7 +184,6 @@ class OptionHelp(NamedTuple):
     text: str
 
 
-#: By the name of the option.
 APPEND_HELP: Mapping[str, OptionHelp] = {
     "--format": OptionHelp(
         None,

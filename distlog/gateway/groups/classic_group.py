@@ -22,7 +22,7 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 
 
 class ClassicGroup:
-    """The group `id`; not thread-safe. No method waits or does I/O: callbacks answer calls. Clocks give ms."""
+    """The group `id`, not thread-safe. No method waits or does I/O: callbacks answer the calls. Clocks return ms."""
 
     def __init__(
         self,
@@ -599,7 +599,7 @@ class Rebalance:
         return cls(now + max(timeout_ms, MIN_REBALANCE_MS))
 
     def end_or_extend(self, now: float) -> bool:
-        """Return True to end the rebalance; if new members have joined, extend a first rebalance instead."""
+        """Return whether the rebalance ends. A first rebalance with new members is extended instead."""
         if now < self.deadline:
             return False
         if self.has_new_members and self.extension_ms > 0:

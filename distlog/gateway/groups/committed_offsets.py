@@ -40,7 +40,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Store all offsets or none. With the generation -1, the group must have no members, and may be new."""
+        """Store all offsets or none. With the generation -1, the group may be missing, but must have no members."""
         try:
             _check_metadata(positions)
             missing = ErrorCode.illegal_generation
@@ -64,7 +64,7 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Store offsets that apply when the producer's transaction is committed; `append` appends their records."""
+        """Store offsets that apply when the producer's transaction is committed. `append` appends their records."""
         _check_metadata(positions)
         # first, so that the end of the producer's earlier transaction does not end this one
         self._ended.apply(group)
@@ -125,7 +125,7 @@ class CommittedOffsets:
         results: dict[TopicPartition, ErrorCode],
         on_stored: OnStored,
     ) -> None:
-        """Delete offsets in topics without a subscribed member; adds codes to `results`, then calls `on_stored`."""
+        """Delete offsets in topics without a subscribed member. Adds codes to `results`, then calls `on_stored`."""
         with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
             topics = subscribed_topics(entry.membership)
             if topics is None:
@@ -205,7 +205,7 @@ class EndedTransactions:
         with self._locks[number]:
             try:
                 for ended in self._markers.ended(number):
-                    # groups that are being loaded would miss the end marker
+                    # raises while groups are loaded, since they would miss the end marker
                     self._groups.check(group)
                     for group_with_offsets in self._groups.all():
                         name = group_with_offsets.membership.id

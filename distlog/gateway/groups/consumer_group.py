@@ -38,7 +38,6 @@ _log = logging.getLogger("distlog.gateway")
 
 #: The epochs in heartbeats of members that join, of members that leave, and of static members that will come back.
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
-#: The assignment of a new member.
 _NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, assigned=frozenset(), revoking=frozenset())
 
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when

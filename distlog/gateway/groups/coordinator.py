@@ -279,7 +279,7 @@ class GroupServices:
     ) -> None:
         self._store, self._lease, self._is_stopping = store, lease, threading.Event()
         self._wake, self._unloaded = threading.Event(), threading.Event()
-        # by store that shares the lease: the function opens the store and returns its number of partitions
+        # the functions open the stores that share the lease, and return their numbers of partitions
         self._coordinations, self._count_readers = list[Coordination](), list[Callable[[], int]]()
         self.coordination = self.share(store, store.open)
         self.partition_of, self.fence = store.partition_of, store.fence

@@ -29,7 +29,6 @@ from distlog.core.read.kafka_offsets import (
 from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
 from distlog.gateway.protocol.messages import uvarint
 
-#: A partition: the id of its topic, and its number.
 TopicIdPartition = tuple[uuid.UUID, int]
 
 
@@ -48,7 +47,6 @@ class RecordKind(IntEnum):
     CURRENT = 8
 
 
-#: The kinds of records that a consumer group has for each member.
 MEMBER_RECORD_KINDS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
 
 

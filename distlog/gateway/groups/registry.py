@@ -47,7 +47,6 @@ class Group:
 
 class _Entry(Protocol):
     lock: Any
-    #: True after the registry has removed the entry.
     is_gone: bool
 
 
@@ -150,7 +149,6 @@ class GroupRegistry(CoordinatedEntries[Group]):
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
         self.configs = GroupConfigs(settings)
         self._new_id, self._on_earlier_deadline, self._check_coordinated = new_id, on_earlier_deadline, check
-        # deadlines and names of groups, as a heap
         self._queue: list[tuple[float, str]] = []
         self._is_stopped = False
 
@@ -358,7 +356,6 @@ class GroupOffsets:
         # the topics that have offsets; None to collect them again
         self._topics: frozenset[str] | None = frozenset()
         self._pending = WaitingChanges[TopicPartition, Position]()
-        #: The numbers of changes in flight by partition.
         self._in_flight, self._transactional_in_flight = Counter[TopicPartition](), Counter[TopicPartition]()
         #: The producer ids of transactions that ended while offsets were in flight, and whether they were committed.
         self._ended_transactions = list[tuple[int, bool]]()

@@ -38,7 +38,6 @@ Results = dict[int, Future[AppendInfo]]
 RequestedBatches = Mapping[int, tuple[bytes, Fence | None]]
 #: About the most batches in a commit, which bounds its number of producers.
 MAX_BATCHES = 10_000
-#: Times before and after all times of the monotonic clock.
 _PAST, _NEVER = -math.inf, math.inf
 #: Requests that clients send together arrive within this time, and share a commit.
 _BURST_S = 0.01
@@ -95,7 +94,7 @@ class GatheredAppends:
         return results
 
     def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Results:
-        """Append batches of the gateway, by partition; with `at_once` without a linger. Raises as `append`."""
+        """Append batches of the gateway by partition, without a linger if `at_once`. Raises as `append`."""
         config, batches = self._hosted.snapshot.config, list[GatheredBatch]()
         for number, run in runs.items():
             valid = ValidBatch(run.data, run.rows, int(run.offsets_of_max_timestamp[0]), int(run.min_timestamps[0]))
@@ -243,7 +242,7 @@ class GatheredAppends:
 
 @dataclass(slots=True, eq=False)
 class GatheredBatch:
-    """A batch that waits for its commit: validated with `config`; `fence` may refuse the batch."""
+    """A batch that waits for its commit. It was validated with `config`; `fence` may refuse it."""
 
     partition: int
     valid: ValidBatch
@@ -255,7 +254,7 @@ class GatheredBatch:
 
     @property
     def sequence(self) -> tuple[int, ...] | None:
-        """The partition, the producer and the sequence numbers of a batch; None for one without."""
+        """The partition, producer and sequence numbers of the batch; None if it has no sequence numbers."""
         row = self.valid.rows[0]
         names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
         return (self.partition, *(int(row[name]) for name in names)) if row["base_sequence"] >= 0 else None
@@ -347,8 +346,7 @@ class _PendingCommit:
         self.batches, self.size, self.sent_s = list[GatheredBatch](), 0, _PAST
         self.requests = Counter[Sender | None]()
         self._completeness = dict[Sender | None, Completeness]()
-        # the number of senders by their completeness
-        self._senders = Counter[Completeness]()
+        self._sender_counts = Counter[Completeness]()
 
     def add(self, batches: Sequence[GatheredBatch], sender: Sender | None) -> None:
         self.batches += batches
@@ -360,16 +358,16 @@ class _PendingCommit:
             completeness = sender.completeness(self.requests[sender], is_idempotent=is_idempotent)
             self.sent_s = sender.sent_s
         if sender in self._completeness:
-            self._senders[self._completeness[sender]] -= 1
+            self._sender_counts[self._completeness[sender]] -= 1
         self._completeness[sender] = completeness
-        self._senders[completeness] += 1
+        self._sender_counts[completeness] += 1
 
     @property
     def complete_at_s(self) -> float:
         """The time from which on waiting gains nothing, since no sender will send more before a response."""
-        senders = self._senders
-        if senders[Completeness.UNKNOWN]:
+        counts = self._sender_counts
+        if counts[Completeness.UNKNOWN]:
             return _NEVER
-        if self.size < _EARLY_COMMIT_BYTES and (senders[Completeness.SENDING] or senders[Completeness.WAITING]):
+        if self.size < _EARLY_COMMIT_BYTES and (counts[Completeness.SENDING] or counts[Completeness.WAITING]):
             return _NEVER
-        return self.sent_s + _BURST_S if senders[Completeness.SENDING] else _PAST
+        return self.sent_s + _BURST_S if counts[Completeness.SENDING] else _PAST

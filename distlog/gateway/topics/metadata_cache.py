@@ -337,7 +337,6 @@ class HostedTopic(RefreshingTopic):
         self, name: str, topic: Topic, logs: OpenLogs[Partition], config: GatewayConfig, failed_batches: FailedBatches
     ) -> None:
         super().__init__(name, topic)
-        #: The topic's id for clients.
         self.id = uuid.UUID(client_id(name, topic.snapshot))
         self._failed_batches = failed_batches
         self._gathered = GatheredAppends(self, config.linger_ms, config.linger_bytes, self._first_batch_check)
@@ -371,7 +370,7 @@ class HostedTopic(RefreshingTopic):
         return self._gathered.append(requested, connection)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
-        """Append a batch of the gateway, unless `fence` refuses; fsynced if it `is_durable`."""
+        """Append a batch of the gateway unless `fence` refuses, and fsync it if it `is_durable`."""
         partition = self.partition(number)
         if not self.is_local:
             return self._gathered.append_runs({number: run}, fence)[number].result().appended

@@ -47,7 +47,6 @@ class Partition:
         self._page: WatchedPage | None = None
         # a snapshot, and the partition's state in it with the active segment's newest records
         self._cached_state: tuple[Snapshot, PartitionState] | None = None
-        # a state, and its last stable offset
         self._cached_stable: tuple[PartitionState, int] | None = None
         self._epochs = LeaderEpochs()
 
@@ -283,7 +282,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs and their first offsets, ascending. The latest ends at the log end, so it includes later records."""
+    """Epochs and their first offsets, ascending. The latest ends at the log end, even if records have no epoch."""
 
     entries: Sequence[tuple[int, int]] = ()
 

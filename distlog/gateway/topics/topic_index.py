@@ -64,7 +64,7 @@ class TopicIndex:
         return [name for name in names if self._checked_ms.get(name, -1) <= oldest_ms or name not in self._topics]
 
     def _read_topic(self, name: str) -> Exception | None:
-        """Read a topic again if it may have changed; return an error."""
+        """Read a topic again if it may have changed. Returns the error if this fails."""
         storage, checked_ms = self._root.child(name), self._clock()
         try:
             # the time of the store's newest reply, by the store's clock; 0 before the first reply

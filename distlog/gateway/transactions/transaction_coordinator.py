@@ -54,7 +54,6 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         new_id: Callable[[], int],
         check: Callable[[str], None] = lambda id_: None,
     ) -> None:
-        # `check` raises CoordinatorError if this gateway does not coordinate an id
         super().__init__(check, lambda id_: CoordinatedTransaction())
         self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
 
@@ -179,7 +178,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         transaction.state = final_state
 
     def _finish_if_decided(self, transaction: CoordinatedTransaction) -> TransactionState:
-        """Finish a decided transaction, and return the state. Raises CoordinatorError: the client must retry."""
+        """Finish a decided transaction, and return the state. Raises CoordinatorError if the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
             # an error leaves the state decided
@@ -289,15 +288,13 @@ _PAUSE_S = 1.0
 
 
 class TransactionServices:
-    """The transactions that this gateway coordinates by its lease; `fence` works for all transactions."""
+    """The transactions that this gateway coordinates by its lease. `fence` works for all transactions of the root."""
 
     def __init__(
         self, metadata: MetadataCache, fetches: DelayedFetches, groups: GroupServices, clock: Callable[[], int]
     ) -> None:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
-        #: Returns the partition of `__transaction_state` that has an id.
         self.partition_of = self._log.partition_of
-        #: Compacts the partitions that this gateway leads; raises nothing.
         self.compact = self._log.compact
         self.coordination = groups.share(self._log, self._log.read_partition_count)
         ends = TransactionEnds(metadata, fetches, self._log, clock)

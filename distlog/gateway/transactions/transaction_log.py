@@ -44,9 +44,8 @@ class TransactionLog:
     """The newest state of each transactional id. Thread-safe except for `begin` and `end`."""
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int], default_count: Callable[[], int]) -> None:
-        # `default_count` returns the number of partitions of a new topic
         self._metadata, self._clock, self._default_count = metadata, clock, default_count
-        # the number of partitions of the existing topic
+        # the number of partitions of the existing topic; a new topic would have `default_count()`
         self._partitions: int | None = None
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
