@@ -60,7 +60,7 @@ from distlog.core.storage.storage import Storage
 #: The default log bytes of a job, whose output fits in a PUT of 16 MiB. The output is a bundle: an object with small
 #: segments of many partitions. The inputs of a job that are in one bundle are adjacent, so few requests read them.
 JOB_BYTES = 15 << 20
-#: The most segments of a job of JOB_BYTES: each needs half a kilobyte of memory.
+#: The most segments of a job of JOB_BYTES, since each segment needs half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
 #: A job of at least eight times this size uploads large objects in parts of this size, and holds three parts.
 LARGE_UPLOAD_BYTES = 32 << 20
@@ -242,7 +242,7 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     names, objects = _objects(topic, segments)
     # sort by object and position; an empty part has the position of the next part, and precedes it
     order = np.lexsort((sizes, positions, objects))
-    starts, ends, objects = positions[order], (positions + sizes)[order], objects[order]
+    starts, ends, objects = (column[order] for column in (positions, positions + sizes, objects))
     overlap = np.flatnonzero((objects[1:] == objects[:-1]) & (starts[1:] < ends[:-1]))
     if len(overlap):
         text = "parts of the bundle overlap: verify the topic, then restore the file from a copy"

@@ -127,7 +127,7 @@ class OffsetKey:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A committed offset, the next that a group reads; `commit_ms` is since 1970, `metadata` the client's text."""
+    """A committed offset: the next offset to read. `commit_ms` is since 1970; `metadata` is a text of the client."""
 
     offset: int
     leader_epoch: int = -1
@@ -165,12 +165,12 @@ def decode_position(data: bytes) -> Position | None:
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """Return the partition of `__consumer_offsets` that has a group, by Java's hash of its name."""
+    """Return the partition of `__consumer_offsets` that has a group's offsets, by Java's hash of the group's name."""
     hashed = 0
     units = group.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
         hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
-    # the smallest int has no absolute value: Kafka uses 0
+    # the smallest int has no absolute value, so Kafka uses 0
     signed = (hashed - (1 << 32)) if hashed >> 31 else hashed
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 

@@ -286,7 +286,7 @@ def first_records(
     """
     records: list[Record] = []
     limit = min(limit, MAX_RECORDS)
-    stored = offset - segment.shift  # as in the log: a commit may have moved the segment by its shift
+    stored = offset - segment.shift  # the offset in the log, since a commit may have moved the segment
     if not reader.storage.is_local:
         return records
     first = stored if entry is None else entry.offset
@@ -316,7 +316,7 @@ def first_records(
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
     end_offset, dense = segment.next_offset - segment.shift, segment.dense
     end = min(segment.log_bytes - log.start, log.data.size)
-    next_offset = segment.stored_base_offset if position == 0 else -1  # of the first batch; -1 for any
+    next_offset = segment.stored_base_offset if position == 0 else -1  # of the first batch; -1 for any offset
     position -= log.start
     for _ in range(MAX_RECORDS):
         position = find_batch(log.data, position, end, next_offset, dense, end_offset, stored_offset)
