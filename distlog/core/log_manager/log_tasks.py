@@ -93,7 +93,7 @@ class LogTasks:
         """`recovery-point-offset-checkpoint`: write durable ends of partitions; at a stop, flush and write again."""
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
-            # a file is written before the flushes, since these may take longer than the manager waits
+            # the file was written before the flushes, too, since these may take longer than the manager waits
             for topic in self._directory.topics.values():
                 with self._directory.failures_noted(run, topic):
                     _checkpoint_active(run, topic)

@@ -244,7 +244,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
                 continue  # the partitions are locked only now: seal them at the next head
-            # an append may have made the segment younger before it was locked
+            # an append may have made the segment younger before the partition was locked
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
             race.put(seals.actions)

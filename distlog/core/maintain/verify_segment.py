@@ -400,7 +400,7 @@ def _find(
     reader: SegmentReader, segment: SegmentInfo, suffix: str, check: type[IndexCheck | KeyIndexCheck]
 ) -> IndexFile:
     part, size = reader.part(segment, suffix), index_size(segment, suffix)
-    # read one byte more, to notice a file that is too long; but the file of an active segment grows
+    # read one byte more to notice a file that is too long, except for an active segment, whose file grows
     end = size + 1 if part.is_file and not segment.is_active else size
     try:
         data = reader.storage.read(*part.range(0, end)) if size else b""
