@@ -386,7 +386,6 @@ _AGE_BINS = 40
 _MAX_LIMIT_FACTOR = 3
 _AGE_UNITS = (("days", _DAY), ("hours", _HOUR), ("minutes", _MINUTE), ("seconds", _SECOND))
 
-#: The times of all records, to count them exactly.
 Times = Iterable[pa.RecordBatch]
 
 
@@ -424,7 +423,7 @@ class TimeBins:
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> TimeBins:
         margin = _MINUTE // 2 if first_ms == last_ms else 0
-        latest_ms = _LATEST_MS - _WIDTHS[-1][0]
+        latest_ms = _LATEST_MS - _WIDTHS[-1][0]  # the last bin ends up to one width later
         first, last = (min(max(time_ms, 0), latest_ms) for time_ms in (first_ms - margin, last_ms + margin))
         width, label = next(entry for entry in _WIDTHS if last // entry[0] - first // entry[0] < MOST_BINS)
         return cls(first - first % width, width, last // width - first // width + 1, label)

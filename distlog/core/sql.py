@@ -204,7 +204,7 @@ class _Views:
         return dataset, sample
 
     def _decoder(self, name: str, values: list[pa.Array]) -> Decoder | None:
-        """Return the decoder of a topic's values of Avro or Protobuf; None if there is no value."""
+        """Return the decoder of values in Avro or Protobuf; None for other values, or if no schema can be found."""
         value_format, schema = self._values.get(name), self._schemas.get(name)
         if value_format in (None, "json") or (
             schema is None and all(array.null_count == len(array) for array in values)

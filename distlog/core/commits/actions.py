@@ -36,7 +36,6 @@ CREATE = "create"
 MAX_PARTITIONS = 100_000
 #: Prefixes of the application ids of leaders and producers: another application with the same id would fence them.
 LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
-#: The names of the actions that are tables.
 ADD_TABLE, REMOVE_TABLE, PRODUCERS = "add_table", "remove_table", "producers"
 #: This many Add or Remove actions in a row become one table.
 TABLE_ROWS = 32
@@ -44,7 +43,6 @@ TABLE_ROWS = 32
 MAX_TABLE_ROWS, MAX_COMMIT_ROWS, MAX_PRODUCER_BATCHES = 100_000, 500_000, 100_000
 #: The columns of producer batches that are stored as differences to the row before.
 PRODUCER_COLUMNS_AS_STEPS = ("partition", "last_offset", "timestamp")
-#: The values of omitted columns.
 _PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
 _FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MAX_FEATURES = 1000

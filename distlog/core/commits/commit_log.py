@@ -169,7 +169,7 @@ class CommitLog:
         listed_ms = self.loader.listed_ms
         put_ms = put_time.time_ms or self.storage.replied_ms()
         if listed_ms and put_ms - listed_ms < LEAST_COMMIT_RETENTION_MS // 2:
-            return True  # vacuum cannot have deleted a commit from after the listing yet
+            return True  # vacuum cannot have deleted a commit from after the listing yet (`Snapshot.is_fresh_at`)
         # another writer may have created the topic, and vacuum may have deleted its first commits
         files = self.storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
         return all(not paths.parse_commit_file(file.name) for file in files)

@@ -38,7 +38,7 @@ _UNUSABLE_TEXT = "cannot use the checkpoint %s, reading an older one or all comm
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 #: How many commits are read at once: after a checkpoint, which often only few follow, and at most.
 _FIRST_GROUP, MAX_GROUP = 4, 64
-#: If all commits exist, a load tries this many of the newest checkpoints before it uses the commits instead.
+#: If all commits exist, only this many of the newest checkpoints, and of the newest full ones, are tried.
 CHECKPOINT_TRIES = 2
 #: The names in one page of a listing, on each kind of object store.
 ONE_PAGE = 1000
@@ -66,7 +66,10 @@ class SnapshotLoader:
     def load(
         self, version: int | None = None, cached: Snapshot | None = None, *, recent_times: range = _NO_TIMES
     ) -> Snapshot | None:
-        """The snapshot at `version` or the head; None without a topic. Starts from `cached` if that is usable."""
+        """The snapshot at `version` or the head; None without a topic. Starts from `cached` if that is usable.
+
+        A commit after `cached` with a time in `recent_times` (ms) may be returned instead of the head.
+        """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
@@ -249,7 +252,7 @@ class SnapshotLoader:
             with suppress(BelowHorizonError):
                 try:
                     return self._from_listing(end, only_listed=only_listed)
-                except CorruptMetadataError:
+                except CorruptMetadataError:  # vacuum may have deleted listed commits: then list again
                     if first_version == self._first_listed_version:
                         # a commit that vacuum failed to delete may remain between deleted ones
                         if end < MAX_LONG and (head := self.load()) and end <= head.log_floor:
@@ -280,7 +283,7 @@ class SnapshotLoader:
         full = [name for name in usable if paths.base_of_checkpoint(name) is None]
         read_end = newest + 1 if only_listed else end
         if first == 0:
-            # all commits exist, and can replace damaged checkpoints
+            # all commits exist, and make up for damaged checkpoints
             usable = list(dict.fromkeys((*usable[:CHECKPOINT_TRIES], *full[:CHECKPOINT_TRIES])))
         for name in usable:
             snapshot = self._from_checkpoint(name, end, newest, listed_ms, read_end)
@@ -292,7 +295,7 @@ class SnapshotLoader:
         return self._if_fresh(snapshot, snapshot, end, listed_ms)
 
     def _if_fresh(self, head: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
-        """Return `head`, read after `base` and a listing at `listed_ms`; BelowHorizonError if that is too old."""
+        """Return `head`, read after `base` and a listing at `listed_ms`; BelowHorizonError if it may be old."""
         if head is None or base is None or head.version + 1 == end:
             return head
         head.note_seen(listed_ms)
