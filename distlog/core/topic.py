@@ -870,8 +870,8 @@ class Topic:
         """Drop the topic: it cannot be opened or appended to; open snapshots can be read until vacuum.
 
         Writers in all processes get a TopicNotFoundError, also when the topic is created again. An active segment
-        that another program damaged is repaired first, as `repair` does: it is cut where the damage begins, which is
-        logged. To save the records after it, bring the file back before you drop the topic.
+        that another program damaged is repaired first, as by `repair`: the segment is cut where the damage begins,
+        and this is logged. To save the records after the damage, bring the file back before you drop the topic.
         """
         self._check_writable()
         try:

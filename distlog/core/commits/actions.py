@@ -477,7 +477,7 @@ class Commit:
     actions: tuple[Action, ...] = stored(read_actions)
     # The features that readers and writers must support from this version on.
     requires: Requires = stored(Requires.of, default=NO_FEATURES)
-    # How long its writer had lost races, in ms: later writers estimate by it how long other writers wait.
+    # How long the writer had lost races, in ms. Other writers use it to decide how long they wait (`RaceBackoff`).
     waited_ms: int = stored(LONG, default=0)
     # An id by which the writer finds its own commit in the log, after an error hid the outcome; None if not needed.
     write_id: str | None = stored(optional(NAME), default=None)

@@ -122,7 +122,7 @@ class TransactionTable:
     ) -> None:
         if ordered is None:
             in_order, ordered = flags_of(columns["in_order"]), _NO_ORDERED_BATCHES
-            # most topics have none, and an Arrow kernel takes longer to begin than all else here
+            # most topics have no batches in order, and an Arrow kernel takes longer to begin than all else here
             if in_order.any():
                 ordered = OrderedBatches.of(columns.filter(columns["in_order"]))
                 columns = columns.filter(booleans(~in_order))

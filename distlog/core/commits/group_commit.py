@@ -35,7 +35,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
 # docs/design/commit-log.md ("Many writers on an object store") has the steps, and why each append is committed once.
-# An append in the queue is named by the stem of its first segment, so names sort by the version its writer had read.
+# An append is named by the stem of its first segment, so the queue sorts by the versions that the writers had read.
 #
 # If no earlier append is committed within LONGEST_WAIT_S, an append leaves the queue and races, since the writers of
 # the earlier ones may be dead. While the queue gets shorter, no append leaves it, since only one of many racing
@@ -58,7 +58,7 @@ LEAVE_ONE_OF = 2
 #: A process remembers the stems of this many consecutive commits.
 _MAX_REMEMBERED = 64
 
-# The name of a file contains its append, if that is short: deflated, and in base64 for URLs. So a writer that commits
+# The name of a short append's file contains the append: deflated, and in base64 for URLs. So a writer that commits
 # appends only lists the folder. A hundred concurrent reads would be slow, since one read always takes long. The
 # dictionary of the compression is the text that all pending appends have in common, with the topic's id and the stem.
 
@@ -173,7 +173,7 @@ class AppendRace(CommitRace):
             self._ticket.raise_if_in_doubt(error)
 
     def _prepare(self, actions: Sequence[Action], next_append: str | None = None) -> PreparedCommit:
-        """The commit of `actions` with other pending appends, or without them if that is not a valid commit."""
+        """The commit of `actions` and other pending appends, or of `actions` alone if the group is not valid."""
         ticket = self._ticket
         try:
             together = [*actions, *ticket.group_actions(self.snapshot, actions)]
@@ -432,7 +432,7 @@ class AppendTicket:
                 stems |= _added_stems(append)
                 applications.update(action.app_id for action in append.actions if isinstance(action, SetTransaction))
         if len(group) >= LEAVE_ONE_OF:
-            # the oldest append's writer can commit the most others; if it already had its turn, it may be dead
+            # the writer of the oldest append can commit the most others; a writer that had its turn may be dead
             self.next_append = next(stem for stem in group if stem != self._turn_stem)
             del group[self.next_append]
         self._group = list(group)
@@ -456,7 +456,7 @@ class AppendTicket:
             self._storage.delete(files)
 
     def withdraw(self) -> None:
-        """Delete the append's file, as its writer gives up. A writer that has read the file may still commit it."""
+        """Delete the file of an append that is given up. A writer that has read the file may still commit it."""
         if self.is_queued:
             with suppress(Exception):
                 self._storage.delete([self._file])

@@ -271,7 +271,7 @@ class PartitionTable(Sequence[PartitionState]):
     def _ends_after(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
         """The log ends after the `new` segments; ValueError unless they follow the log ends without a gap."""
         partitions, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
-        # a partition's first new segment follows its log end, each other one follows the row before
+        # the first new segment of a partition follows the log end, and each later one follows the row before
         expected = self._ends[partitions]
         follows_in_partition = partitions[1:] == partitions[:-1]
         expected[1:] = np.where(follows_in_partition, ends[:-1], expected[1:])

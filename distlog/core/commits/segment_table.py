@@ -175,7 +175,7 @@ def _check_bundled(stem: str) -> None:
 # SegmentInfo. A tail of more than TAIL_LIMIT segments is merged into the columns.
 
 TAIL_LIMIT = 256
-#: The segments that are cached after single lookups: making one takes as long as reading one of its records.
+#: How many segments are cached after single lookups, since making a SegmentInfo takes as long as reading a record.
 CACHED_SEGMENTS = 64
 _ROWS_AT_ONCE = 1024
 #: Up to this many texts are compared one by one, in less time than an Arrow kernel takes to start.

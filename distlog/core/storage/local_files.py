@@ -527,8 +527,8 @@ class LocalErrors(ErrorClassifier):
 
 LOCAL_ERRORS = LocalErrors()
 
-# First the file is synced, then its folder, then the folder's parents. A folder that exists may still be lost, since
-# the process that created it may have died before it synced the parent. So each process syncs all parents once.
+# First the file is synced, then its folder, then the folder's parents. A power loss may still remove a folder whose
+# creator died before it synced the parent. So each process syncs all parents once.
 
 #: The (device, inode) of the folders that this process has made durable, with all their parents; by path.
 DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}

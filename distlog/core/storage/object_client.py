@@ -513,7 +513,7 @@ _NO_CREDENTIALS_ADVICE = (
 )
 #: botocore's errors before a request is sent.
 _EXPIRED_LOGIN = {"SSOError", "TokenRetrievalError"}
-#: The settings that locate the server of a client, for the error that it cannot be reached.
+#: The settings that locate a client's server, for the error if the server cannot be reached.
 _SERVER_SETTINGS = {
     "s3": "the storage option endpoint_url or AWS_ENDPOINT_URL, the region, and the network",
     "gs": "the storage option endpoint_url or STORAGE_EMULATOR_HOST, if one is set, and the network",

@@ -53,7 +53,7 @@ class WorkerThreads:
         try:
             is_new = self._tokens.pop()
         except IndexError:
-            return  # all threads are busy: the first that has ended its work does this
+            return  # all threads are busy: the next free one does the work
         if is_new:
             self._start()
 
@@ -97,7 +97,7 @@ def _end_all() -> None:
 
 
 class Task(Generic[T]):
-    """Work that runs once, in the process that created it: in a thread, or in the first caller that waits for it."""
+    """Work that runs once, in a thread or in the first caller that waits, and only in the process that created it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work, self._start_lock, self._is_over = work, threading.Lock(), False

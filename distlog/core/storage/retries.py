@@ -22,7 +22,7 @@ from distlog.core.errors import (
 
 #: How long requests are retried. A time limit, since a number of retries would end during a short outage.
 RETRY_TIMEOUT_S = 60.0
-#: How long they are retried until the server has answered once, so that a typo in its name doesn't cost a minute.
+#: How long requests are retried until the server has first answered, so that a typo in its name costs no minute.
 FIRST_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
