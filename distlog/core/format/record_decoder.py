@@ -48,7 +48,7 @@ from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
-#: Columns that repeat one value share memory if their number of rows is in this range. The most recent values do so.
+#: Columns that repeat one value share memory if their number of rows is in this range, for this many recent values.
 _SHARED_ROWS = range(1 << 14, 1 << 17)
 _SHARED_VALUES = 8
 

@@ -45,7 +45,7 @@ from distlog.core.integers import MAX_LONG
 
 #: The bytes, and the drafts of batches (rows of DRAFT), that an encoder has room for at first.
 _FIRST_BYTES, _FIRST_DRAFTS = 1 << 16, 64
-#: A record in a batch has about this many bytes more than in Arrow, at most.
+#: About the most bytes that a record has in a batch in addition to its bytes in Arrow.
 _RECORD_SPARE = 8
 _ABOVE_MAX = "a record makes a batch above max.message.bytes, or segment.bytes if that is less: make it smaller"
 _FAULTS = {
@@ -143,7 +143,7 @@ class RecordEncoder:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # there may be thousands of encoders, so their memory grows from small: fourfold, to a block, then twofold
+        # memory is small at first, since encoders may be thousands; it grows fourfold, to a block, then twofold
         block = min(self._gather_bytes, BLOCK_BYTES)
         new_size = 4 * size if 8 * size < block else max(2 * size, block)
         memory = new_pages(max(new_size, record_end), self.file_position)

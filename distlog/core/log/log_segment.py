@@ -189,7 +189,7 @@ class ReadableSegment:
     def damage(
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False
     ) -> DamagedLogError | None:
-        """Return an error if the end in `numbers` is before `durable`, or sound batches follow an end not given."""
+        """Return an error if the end in `numbers` is before `durable`, or before sound batches if it was found."""
         numbers = self._numbers if numbers is None else numbers
         trailing = self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
@@ -277,7 +277,7 @@ class ReadableSegment:
         return self._files.has_index_lengths(self._numbers)
 
     def bytes_past_end(self) -> int:
-        """Return the log's bytes after the state's end, without preallocated space; negative if it lacks bytes."""
+        """Return the log's bytes past the state's end, less preallocated ones; below 0 if it is short or replaced."""
         log, position = self._files.log, self.size
         trailing_bytes: int = log.size() - position
         if log.was_replaced:
@@ -512,7 +512,7 @@ class LogSegment(ReadableSegment):
     def _recover(
         self, numbers: Numbers, transactions: OpenTransactions, durable: DurableEnd, end: int | None = None
     ) -> None:
-        """Walk from `numbers` up to `end`, by default the log's, write index entries, and cut all files there."""
+        """Walk from `numbers` up to `end` or damage, write index entries, and cut all files where the walk ended."""
         numbers, steps = self._walk(numbers, transactions, end)
         error = self.damage(durable, numbers, is_end_given=end is not None)
         if error is not None:

@@ -184,6 +184,7 @@ def packed_outcome(outcome: FlushOutcome, stem: str) -> bytes:
 def outcome_in(page_value: bytes | None, stem: str) -> FlushOutcome:
     if not page_value:
         return FlushOutcome.ENDED
+    # a mark of another boot or segment does not apply
     outcomes = (outcome for outcome in FlushOutcome if page_value == packed_outcome(outcome, stem))
     return next(outcomes, FlushOutcome.ENDED)
 

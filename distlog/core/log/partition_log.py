@@ -146,7 +146,7 @@ class PartitionFlush:
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
         """Close the files without a flush. Unless `flushed`, mark that the next sync must rewrite unflushed bytes."""
         if not flushed:
-            # the mark is needed, since the kernel may forget the write errors of a file that no process has open
+            # the kernel may forget the write errors of a file that no process has open
             with self._lock.held(timeout_s) as flush_page:
                 record = self._partition.lock.stored_record()
                 state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
@@ -330,7 +330,7 @@ class PartitionLog(PartitionFlush):
         *,
         timeout_s: float | None = None,
     ) -> Appended | None:
-        """Append the end marker of a transaction; returns None if none is open (that begins at `start_offset`)."""
+        """Append the end marker of a transaction; returns None if no transaction (from `start_offset` on) is open."""
         requested_ns = perf_counter_ns()
         with self._partition.held(timeout_s):
             fence(self._snapshots.refresh())
@@ -372,12 +372,12 @@ class PartitionLog(PartitionFlush):
             raise WouldWaitError
         is_by_log = segment.config.message_timestamp_type == "LogAppendTime"
         if batches and (earlier := self._producers.find_duplicate(batches, segment)):
-            known_end, version = earlier.last_offset + 1, snapshots.snapshot.version
+            end_offset = earlier.last_offset + 1
             is_active = earlier.last_offset >= segment.base_offset
             is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
             time_ms = earlier.timestamp if is_by_log else NO_TIMESTAMP
-            stem = segment.stem if is_active else SEALED
-            return Appended(known_end - offset_count, known_end, stem, version, is_due, time_ms)
+            stem, version = segment.stem if is_active else SEALED, snapshots.snapshot.version
+            return Appended(end_offset - offset_count, end_offset, stem, version, is_due, time_ms)
         time_ms = NO_TIMESTAMP
         if is_by_log:
             state = snapshots.snapshot.partitions[active.partition]

@@ -67,7 +67,7 @@ class TimeRange:
         return is_overlapping & (self.oldest <= self.newest)
 
     def needed_for(self, segment: SegmentInfo) -> TimeRange:
-        """Return the range without the bounds that all records of the overlapping `segment` meet."""
+        """Return this range without the bounds that hold for all records of an overlapping `segment`."""
         oldest = MIN_LONG if segment.min_timestamp >= max(self.oldest, 0) else self.oldest
         newest = MAX_LONG if segment.max_timestamp <= self.newest else self.newest
         return ALWAYS if (oldest, newest) == (MIN_LONG, MAX_LONG) else TimeRange(oldest, newest)

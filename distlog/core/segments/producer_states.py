@@ -262,7 +262,7 @@ def _entry(producer: int, state: ProducerState) -> tuple[int, ...]:
 #     entry 34 | i32  | epoch of the coordinator that ended its last transaction, -1: none
 #     entry 38 | i64  | first offset of its open transaction, -1: none
 #
-# All numbers are big-endian (Kafka's `ProducerStateManager`). A state has five batches, but this file only the last.
+# All numbers are big-endian (Kafka's `ProducerStateManager`). A state has up to five batches, a file only the last.
 
 ENTRY = np.dtype(
     [

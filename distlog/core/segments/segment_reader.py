@@ -578,7 +578,7 @@ def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: i
 class TopicHandle:
     """The topic called `name` in `storage`, with the objects for all work on it.
 
-    `random` must be unpredictable, since compaction hashes keys with a secret from it. Pickles lack it and caches.
+    `random` must be unpredictable, since compaction hashes keys with a secret from it. It is not pickled.
     """
 
     storage: Storage

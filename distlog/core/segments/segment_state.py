@@ -351,7 +351,7 @@ def fold_all(
         row = 0
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
-    sizes = entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
+    offset_sizes, time_sizes = (entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)).T.copy()
     key_files: list[IndexBytes] = [b""] * segment_count
     key_counts = [0] * segment_count
     if key_index:
@@ -359,11 +359,11 @@ def fold_all(
     fields["key_count"] = np.array(key_counts)
     key_sizes = np.array([len(file) for file in key_files])
     indexes = {
-        ".index": offset_entries[: sizes[:, 0].sum()].tobytes(),
-        ".timeindex": time_entries[: sizes[:, 1].sum()].tobytes(),
+        ".index": offset_entries[: offset_sizes.sum()].tobytes(),
+        ".timeindex": time_entries[: time_sizes.sum()].tobytes(),
         ".keyindex": b"".join(key_files),
     }
-    for (suffix, files), file_sizes in zip(indexes.items(), (*sizes.T.copy(), key_sizes), strict=True):
+    for (suffix, files), file_sizes in zip(indexes.items(), (offset_sizes, time_sizes, key_sizes), strict=True):
         ends, crcs = np.cumsum(file_sizes), np.empty(segment_count, np.int64)
         crcs_of_slices(byte_array(files), ends - file_sizes, ends, crcs)
         fields |= {INDEX_FIELDS[suffix].size: file_sizes, INDEX_FIELDS[suffix].checksum: crcs}

@@ -32,7 +32,7 @@ def hash_all(
 
 @inlined
 def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
-    """Return the number of a key's set of rows: its bucket, or bucket + `buckets` if `offset` < `start_offset`."""
+    """Return the key's bucket, or for a row that is only compared (`offset` < `start_offset`), bucket + `buckets`."""
     bucket = (((second >> 32) & 0xFFFFFFFF) * buckets) >> 32
     return bucket if offset >= start_offset else bucket + buckets
 
@@ -147,9 +147,9 @@ def put_rows(
 
     Returns (number of superseded offsets, or -1 if there are more keys than `max_keys`; new key count).
     """
-    count = 0
-    for row in range(superseded.size):
-        if row + _PREFETCH_ROWS < superseded.size:
+    count, row_count = 0, rows.shape[0]
+    for row in range(row_count):
+        if row + _PREFETCH_ROWS < row_count:
             prefetch(table, _first_slot(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         position = _find(table, slots, rows[row, 0], rows[row, 1])
         known_offset, offset = table[position + 2] - 1, rows[row, 2]
@@ -168,9 +168,9 @@ def put_rows(
 @fill_kernel
 def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded: np.ndarray) -> int:
     """Write to `superseded` the offsets of `rows` whose key has a later offset in the map; returns their number."""
-    count = 0
-    for row in range(superseded.size):
-        if row + _PREFETCH_ROWS < superseded.size:
+    count, row_count = 0, rows.shape[0]
+    for row in range(row_count):
+        if row + _PREFETCH_ROWS < row_count:
             prefetch(table, _first_slot(slots, rows[row + _PREFETCH_ROWS, 0]) * SLOT_WORDS)
         if table[_find(table, slots, rows[row, 0], rows[row, 1]) + 2] - 1 > rows[row, 2]:
             superseded[count] = rows[row, 2]
@@ -215,8 +215,8 @@ def choose_records(
     Returns how many records were dropped because they lack a key.
 
     For each batch, `counts` is the number of its records, `stays_whole` is whether all its records stay, and
-    `drops_tombstones` is whether its tombstones are dropped. In other batches, a record stays if its offset is above
-    `last_compacted_offset`, or if it is the last of its key (`is_current`) and not a tombstone to drop.
+    `drops_tombstones` is whether its tombstones are dropped. If the batch does not stay whole, a record stays if its
+    offset is above `last_compacted_offset`, or if it is the last of its key (`is_current`) and not dropped as above.
     """
     unkeyed_records = record = 0
     for batch in range(counts.size):

@@ -20,8 +20,8 @@ BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
 #: A bucket has the pairs whose hashes have the same first 10 of 63 bits.
 BUCKETS, BUCKET_SHIFT = 1 << 10, 63 - 10
-#: Results of a search that finds no value, larger than any value: the hash has no entry; its entry may be in a block
-#: before or after these; a checksum is wrong.
+#: Other results of a search, larger than any value. ABSENT: the hash has no entry. BAD_BLOCK: a checksum is wrong.
+#: The others: if the hash has an entry, it is in a block before or after these blocks.
 ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = range(1 << 40, (1 << 40) + 4)
 
 
@@ -40,7 +40,7 @@ def hash_keys(data: np.ndarray, offsets: np.ndarray, hashes: np.ndarray) -> None
 class CollectedPairs(NamedTuple):
     """Memory for pairs of a key's hash and the position of a batch with the key.
 
-    `recent` is a cache of pairs: a power of two of slots, each a hash and a position, by the last bits of the hash.
+    `recent` is a cache of pairs by the last bits of the hash. It has a hash and a position for each of 2^n slots.
     """
 
     hashes: np.ndarray

@@ -57,8 +57,8 @@ _COMBINE_FROM_BYTES = 4096
 
 #: The positions of limits in the array `limits` of `find_groups`. A group is a run of segments to merge. It fits into
 #: `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It
-#: is worth merging if it has `MIN_GROWTH` times the bytes of its largest segment. If it has more than `LARGE_BYTES`,
-#: and its partition's next segments may still join it, it needs `LARGE_GROWTH` times these bytes.
+#: is worth merging if it has `MIN_GROWTH` times the bytes of its largest segment, or `LARGE_GROWTH` times if it has
+#: more than `LARGE_BYTES` and later segments may still join it.
 SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, MIN_GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
 
 Bytes = npt.NDArray[np.uint8]
