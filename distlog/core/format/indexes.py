@@ -98,7 +98,7 @@ class MappedIndex:
         return CorruptIndexError(message, file=self.path, position=self._begin + position)
 
 
-# The offset index, `<stem>.index`: from an offset to a position in the log file (Kafka's `OffsetIndex`).
+# The offset index, `<stem>.index`, maps an offset to a position in the log file (Kafka's `OffsetIndex`).
 #
 #     position | type | field
 #     0        | i32  | relative offset: the last offset of a batch minus the segment's base offset
@@ -160,10 +160,10 @@ class OffsetIndex(MappedIndex):
         return OffsetPosition(self.base_offset + relative_offset, position)
 
 
-# The time index, `<stem>.timeindex`: from a timestamp to an offset (Kafka's `TimeIndex`).
+# The time index, `<stem>.timeindex`, maps a timestamp to an offset (Kafka's `TimeIndex`).
 #
 #     position | type | field
-#     0        | i64  | timestamp: the largest one in the segment so far, ms
+#     0        | i64  | largest timestamp in the segment so far, ms
 #     8        | i32  | relative offset: the last offset of the batch that has it, minus the segment's base offset
 #
 # The file has big-endian entries and no header. Timestamps strictly increase, and offsets never decrease. No record
@@ -321,7 +321,7 @@ def collect_aborted(
 def decode_transactions(data: bytes, file: str, base_offset: int) -> list[AbortedTransaction]:
     """Decode the content of the index `file`; ignores an incomplete last entry.
 
-    Raises CorruptIndexError, also for a transaction that ends before `base_offset`, and UnsupportedVersionError.
+    Raises UnsupportedVersionError, and CorruptIndexError for offsets that a segment at `base_offset` cannot have.
     """
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)

@@ -171,7 +171,7 @@ class ReadableSegment:
             first = next(walk, None)
             if first is not None and next_offset_of(first.rows[:1]) == self.base_offset + relative_offset + 1:
                 return chain([first], walk)
-        # a recovery in another process may have dropped this entry or batch since
+        # a recovery in another process may have dropped the entry or its batch
         return batches_from(self._files.log, 0, self.size, step)
 
     def batches(self, position: int) -> Iterator[Batches]:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 #: A flush includes the indexes, and makes a new recovery point, if the log has this many bytes after the last one.
 _RECOVERY_BYTES = 16 << 20
-#: A flush waits at least this long for the partition's lock to publish its sync, in seconds.
+#: The least time in seconds for which a flush waits for the partition's lock to publish its sync.
 _MIN_PUBLISH_WAIT_S = 1.0
 
 
@@ -350,7 +350,7 @@ class PartitionLog(PartitionFlush):
             with suppress(DistlogError):
                 self._partition.seal()
             raise
-        # appends, append_bytes and append_ns of PartitionCounters
+        # add to `appends`, `append_bytes` and `append_ns` of PartitionCounters
         self._partition.lock.page.add(1, run.data.nbytes, perf_counter_ns() - requested_ns)
         return appended
 
@@ -658,7 +658,7 @@ class OpenLogs(Generic[Key]):
                     self._close(key)
 
     def close(self, key: Key, timeout_s: float | None = None) -> None:
-        """Close a log after a checkpoint: now, or after its last use."""
+        """Close a log: now, after a checkpoint, or if it is in use, after its last use."""
         with self._lock:
             if key in self._users:
                 self._close_after_use.add(key)

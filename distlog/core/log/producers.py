@@ -168,7 +168,7 @@ class ProducerSnapshots:
         self._stored_states: set[tuple[int, int]] = set()
 
     def store(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
-        """Store the states after the first `counts[partition]` segments, without producers of a damaged segment."""
+        """Store the states after the first `counts[partition]` segments; stores none if a segment is damaged."""
         states_to_store = {
             (number, _log_start_after(snapshot.partitions[number], count)) for number, count in counts.items()
         }

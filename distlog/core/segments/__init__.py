@@ -1,1 +1,1 @@
-"""Segments: their readers, their state after each batch, and their writers, for commits to move to their offsets."""
+"""The readers of segments, their state after each batch, and their writers."""

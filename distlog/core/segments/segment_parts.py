@@ -340,7 +340,7 @@ class LogFile:
 
     The first read of a remote file is one request, since it may be the only read. From the second read on, windows
     are fetched ahead, each twice as large as the one before. With `mapped`, a sealed file on a local disk is mapped,
-    since a copy takes three times as long. But an error of the disk then ends the process.
+    since a copy costs three times as much. But an error of the disk then ends the process.
     """
 
     def __init__(self, storage: Storage, log: Part, likely_end: int, *, mapped: bool) -> None:

@@ -253,7 +253,7 @@ _KERNEL: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 #: Only kernels call subroutines, so their code needs no Python wrapper.
 _SUBROUTINE: Any = {**_KERNEL, "no_cpython_wrapper": True}
 
-# A fork waits until no thread loads or compiles a kernel: in the child, numba's lock would never be released.
+# A fork waits until no thread loads or compiles a kernel. Otherwise the child could never acquire numba's lock.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
