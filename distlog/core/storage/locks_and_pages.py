@@ -246,7 +246,7 @@ def boot_id() -> bytes:
 # the descriptor that was locked, even if the file was opened again. If a descriptor is lost after all, a thread that
 # waits for the lock finds the descriptor, unlocks it and logs an error.
 #
-# Who can open a file, even for reading, can `flock` it. So only users that may write a lock's file may read it.
+# A process that may only read a file can still `flock` it. So only users that may write a lock's file may read it.
 
 _log = logging.getLogger("distlog")
 
