@@ -144,8 +144,8 @@ def _s3_date(reply: Any) -> str | None:
     return date
 
 
-# Clients are cached per process id. A forked child makes its own clients, and must not close its parent's: both share
-# sockets and the descriptors of the event loop.
+# Clients are cached per process id. A forked child makes its own clients, and must not close its parent's, since the
+# two processes share sockets and the descriptors of the event loop.
 MAX_CLIENTS = 16
 
 # Clients don't retry, since `storage.retries` does: retries in several layers would take minutes.

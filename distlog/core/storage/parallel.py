@@ -87,7 +87,7 @@ def _serve(work_queue: SimpleQueue[Callable[[], object] | None], tokens: deque[b
             work()
         del work
         tokens.append(False)
-    work_queue.put(None)  # the next thread must end too
+    work_queue.put(None)  # makes the next thread end, too
 
 
 @atexit.register
