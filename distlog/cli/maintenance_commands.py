@@ -46,7 +46,6 @@ _DEFAULT_OPEN_FILES = 1024
 #: PySpark 4 needs at least this version.
 _OLDEST_JAVA = 17
 _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
-#: The time limit for a program to print its version.
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
 #: A program that lists data source formats as Spark does. Its arguments name the distlog that it need not import.
@@ -175,7 +174,7 @@ def verify(url: Url, *, storage: StorageOptions, as_json: Json = False) -> None:
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as bar:
-        # not `topic.verify`, which shows no progress
+        # `topic.verify` would show no progress
         report = verify_topic(topic.handle, topic.checked_snapshot, on_progress=bar.add)
     print_report(report, as_json=as_json)
     if not as_json:
@@ -377,8 +376,8 @@ def _pyspark(pyspark: Path) -> Finding:
 
 def _spark_format() -> Finding:
     """Check that a plain Spark session finds the format in the Python that it runs."""
-    check, variables = 'format("distlog")', ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-    source = next((name for name in variables if os.environ.get(name)), "PATH")
+    check = 'format("distlog")'
+    source = next((name for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if os.environ.get(name)), "PATH")
     python = os.environ.get(source, "") if source != "PATH" else "python3"
     interpreter = f"{shutil.which(python) or python} (by {source})"
     advice = f"set PYSPARK_PYTHON={sys.executable}, or let distlog.spark.session make the session"

@@ -298,6 +298,7 @@ def sql(
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     if output_file is not None and result_format is ResultFormat.TABLE:
         raise typer.BadParameter("--output needs --format json, csv or parquet", param_hint="--output")
+    # the key of a version without a topic is None
     versions = dict(version or ())
     if None in versions and len(versions) > 1:
         raise typer.BadParameter("give one version, or versions by topic: clicks=3", param_hint="--version")
@@ -326,9 +327,8 @@ def sql(
 
 
 def _write_result(relation: Any, result_format: ResultFormat, output_file: str | None) -> None:
-    """Print the rows of a DuckDB relation, or write them to the file `output_file`."""
+    """Print the rows of a DuckDB relation, or write them to `output_file`. Some statements return None."""
     if relation is None:
-        # the statement has no result
         return
     if output_file is not None:
         # a text in $$ needs no escapes

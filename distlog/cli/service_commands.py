@@ -301,7 +301,8 @@ class Service:
         sizes = values["distlog_log_size_bytes"]
         text = f"{counted(int(sum(values['distlog_topics'])), 'topic')}, {counted(len(sizes), 'partition')}"
         failing = sorted({url for errors in self._manager.errors.values() for url in errors})
-        return f"{text}, {size_text(sum(sizes))}; {'failing: ' + ', '.join(failing) if failing else 'all well'}"
+        health = f"failing: {', '.join(failing)}" if failing else "all well"
+        return f"{text}, {size_text(sum(sizes))}; {health}"
 
 
 def serve_until_signal(

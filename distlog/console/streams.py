@@ -22,7 +22,7 @@ def buffer_lines() -> None:
     """Write text line by line and completely, also with PYTHONUNBUFFERED and after a signal."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # not a stream of a caller, who may close it
+        # a stream that a caller has put here stays, since the caller may close it
         if stream is getattr(sys, f"__{name}__") and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
             unbuffered = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
             setattr(sys, name, unbuffered)

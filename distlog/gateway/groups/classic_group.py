@@ -38,7 +38,6 @@ class ClassicGroup:
         self._wall_clock, self._save = wall_clock, save
         self.members, self.phase, self.generation = Members(), GroupPhase.EMPTY, 0
         self.protocol: str | None = None
-        #: When `phase` changed, in ms since 1970.
         self.phase_since_ms = wall_clock()
         #: The ids that joining clients must send again, with the times at which the ids expire (KIP-394).
         self.reserved_ids: dict[str, float] = {}

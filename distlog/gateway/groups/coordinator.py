@@ -440,7 +440,7 @@ class Coordination:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
 
     def step(self, registry: CoordinatedEntries[Any]) -> None:
-        """Unload lost partitions, and load new ones. Raises DistlogError: step again later."""
+        """Unload lost partitions, and load new ones. After a DistlogError, step again later."""
         previous = set(self.loaded)
         try:
             self._load_and_unload(registry)

@@ -49,7 +49,7 @@ class OffsetsTopic:
         self._url, self._options = f"{root.rstrip('/')}/{kafka_offsets.OFFSETS_TOPIC}", storage_options
         self._linger_ms, self.partitions = linger_ms, partitions
         self._lock = threading.Lock()
-        #: The topic after the first use; None again after it was dropped.
+        #: None before the first use, and after the topic was dropped.
         self._cached: _OpenTopic | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
         # by partition, since a stopped process may hold the lock of one; an object store has only the key None
@@ -200,7 +200,7 @@ class OffsetsTopic:
             callback_thread.join()
 
 
-#: The bytes that a record counts on top of its key and value.
+#: The bytes that a record counts in addition to its key and value.
 _RECORD_OVERHEAD = 100
 #: The most bytes in flight. The writer's buffer has room for them, so its `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20

@@ -68,7 +68,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
         """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`."""
         while True:
             unload_count = self._unload_count
-            # `check` refuses entries that are being loaded
+            # `check` would refuse an entry that is being loaded
             if not is_loading:
                 self.check(name)
             with self._lock:
@@ -348,7 +348,7 @@ def parse_subscription(subscription: bytes) -> frozenset[str] | None:
 
 
 class GroupOffsets:
-    """The committed offsets of a group, with those that are in flight or in open transactions (pending)."""
+    """The committed offsets of a group, its offsets in open transactions (pending), and its changes in flight."""
 
     def __init__(self, group: str) -> None:
         self._group = group

@@ -142,9 +142,10 @@ class MetadataCache:
         names = self._names()
         if self.root.is_local_disk:
             return _results_or_errors(lambda name: self.fresh_topic(name).summary, names)
-        loaded, max_age_ms = self.loaded, max(self._max_age_ms, MAX_AGE_PER_TOPIC_MS * len(names))
-        hosted = _results_or_errors(lambda n: self._refreshed(max_age_ms, n).summary, [*filter(loaded.get, names)])
-        indexed = self._index.summaries([name for name in names if name not in loaded], max_age_ms)
+        loaded_names = self.loaded.keys() & names
+        max_age_ms = max(self._max_age_ms, MAX_AGE_PER_TOPIC_MS * len(names))
+        hosted = _results_or_errors(lambda name: self._refreshed(max_age_ms, name).summary, sorted(loaded_names))
+        indexed = self._index.summaries([name for name in names if name not in loaded_names], max_age_ms)
         return dict(sorted({**hosted, **_drop_missing_and_log(indexed)}.items()))
 
     def client_topic_names(self) -> list[str]:

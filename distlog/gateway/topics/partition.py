@@ -37,7 +37,7 @@ from distlog.core.write.engine import producer_entries
 
 
 class Partition:
-    """One partition of a topic; for many threads. `check_first` may refuse an unknown producer's first batch."""
+    """One partition of a topic, thread-safe. `check_first` may refuse an unknown producer's first batch."""
 
     def __init__(
         self, hosted: RefreshingTopic, number: int, logs: OpenLogs[Partition], check_first: FirstBatch
@@ -205,7 +205,7 @@ class FailedBatches:
                 self._lowest.popitem(last=False)
 
     def remove(self, topic: Hashable, partition: int, records: bytes) -> None:
-        """Forget the failed batches of a producer whose batch was appended: the log knows the producer now."""
+        """Forget the failed batches of a producer whose batch was appended, since the log knows the producer now."""
         if self._lowest:
             producer, _, _ = producer_of(records)
             with self._lock:
@@ -332,12 +332,12 @@ class FetchedData(NamedTuple):
     visible_end: VisibleEnd
 
 
-#: Raises an error if the append that it guards may not follow a snapshot.
+#: Raises an error if the append that it guards must not follow the snapshot.
 Fence = Callable[[Snapshot], None]
 
 
 class RefreshingTopic:
-    """The topic in the folder `name`; for many threads. A refresh is cheap on a local disk, else one request."""
+    """The topic in the folder `name`, thread-safe. On a local disk a refresh is cheap, else it makes one request."""
 
     def __init__(self, name: str, topic: Topic) -> None:
         self.name, self.topic = name, topic
