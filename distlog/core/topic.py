@@ -811,7 +811,7 @@ class Topic:
         with CommitRace(self.log, self.snapshot, "config") as race, ActiveSeals(self.handle, race) as seals:
             for head in race:
                 changed = SetConfig(head.config.changed(settings).overrides())
-                # an append to an active segment does not read the commits: without the segments, the next one does
+                # an append to an active segment does not read the commits: after a seal, the next append does
                 if seals.seal(head, range(len(head.partitions))) is not None:
                     race.put([*seals.actions, changed])
         self.advance(race.snapshot)

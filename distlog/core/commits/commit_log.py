@@ -3,9 +3,9 @@
 Vacuum may delete commits below the *log retention horizon* (`log_floor`). So after a pause, a missing commit file
 does not prove that its version was never committed: see "Old commits" in docs/design/commit-log.md.
 
-A *stem* is the name of a segment's files without the suffix. It begins with the version that the writer had read when
-it started the files. Vacuum may delete uncommitted files whose version is below the *vacuum horizon* (`gc_floor`), so
-no commit may add them.
+A *stem* is the name of a segment's files without the suffix. In a new segment, it begins with the version that the
+writer had read when it started the files. Vacuum may delete uncommitted files whose version is below the *vacuum
+horizon* (`gc_floor`), so no commit may add them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _log = logging.getLogger(__name__)
 
 #: How long a commit is tried by default, in seconds.
 TIMEOUT_S = 600.0
-#: For this many seconds after a group commit, an append starts without a request for the newest commit.
+#: For this many seconds after a group commit (group_commit.py), an append does not first request the newest commit.
 _RECENT_GROUP_COMMIT_S = 1.0
 #: This computer's clock may be this many ms ahead of the last commit's time, or of the store's time.
 MAX_CLOCK_AHEAD_MS = 5 * 60_000
