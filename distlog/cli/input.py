@@ -57,7 +57,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def until(self, source: Iterator[T]) -> Iterator[T]:
-        """Yield the items of `source` until a signal, which discards an unfinished item."""
+        """Yield the items of `source` until a signal. The signal discards an unfinished item."""
         while not self.signal:
             try:
                 self._is_waiting = True

@@ -91,7 +91,7 @@ AtTime = Annotated[
 
 
 def open_at(url: str, version: int | None, timestamp: int | None, storage: list[Any]) -> distlog.Topic:
-    """Open the topic, read-only as of a version or a time if one is given. Raises BadParameter if both are."""
+    """Open the topic, read-only as of a version or a time if one is given. Raises BadParameter if both are given."""
     if version is not None and timestamp is not None:
         raise typer.BadParameter("--version and --timestamp cannot be combined", param_hint="--timestamp")
     return distlog.open(url, version, timestamp, dict(storage))

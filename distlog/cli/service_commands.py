@@ -466,7 +466,7 @@ class _Collector:
 
 @contextmanager
 def ending_signals() -> Iterator[int]:
-    """Yield the descriptor of a pipe that has bytes after SIGTERM or SIGINT, which do not end the process then."""
+    """Yield a descriptor that is readable after SIGTERM or SIGINT. In the block, they do not end the process."""
     # a pipe, since a signal that reaches another thread would not wake the main thread from a lock
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

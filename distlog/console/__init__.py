@@ -1,1 +1,1 @@
-"""Code that the command line and the jobs share: arguments, progress, output, reports and the exit status."""
+"""Code that the command line and the Spark jobs share: arguments, output and the exit status."""

@@ -98,7 +98,7 @@ class FromEnd(int):
 
 
 def offset_or_end(text: str) -> int | FromEnd:
-    """Parse an offset, a distance from the end like `-5`, or `earliest` or `latest` (their special numbers)."""
+    """Parse an offset, a distance from the end like `-5`, or `earliest` or `latest`, which become special numbers."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
     problem = f"{text!r} is not an offset (100, or -5 from the end), earliest or latest"

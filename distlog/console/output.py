@@ -316,7 +316,7 @@ def print_objects(batch: pa.RecordBatch) -> None:
 
 
 def print_batch(batch: pa.RecordBatch, printer: RowPrinter) -> None:
-    """Print the rows of a batch, after the earlier batches that `printer` has printed."""
+    """Print the rows of a batch. `printer` must be the same for all batches."""
     if not _is_utf8() or sys.stdout.isatty():
         printer.print(rows_of(batch), batch.schema.names)
         return

@@ -36,7 +36,7 @@ class GroupCoordinator:
         self._groups = groups
 
     def join(self, group: str, request: classic_group.Join, answer: classic_group.AnswerJoin) -> None:
-        """Answer when the generation begins, or immediately with an error; may create the group."""
+        """Answer when the generation begins, or immediately with an error. A new member may create the group."""
         try:
             # a new member's id begins with the instance id or the client id
             id_parts = request.client_id, request.instance_id or ""

@@ -69,7 +69,7 @@ class OffsetsTopic:
         self._open_topic().leadership.begin(partitions, check_may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        """Lead partitions no longer. Their files are closed, since open files keep the space of deleted segments."""
+        """Stop leading partitions. Their files are closed, since open files keep the space of deleted segments."""
         self._open_topic().leadership.end(partitions)
         with self._lock:
             ended_batchings = [self._batchings.pop(number) for number in partitions if number in self._batchings]

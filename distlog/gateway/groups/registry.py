@@ -94,7 +94,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
         """Add the entries of stored records."""
 
     def unload(self, is_unloaded: Callable[[str], bool]) -> None:
-        """Remove the entries whose names are unloaded; no thread uses these entries when this returns."""
+        """Remove the entries whose names are unloaded. When this returns, no thread uses these entries."""
         with self._lock:
             self._unload_count += 1
             unloaded = {name: entry for name, entry in self._entries.items() if is_unloaded(name)}
@@ -376,7 +376,7 @@ class GroupOffsets:
         return self._by_partition.get((topic, partition))
 
     def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
-        """Apply stored changes; None deletes an offset. They supersede pending offsets of their partitions."""
+        """Apply stored changes, of which None deletes an offset. Stored changes supersede pending offsets."""
         for partition, position in changes.items():
             self._pending.supersede(partition)
             if position is None:
