@@ -118,7 +118,7 @@ _FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Write times in ms as ISO 8601 in UTC, as `times.iso`; before the year 1 and after 9999 as numbers."""
+    """Write times in ms as `times.iso`: as ISO 8601 in UTC, but as numbers before the year 1 and after 9999."""
     ms = column.cast(pa.int64())
     values = numbers_of(pc.fill_null(ms, scalar_of(0, pa.int64())))
     if ((values == -1) | (values < _FIRST_MS) | (values >= _END_MS)).any():

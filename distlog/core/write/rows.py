@@ -234,7 +234,7 @@ def _timestamp(value: Any, unit: str = "ms") -> int | None:
 def _integer(name: str, value: Any, low: int, high: int) -> int | None:
     if value is None or (type(value) is int and low <= value <= high):
         return value
-    # numpy's integers too; but True is not a number, and 1.5 must not become 1
+    # numpy's integers are accepted, too; but True is not a number, and 1.5 must not become 1
     if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
         got = value if type(value) is int else type(value).__name__
         raise InvalidRecordError(f"{name} must be an integer from {low} to {high}, or None", got=got)
@@ -327,7 +327,7 @@ def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, Non
 
 
 def _repeated_bytes(column: pa.Array) -> int:
-    """Return the bytes of a dictionary column's values as if each row had its own; 0 for another column."""
+    """Return the bytes of a dictionary column's values if each row stored its value; 0 for another column."""
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else None
     if value_type is None or not any(is_kind(value_type) for is_kind in _VARIABLE_SIZE_KINDS):
         return 0
@@ -338,7 +338,7 @@ def _repeated_bytes(column: pa.Array) -> int:
 def row_count(data: Appendable) -> int | None:
     if isinstance(data, pa.Table | pa.RecordBatch):
         return int(data.num_rows)
-    # `len` of a lazy scan would read its records
+    # `len` is not called for a lazy scan, since it would read the records
     return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
 
 
@@ -387,7 +387,7 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
 
 
 def _table_of_pandas(frame: Any) -> pa.Table:
-    # `groupby("key")`, or an index of times, makes columns levels of the index; any other index only numbers the rows
+    # `groupby("key")`, or an index of times, turns columns into levels of the index; other indexes number the rows
     levels = [name for name in frame.index.names if name in ACCEPTED_COLUMNS and name not in frame.columns]
     frame = frame.reset_index(levels) if levels else frame
     try:
@@ -547,7 +547,7 @@ class Partitioner:
     """Splits batches of records by partition, as Kafka's `BuiltInPartitioner`.
 
     A record without a partition goes to `(murmur2(key) & 0x7fffffff) % partitions`. Records without a key go to one
-    partition, at first to `first`, until it has got `run_bytes` bytes of keys and values, then to the next partition.
+    partition, at first to `first`, until it has `run_bytes` bytes of keys and values, then to the next partition.
     Each run continues from batch to batch.
     """
 
