@@ -300,6 +300,7 @@ class ActivePartition:
             self.snapshots.refresh()
             # the process that committed the active segment may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
+            # the refresh may have changed `_active`
             state = record.state_of(self._topic_id, self._active) if record else None
         # a commit checks the required features, but a direct append has no commit
         self.snapshots.snapshot.requires.check_writable()
@@ -379,8 +380,8 @@ class ActivePartition:
         """Open the log; returns False if the caller must check now that no unflushed records were lost.
 
         If no process had the file open, the kernel may have forgotten failed writes, and dropped their bytes. No sync
-        would report this loss. So `mark_doubted` makes the next sync read the unflushed bytes first. It returns False
-        while a sync is running.
+        would report this loss. So `mark_doubted` makes the next sync read the unflushed bytes first, unless a sync is
+        already running.
         """
         if segment.is_open or not segment.unflushed.size:
             return True

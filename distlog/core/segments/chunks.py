@@ -182,7 +182,7 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
         yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
         return
     rows = np.flatnonzero(times.overlapping(segments)[first:last]) + first
-    # one run with all rows: to build some segments too many costs less than to pick each row
+    # builds one run with all rows, since a few unneeded segments cost less than picking each row
     run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
     for segment in (run[row] for row in (rows - rows[:1]).tolist()):
         yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.needed_for(segment))

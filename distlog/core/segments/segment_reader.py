@@ -169,14 +169,15 @@ class SegmentReader:
         else:
             start, end = self._bounds(part)
         is_unknown = self._may_be_another(part) and not self._identified.is_identified(part.segment)
-        return _FirstRead(self.part(part.segment), part.start_position > 0 and is_unknown, start, end)
+        has_head = part.start_position > 0 and is_unknown
+        return _FirstRead(self.part(part.segment), has_head, start, end)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
         """Yield chunks of about `step` log bytes with the batches that belong to `part`.
 
         With `most_bytes`, the chunks have at most this size, unless the first batch is larger. Then nothing is read
         ahead, and the chunks end before bytes that are not a batch. Without it, bytes that are not a batch raise
-        CorruptRecordError after the batches before them. A misplaced batch always does. Checksums are not compared.
+        CorruptRecordError after the batches before them. A misplaced batch always raises. Checksums are not compared.
         """
         start, likely_end = self._bounds(part)
         if most_bytes is not None:
