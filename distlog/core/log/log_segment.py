@@ -189,7 +189,7 @@ class ReadableSegment:
     def damage(
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False
     ) -> DamagedLogError | None:
-        """Return an error if the end in `numbers` is before `durable`, or before sound batches if it was found."""
+        """Return an error if the end in `numbers` is before `durable`, or if sound batches follow this end."""
         numbers = self._numbers if numbers is None else numbers
         trailing = self.trailing(numbers)
         offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
@@ -197,6 +197,7 @@ class ReadableSegment:
         if position < durable.position or offset < durable.offset:
             text = f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}"
             return DamagedLogError(text, **location, end_offset=durable.offset)
+        # sound batches may follow an end that is given, as by a failed sync
         if trailing.sound is None or trailing.is_hole or is_end_given:
             return None
         text = f"a batch of the active log is damaged, and sound batches follow it: {_REMEDY}"
@@ -239,7 +240,7 @@ class ReadableSegment:
             try:
                 folded = fold(numbers, batches.data, batches.rows, self._interval, aborted=aborted)
             except UnfitBatchError as error:
-                # the walk ends before this batch, whose offset is damaged, since no checksum covers it
+                # the offset of a batch is damaged, which no checksum covers: the walk ends before this batch
                 transactions.first_offsets = first_offsets
                 if error.row:
                     sound_end = batches.position + batches.first(error.row).data.nbytes

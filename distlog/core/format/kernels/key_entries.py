@@ -18,7 +18,7 @@ BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
 BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
-#: A bucket has the pairs whose hashes have the same first 10 of 63 bits.
+#: Pairs of a key's hash and a batch's position are sorted in buckets, by the first 10 of the 63 bits of the hash.
 BUCKETS, BUCKET_SHIFT = 1 << 10, 63 - 10
 #: Other results of a search, larger than any value. ABSENT: the hash has no entry. BAD_BLOCK: a checksum is wrong.
 #: The others: if the hash has an entry, it is in a block before or after these blocks.
@@ -92,7 +92,7 @@ def collect_pairs(data: np.ndarray, sections: np.ndarray, batch_positions: np.nd
 def collect_pairs_of_entries(
     data: np.ndarray, key: Slices, sections: np.ndarray, batch_positions: np.ndarray, pairs: CollectedPairs
 ) -> int:
-    """Collect the scanned keys of messages in older formats, as `collect_pairs` does."""
+    """Collect the scanned keys of entries in older formats, as `collect_pairs` does."""
     row = number = 0
     for index in range(sections.size):
         for _ in range(sections[index]["emitted"]):
