@@ -142,7 +142,7 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic(NamedTuple):
     """A version that was the newest at `seen_ms` by the store's clock; or a missing topic.
 
-    For `kept_ms` after `seen_ms`, no vacuum deletes commits after `version`. So if `version + 1` is missing, the
+    For `span_ms` after `seen_ms`, no vacuum deletes commits after `version`. So if `version + 1` is missing, the
     topic has not changed, or its folder was replaced. Only in an unchanged topic, the commit of `version`, which
     existed at `proven_ms`, still exists with the same id.
     """
@@ -153,7 +153,7 @@ class _IndexedTopic(NamedTuple):
     partitions: int
     version: int
     seen_ms: int
-    kept_ms: int
+    span_ms: int
     #: Not stored, so the first check of a stored entry reads its commit.
     proven_ms: int = 0
 
@@ -164,24 +164,24 @@ class _IndexedTopic(NamedTuple):
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
         # half of the retention, as a margin for slow requests
-        kept_ms, topic_id = snapshot.config.least_retention_ms // 2, client_id(name, snapshot)
-        seen_ms = proven_ms = snapshot.seen_ms
-        return cls(topic_id, snapshot.commit_id, partitions, snapshot.version, seen_ms, kept_ms, proven_ms)
+        span_ms = snapshot.config.least_retention_ms // 2
+        topic_id, seen_ms = client_id(name, snapshot), snapshot.seen_ms
+        return cls(topic_id, snapshot.commit_id, partitions, snapshot.version, seen_ms, span_ms, proven_ms=seen_ms)
 
     @classmethod
     def parse(cls, fields: Any) -> _IndexedTopic:
         topic_id, commit_id, *numbers = fields
-        partitions, version, seen_ms, kept_ms = numbers
+        partitions, version, seen_ms, span_ms = numbers
         if not all(type(number) is int and 0 <= number < _LIMIT for number in numbers) or partitions > MAX_PARTITIONS:
             raise ValueError("a number is out of its range")
-        return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
+        return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, span_ms)
 
     def fields(self) -> list[object]:
         return list(self[:-1])
 
     def is_verifiable_at(self, time_ms: int) -> bool:
         """Whether a missing next version proves at `time_ms`, by the store's clock, that nothing has changed."""
-        return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.kept_ms
+        return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.span_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
         return time_ms - self.proven_ms < PROOF_MS
