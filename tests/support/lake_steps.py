@@ -119,7 +119,7 @@ class Steps:
         assert self._fill(topic, format, "new").batches == 0
         self._check(topic, format, "new")
         self._refuses("has no checkpoint", topic, format, "new", checkpoint="/state")
-        self._refuses("of another topic", self._topic(format, "other"), format, "new")
+        self._refuses("belongs to another topic", self._topic(format, "other"), format, "new")
 
     def a_killed_run_is_finished(self, format: str) -> None:
         topic = distlog.open(str(self.folder / "records"))
