@@ -1,8 +1,8 @@
 """Appends of a DataFrame and of files to a topic, in Spark tasks.
 
-Spark can limit the bytes of the batches that it sends to Python, but this takes longer than a small row itself. So an
-append first limits the rows of a batch, and has Spark replace each large row by a mark, since a batch of large rows
-could exceed the JVM's memory. If a task gets a mark, the append is repeated with the limit of bytes.
+Spark can limit the bytes of the batches that it sends to Python, but for small rows, the limit takes longer than the
+rows. So an append first limits the rows of a batch. Since a batch of large rows could exceed the JVM's memory, Spark
+replaces each large row by a mark. If a task gets a mark, the append is repeated with the limit of bytes.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ if TYPE_CHECKING:
 
 OrderBy = str | Column | Iterable[str | Column]
 """A column to sort by, or several: names or Columns."""
-#: The driver writes a DataFrame of up to FEW_ROWS and, by Spark's estimate, FEW_BYTES: a Python worker starts slowly.
+#: The driver writes a DataFrame of up to FEW_ROWS and about FEW_BYTES itself, since Python workers start slowly.
 FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
 #: A temporary column that keeps the order of rows with equal sort columns.
 _POSITION_COLUMN = "distlog position"
 #: The row that a task returns: its number, and its pickled WrittenSegments, or None after a large row.
 _SCHEMA = "task int, report binary"
-#: A topic with a larger mean record is appended with the limit of bytes, which costs little for large rows.
+#: If the mean record of a topic is larger, an append has the limit of bytes, which costs little for large rows.
 MAX_MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
 _large_row_topics = set[str]()
-#: A batch has at most BATCH_ROWS rows of up to ROW_BYTES: 32 MiB, half of Spark's default maxBytesPerBatch.
+#: A batch has at most BATCH_ROWS rows of up to ROW_BYTES. These are 32 MiB, half of Spark's default maxBytesPerBatch.
 BATCH_ROWS, ROW_BYTES = 4096, 8 << 10
 _ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
-#: The leaves of plans without Python functions: the settings would also remove the limit of bytes from the batches of
-#: a function. An RDD or cached rows may hide one.
+#: The leaves of plans that cannot hide a Python function, as an RDD or cached rows can. The settings would remove the
+#: limit of bytes from the batches of a function, too.
 _LEAVES_WITHOUT_PYTHON = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation"}
 _LEAVES_WITHOUT_PYTHON |= {"LocalRelation", "LogicalRelation", "OneRowRelation", "Range"}
-#: The driver reads inputs of up to this size itself: starting Python workers would take longer.
+#: The driver reads inputs of up to this size itself, since starting Python workers would take longer.
 SMALL_INPUT_BYTES = 4 << 20
 #: The bytes of a task: a smaller task is not worth its start, and a larger task repeats too much after a failure.
 MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each split costs a read.
 _SPLITS_PER_TASK, _MIN_SPLIT_BYTES = 4, 4 << 20
-#: The most bytes that a task holds for its bundles: objects with the segments of several partitions. On an object
-#: store at least a MiB for each partition, since more bundles would be more requests.
+#: The most bytes that a task holds for its bundles, objects with the segments of several partitions. On an object
+#: store, it holds at least a MiB for each partition, since more bundles would take more requests.
 HELD_BYTES, _HELD_BYTES_PER_PARTITION = 18 << 20, 1 << 20
 #: How long Arrow's pool keeps free memory in a task.
 _POOL_DECAY_MS = 100
@@ -113,7 +113,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     max_rows = plan.maxRows()
     if max_rows.isDefined():
         return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
-    # a small file may have many rows, so read them up to a limit; a limit would mix the rows of several partitions
+    # a small file may have many rows, so read up to a limit; the limit would mix the rows of several partitions
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()
@@ -128,7 +128,7 @@ def order_columns(order_by: OrderBy) -> list[Column]:
 
 
 def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Sort the rows by `columns`, a task for each range; equal rows keep their order."""
+    """Sort the rows by `columns`, with a task for each range. Rows with equal `columns` keep their order."""
     if not columns:
         return df
     rows = df.withColumn(_POSITION_COLUMN, F.monotonically_increasing_id()).repartitionByRange(*columns)
@@ -154,7 +154,7 @@ def _write_by_row_limit(
 
 
 class _LargeRowError(Exception):
-    pass
+    """Raised if a task got the mark of a large row."""
 
 
 def _write(
@@ -196,7 +196,7 @@ def _micro_batch(rows: DataFrame) -> sink.MicroBatch | None:
 
 @dataclass(frozen=True, slots=True)
 class RowLimit:
-    """Rows in batches without a limit of bytes. In place of a row above ROW_BYTES is the random `large_row_mark`."""
+    """Rows in batches without a limit of bytes. The random `large_row_mark` replaces each row above ROW_BYTES."""
 
     rows: DataFrame
     large_row_mark: str
@@ -225,7 +225,7 @@ def _text_columns(rows: DataFrame) -> list[str]:
 
 
 def _allows_settings(rows: DataFrame) -> bool:
-    """Return True if the plan of `rows` does the same in a session with _ROW_LIMIT_SETTINGS."""
+    """Return whether the plan of `rows` does the same in a session with _ROW_LIMIT_SETTINGS."""
     frame: Any = rows
     patterns = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     plan = frame._jdf.queryExecution().optimizedPlan()
@@ -303,7 +303,7 @@ class RunWork:
     planned: sink.PlannedTopic
 
     def __call__(self, run: file_reader.Run) -> FinishedRun | InvalidRecordError:
-        """Run the task. An error of the input is returned: Spark would repeat a task that raises."""
+        """Run the task. An error of the input is returned, since Spark would repeat a task that raises."""
         _spare_memory()
         storage, held_bytes = self.options.storage, HELD_BYTES
         if not storage.is_local:
@@ -316,7 +316,7 @@ class RunWork:
                     writer.append(part.records)
                 except InvalidRecordError as error:
                     raise part.located(error) from None
-                # all large kernels were loaded for the first part
+                # the first part has loaded all large kernels
                 release_compiler()
         except InvalidRecordError as error:
             writer.abort()

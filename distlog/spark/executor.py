@@ -35,7 +35,6 @@ from distlog.spark.options import exclude_from_gc
 from distlog.spark.spark_session import cores
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_pyspark, repartition_by
 
-#: The memory of a task that merges.
 MERGE_MEMORY_BYTES = 192 << 20
 #: The fixed cost of a segment, as the bytes that could be read in the same time: one to three requests of about 30 ms
 #: on an object store. A local file costs less.
@@ -45,11 +44,11 @@ Result = TypeVar("Result")
 #: The rows between stages: the target that gets a row, the kind of the row, and its content.
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
-#: Kinds of rows, in the order in which a target gets them: ITEM describes the work, and CLEAN records are compared
-#: with all keys of DIRTY ones. A stage sends a bad file as a RESULT: Spark would only repeat a task that raises.
+#: Kinds of rows, in the order in which a target gets them. An ITEM describes the work. The keys of CLEAN records are
+#: compared with the keys of DIRTY ones. A bad file makes a RESULT, since Spark would only repeat a task that raises.
 ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
 _NO_OFFSETS = np.zeros(0, np.int64)
-#: One task cleans a smaller partition in seconds, sooner than three stages would.
+#: One task cleans a partition below this size in seconds, sooner than three stages would.
 MIN_SHARED_BYTES = 1 << 30
 #: The CPU time of the three stages, relative to one task that cleans the same partition, as measured.
 _SHARED_CPU_FACTOR = 2
@@ -75,7 +74,7 @@ class SparkExecutor:
 
     @property
     def workers(self) -> int:
-        """Items that one task works on at the same time."""
+        """The number of items on which a task works concurrently."""
         return 1
 
     def map(self, work: Callable[[SizedItem], Result], items: Sequence[SizedItem], /) -> Iterable[Result]:
@@ -133,7 +132,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Input], Result], items: Seque
 
 
 class Stage(Protocol):
-    """The work on the rows of one target, the number of an item. Spark may repeat it."""
+    """The work on the rows of one target. A target is the number of an item. Spark may repeat the work."""
 
     def receive(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]: ...
 
@@ -161,7 +160,7 @@ def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame
 
 
 def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> DataFrame:
-    """Run a stage for each target from 0 to `targets` - 1, made by `make`; return the rows that they send."""
+    """Run a stage, made by `make`, for each target from 0 to `targets` - 1. Return the rows that the stages send."""
 
     # Spark shows this name in plans
     class Distlog:
@@ -206,7 +205,7 @@ class HashKeys:
         self._reader, self._secret = handle.reader, secret
 
     def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Read all segments, and send their keys whenever there are BLOBS_BYTES."""
+        """Read all segments, and send their keys whenever BLOBS_BYTES are unsent."""
         item: KeysItem = pickle.loads(data)
         unsent, size = list[survivors.KeyedRecords](), 0
         reads = (
@@ -239,7 +238,7 @@ def _key_rows(item: KeysItem, records: list[survivors.KeyedRecords]) -> pa.Recor
 
 @dataclass(frozen=True, slots=True)
 class BucketItem:
-    """The slots for the keys of a bucket; the number of the partition's first group, and its groups' base offsets."""
+    """The slots for the keys of a bucket, the number of its partition's first group, and the groups' base offsets."""
 
     slots: int
     first_group: int
@@ -314,7 +313,7 @@ def large_plans(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_co
 def clean_shared(
     spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int
 ) -> list[RewrittenPartition | RewriteFailure]:
-    """Clean each partition by tasks that share it. Commits nothing."""
+    """Clean each partition with several tasks, without a commit."""
     if not plans:
         return []
     # all plans are of one snapshot, and so have one time
@@ -347,7 +346,7 @@ class _Stages:
         """Run the stages as one Spark job. Returns the rewritten groups, and failures of partitions."""
         if not self.groups:
             return []
-        # the secret is a part of the function, as the storage's secrets are: a shuffle would write it to a disk
+        # the function has the secret, as it has the storage's secrets, since a shuffle would write it to a disk
         secret = handle.random.randbytes(survivors.SECRET_BYTES)
         keys, buckets, groups = (
             frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
@@ -362,7 +361,7 @@ class _Stages:
 def _plan_stages(
     plans: Sequence[tuple[CleaningPlan, survivors.Verdicts]], dedupe_buffer_bytes: int, now_ms: int, core_count: int
 ) -> _Stages:
-    """Plan the tasks. In the first stage each reads an equal amount; buckets are in proportion to records."""
+    """Plan the tasks. Tasks of the first stage read equal amounts; partitions with more records get more buckets."""
     stages, dirty_records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
     target = target_cost((segment for plan, _ in plans for segment in plan.segments_to_clean), core_count)
     for plan, verdicts in plans:
