@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 from gateways import Wire, open_topic, producing, serving, until
@@ -28,8 +28,8 @@ def logs_of(topic: Topic) -> OpenLogs[int]:
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    # the logs of earlier tests count, too
-    gc.collect()
+    # without the open logs of other tests, which would have a share
+    monkeypatch.setattr(partition_log, "_caches", WeakSet())
     monkeypatch.setattr(partition_log, "MAX_OPEN_LOGS", most)
 
 
