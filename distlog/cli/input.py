@@ -199,7 +199,7 @@ class Source:
         if app_id is None or batch_id is None:
             raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
         if self.has_stream:
-            raise InvalidConfigError("--app-id and --batch-id need files: a stream has many commits")
+            raise InvalidConfigError("--app-id and --batch-id are for files: a stream needs many commits")
         return app_id, batch_id
 
     def readings(self, wait: Callable[[], float | None]) -> Iterator[StreamReading | RunReading]:

@@ -461,7 +461,7 @@ class IcebergTable(LakeTable):
 
     def _identifier(self) -> str:
         if "/" in self.requested_name or "." not in self.requested_name:
-            text = "a table of Iceberg has a name in a catalog, as lake.logs.clicks"
+            text = "an Iceberg table needs the name of its catalog, as in lake.logs.clicks: give a name, not a path"
             raise InvalidConfigError(text, table=self.requested_name)
         return self.requested_name
 

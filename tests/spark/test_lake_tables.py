@@ -82,7 +82,7 @@ def test_missing_parts_of_spark_are_named(
         to_table(spark, topic, "lake.db.clicks", output="iceberg")
     with pytest.raises(distlog.InvalidConfigError, match="begins with / or a scheme"):
         to_table(spark, topic, "tables/clicks", output="delta")
-    with pytest.raises(distlog.InvalidConfigError, match="a name in a catalog"):
+    with pytest.raises(distlog.InvalidConfigError, match="needs the name of its catalog"):
         to_table(spark, topic, str(tmp_path / "table"), output="iceberg")
     assert not (tmp_path / "table").exists()
 

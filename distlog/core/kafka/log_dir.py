@@ -157,7 +157,7 @@ def read_log_dir(
     check_is_no_topic(storage, folders)
     log_dir = _read(storage, folders, folders, storage.links())
     if not log_dir.partitions and log_dir.metadata is None:
-        text = "not a broker's log directory or a partition's folder: it has no folder <topic>-<partition>"
+        text = "not a broker's log directory, and not a partition's folder: no folder is named <topic>-<partition>"
         raise InvalidTopicError(text, directory=storage.url)
     return log_dir, None
 

@@ -447,7 +447,8 @@ def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
     # checked before arrays with an item per record are allocated
     if count * SMALLEST_RECORD > records.end - records.start:
-        raise InvalidRecordError("a batch is too short for its number of records", records=count)
+        text = "a batch is damaged, since it is too short for its number of records: send it again"
+        raise InvalidRecordError(text, records=count)
     return records
 
 

@@ -612,7 +612,7 @@ def removals(storage: Storage, start: int, end: int, *, exact: bool = False) -> 
             body = actions.parse(data, file)
             version, commit_id = fields.LONG(body.get("version")), fields.UUID(body.get("id"))
             if paths.commit_file(version) != file:
-                raise ValueError("it has another version than its file's name")
+                raise ValueError("its version is not the one in the file's name")
             if previous_id not in (None, body.get("prev")):
                 raise ValueError("it does not follow the commit of the version before")
             _add_actions(removed, version, body.get("actions"))

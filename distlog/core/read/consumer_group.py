@@ -384,8 +384,8 @@ def reset_positions(
     for state in race:
         if is_empty and state.members:
             raise CommitConflictError(
-                "the group's offsets were not set, since it has members: close its consumers first, or call "
-                "reset_group with `to`, which ends all memberships, also of dead members",
+                "the group's offsets were not set, since it has members: close its consumers first; if these no "
+                "longer run, call reset_group with the new offsets as `to`, which removes all members",
                 group=log.group,
                 members=",".join(member.name for member in state.members),
             )
