@@ -111,7 +111,7 @@ class _Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, arguments = super().resolve_command(ctx, args)
-        return name, command(str(name)) if placeholder else None, arguments
+        return name, (command(str(name)) if placeholder else None), arguments
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for panel, commands in PANELS.items():

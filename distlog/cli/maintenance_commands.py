@@ -48,7 +48,7 @@ _OLDEST_JAVA = 17
 _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
-#: A program that lists data source formats as Spark does. Its arguments name the distlog that it need not import.
+#: Imports data source formats as Spark does. Its arguments name the distlog that `_pyspark` has already imported.
 _LIST_FORMATS = """
 import sys
 
@@ -63,6 +63,7 @@ formats, failed = [module.name for module in iter_modules() if module.name.start
 distlog, module = find_spec("distlog"), find_spec("pyspark_distlog")
 is_same = distlog is not None and [sys.prefix, distlog.origin] == sys.argv[1:]
 names = [name for name in formats if name != "pyspark_distlog"]
+# pyspark_distlog would hide an error of this import
 for name in names + ([] if is_same or distlog is None else ["distlog.spark.data_source"]):
     try:
         __import__(name)
@@ -164,7 +165,7 @@ def repair(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_jso
     Use it when an active segment refuses appends. A crash does not cause this. The records after the damage are lost,
     and their offsets are reused. If you have a copy of the file, restore the copy instead.
     """
-    print_report(distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run), as_json=as_json)
+    _print_and_exit(distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run), as_json)
 
 
 def verify(url: Url, *, storage: StorageOptions, as_json: Json = False) -> None:
@@ -292,8 +293,8 @@ def _kernels() -> Finding:
     stat = next(path for path in (cache.folder, *cache.folder.parents) if path.exists()).stat()
     folder = f"{cache.folder} of user {stat.st_uid}, mode {stat.st_mode & 0o777:o}"
     if not cache.compiled:
-        advice = "run distlog warmup, or wait at the first use"
-        return Finding("kernels", WARNING, f"cold: no compiled code in {folder}", advice)
+        result = f"cold: no compiled code in {folder}"
+        return Finding("kernels", WARNING, result, "run distlog warmup, or wait at the first use")
     return Finding("kernels", OK, f"warm: {cache.compiled} of {cache.kernels} compiled in {folder}")
 
 
@@ -303,19 +304,18 @@ def _descriptors() -> Finding:
     result = f"{limits[0]}; distlog serve raises its limit to {limits[1]}"
     if soft == resource.RLIM_INFINITY or soft >= _DEFAULT_OPEN_FILES:
         return Finding("open files", OK, result)
-    advice = f"raise the limit: ulimit -n {_DEFAULT_OPEN_FILES} or more; half are for logs of partitions"
-    return Finding("open files", WARNING, result, advice)
+    return Finding("open files", WARNING, result, f"raise the limit: ulimit -n {_DEFAULT_OPEN_FILES} or more")
 
 
 def _java(*, is_needed: bool) -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     where = f"JAVA_HOME={home}" if home else "PATH"
-    if not is_needed and not (java and os.access(java, os.X_OK)):
-        return Finding("Java", OK, f"none in {where}; only Spark needs it")
-    status = ERROR if is_needed else OK
     if java is None or not os.access(java, os.X_OK):
-        return Finding("Java", status, f"none in {where}", _JAVA_ADVICE)
+        if not is_needed:
+            return Finding("Java", OK, f"none in {where}; only Spark needs it")
+        return Finding("Java", ERROR, f"none in {where}", _JAVA_ADVICE)
+    status = ERROR if is_needed else OK
     # Java prints these variables, which may hold passwords, next to its version
     environment = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTION_VARIABLES}
     outcome = _output_of([java, "-version"], environment)
@@ -377,9 +377,9 @@ def _pyspark(pyspark: Path) -> Finding:
 def _spark_format() -> Finding:
     """Check that a plain Spark session finds the format in the Python that it runs."""
     check = 'format("distlog")'
-    source = next((name for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if os.environ.get(name)), "PATH")
-    python = os.environ.get(source, "") if source != "PATH" else "python3"
-    interpreter = f"{shutil.which(python) or python} (by {source})"
+    variable = next((name for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if os.environ.get(name)), None)
+    python = os.environ[variable] if variable else "python3"
+    interpreter = f"{shutil.which(python) or python} (by {variable or 'PATH'})"
     advice = f"set PYSPARK_PYTHON={sys.executable}, or let distlog.spark.session make the session"
     spec = find_spec("distlog")
     outcome = _output_of([python, "-c", _LIST_FORMATS, sys.prefix, str(spec and spec.origin)], os.environ)
@@ -395,7 +395,7 @@ def _spark_format() -> Finding:
     if import_errors:
         name, reason = next(iter(import_errors.items()))
         if not name.startswith("distlog"):
-            advice = f"repair or remove {name}: it hides the formats of all modules"
+            advice = f"repair or remove {name}: Spark finds no format while this import fails"
         return Finding(check, WARNING, f"{interpreter} cannot import {name}: {reason}", advice)
     if "pyspark_distlog" not in formats:
         problem = f"is installed where Spark cannot find it: {module}" if module else "is not next to distlog"
@@ -414,7 +414,7 @@ def _store_findings(url: str, options: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("store", ERROR, str(error))
         return
     for result in report.checks:
-        if result.ok is not None:
+        if result.ok is not None:  # None for a check that was skipped
             yield Finding(f"store: {result.name}", OK if result.ok else ERROR, result.about)
     yield from _topic_findings(url, options)
 

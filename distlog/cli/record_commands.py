@@ -157,7 +157,7 @@ def _append_until_end(source: Source, appender: RecordAppender, interrupt: Inter
 
 
 def _report(appender: RecordAppender, signal_number: int, *, as_json: bool) -> None:
-    ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appender.offsets.items())
+    ranges = "".join(f", partition {number} [{start}, {end})" for number, (start, end) in appender.offsets.items())
     verb = "had appended" if appender.is_replayed else "appended"
     text = f"{verb} {counted(appender.records, 'record')}{ranges}"
     if signal_number:

@@ -484,7 +484,7 @@ def ending_signals() -> Iterator[int]:
 
 def fork_processes(count: int) -> int:
     """Fork `count` processes, and return its number in each. The parent stops all when one ends, and exits."""
-    # if the program that started this process ignores SIGCHLD, exit statuses are dropped
+    # the program that started this process may ignore SIGCHLD, and exit statuses would be dropped
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # blocked for `sigwait` in `_wait`
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

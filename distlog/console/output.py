@@ -165,9 +165,10 @@ def print_report(report: Report, *, as_json: bool) -> None:
     else:
         if line := str(report):
             print(line)
-        rows, names = (report.rows, report.names) if isinstance(report, Summary) else ((), None)
-        if isinstance(report, WithTable):
-            rows = rows_of(report.to_table())
+        if isinstance(report, Summary):
+            rows, names = report.rows, report.names
+        else:
+            rows, names = (rows_of(report.to_table()) if isinstance(report, WithTable) else ()), None
         RowPrinter().print(rows, names or list(rows[0] if rows else ()))
     sys.stdout.flush()
 
@@ -189,7 +190,7 @@ def print_failure(program: str, error: Exception, reason: str | None = None, *, 
 
 
 class StatusLine(logging.Handler):
-    """Prints the events of a service, on a terminal above a status line. Thread-safe."""
+    """Prints the events of a service, and logged warnings, on a terminal above a status line. Thread-safe."""
 
     def __init__(self, program: str, status: Callable[[], str], *, as_json: bool = False) -> None:
         super().__init__(logging.WARNING)
@@ -246,7 +247,7 @@ class StatusLine(logging.Handler):
             yield
 
 
-#: The column that each conversion shows. %t, the topic's name, needs no column.
+#: The column of each conversion. %S and %K show the length of its value. %t, the topic's name, needs no column.
 _COLUMN_OF = {
     "v": "value",
     "s": "value",
@@ -268,11 +269,11 @@ class Conversions:
     tokens: tuple[tuple[str, bool], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Conversions:
+    def parse(cls, format_text: str) -> Conversions:
         """Parse a format; raises ValueError for an unknown conversion or escape, or if it has no conversion."""
-        tokens = tuple(_token(*groups) for groups in _TOKEN.findall(text))
+        tokens = tuple(_token(*groups) for groups in _TOKEN.findall(format_text))
         if not any(is_conversion for _, is_conversion in tokens):
-            raise ValueError(f"{text!r} is not json, csv or a format with conversions ('%k %v\\n')")
+            raise ValueError(f"{format_text!r} is not json, csv or a format with conversions ('%k %v\\n')")
         return cls(tokens)
 
     @property
@@ -287,18 +288,19 @@ class Conversions:
             if is_conversion and token != "t":
                 column = batch.column(_COLUMN_OF[token])
                 if token in "SK":
-                    column = pc.fill_null(pc.binary_length(column).cast(pa.int64()), integers([-1])[0])
+                    length_of_null = integers([-1])[0]
+                    column = pc.fill_null(pc.binary_length(column).cast(pa.int64()), length_of_null)
                 parts.append(texts_of(column, PLAIN))
             else:
                 parts.append(topic if is_conversion else token)
         return bytes_of(joined(parts, batch.num_rows))
 
 
-def _token(conversion: str, escape: str, text: str) -> tuple[str, bool]:
-    if text:
-        if text in ("%", "\\"):
-            raise ValueError(f"the format ends with a single {text}: write {text}{text}")
-        return text, False
+def _token(conversion: str, escape: str, literal: str) -> tuple[str, bool]:
+    if literal:
+        if literal in ("%", "\\"):
+            raise ValueError(f"the format ends with a single {literal}: write {literal}{literal}")
+        return literal, False
     if escape:
         return unescaped(f"\\{escape}"), False
     if conversion == "%":

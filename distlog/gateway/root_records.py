@@ -97,7 +97,7 @@ class RootRecords(ABC, Generic[Key, Value]):
         """Store records durably, and apply them in this gateway. Raises DistlogError."""
         if records:
             hosted = self._metadata.internal_topic(self.name, 1, _CONFIG)
-            hosted.append_run(0, internal_batch(records, self._clock()), lambda snapshot: None)
+            hosted.append_run(0, internal_batch(records, self._clock()), fence=lambda snapshot: None)
             self.refresh()
 
     def _reset(self, hosted: HostedTopic | None) -> None:

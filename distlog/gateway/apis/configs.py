@@ -32,8 +32,8 @@ _TYPE_OF_CLASS = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
 _LISTS = frozenset({"cleanup.policy"})
 
 
-def without_ignored(settings: Mapping[str, str | None]) -> dict[str, str | None]:
-    return {name: value for name, value in settings.items() if name not in _IGNORED}
+def without_ignored(values: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {name: value for name, value in values.items() if name not in _IGNORED}
 
 
 def _setting_fields(

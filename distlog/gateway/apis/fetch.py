@@ -132,19 +132,17 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
 
 def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
     offsets = read.data.offsets if read.data else _NO_OFFSETS
-    aborted = read.data.aborted if read.data else ()
+    aborted = [
+        {"producer_id": transaction.producer_id, "first_offset": transaction.first_offset}
+        for transaction in (read.data.aborted if read.data else ())
+    ]
     return {
         "partition_index": read.number,
         "error_code": read.code,
         "high_watermark": offsets.high_watermark,
         "last_stable_offset": offsets.last_stable_offset,
         "log_start_offset": offsets.log_start_offset,
-        "aborted_transactions": [
-            {"producer_id": transaction.producer_id, "first_offset": transaction.first_offset}
-            for transaction in aborted
-        ]
-        if committed
-        else None,
+        "aborted_transactions": aborted if committed else None,
         "records": _record_bytes(read.data.batches) if read.data and read.data.batches is not None else b"",
     }
 

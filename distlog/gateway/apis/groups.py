@@ -125,7 +125,7 @@ def sync_group(request: Request, broker: Broker) -> None:
 
 
 def _respond_to_sync(request: Request, reply: SyncReply) -> None:
-    # make the member join again, since `poll` of the Java client fails after this code
+    # `poll` of the Java client fails after this code: let the member join again instead
     is_loading = reply.error is ErrorCode.coordinator_load_in_progress
     request.respond(
         {

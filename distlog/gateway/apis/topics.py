@@ -39,6 +39,8 @@ _MAX_PARTITIONS = 2000
 #: The first version of DeleteTopics whose topics have a name or an id.
 _FIRST_WITH_IDS = 6
 _NAME = attrgetter("name")
+#: Returns the names of all topics by their ids. They are listed once for a request.
+_ListNamesById = Callable[[], Mapping[uuid.UUID, str]]
 
 
 def api_versions(request: Request, broker: Broker) -> Fields:
@@ -50,7 +52,7 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         {"name": name, "max_version_level": level, "min_version_level": level} for name, level in _FEATURES.items()
     ]
     return {
-        # without a body, the request has an unknown version
+        # the body was not parsed if the gateway does not know the request's version
         "error_code": ErrorCode.unsupported_version if request.body is None else ErrorCode.none,
         "api_keys": keys,
         "supported_features": supported if request.api_version > _LAST_WITHOUT_ZERO else [],
@@ -87,13 +89,13 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                     yield {"error_code": error_code(result), "name": name, "is_internal": name in INTERNAL_TOPICS}
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
-    # each topic once, since a small request that repeats a large topic could get a response of gigabytes
     names_by_id = cache(broker.metadata.names_by_id)
+    # each topic once, since a small request that repeats a large topic could get a response of gigabytes
     for topic in {_topic_key(topic): topic for topic in topics}.values():
         topic_id, given_name = getattr(topic, "topic_id", None), requested_name(topic)
-        arguments = request, broker, names_by_id, given_name, topic_id, may_create
+        find_or_create = partial(_requested_topic, request, broker, names_by_id, given_name, topic_id, may_create)
         response_name = given_name if request.api_version >= _FIRST_WITH_NULL_NAMES else (given_name or "")
-        yield fields_or_error(_requested_topic, *arguments, name=response_name, topic_id=topic_id)
+        yield fields_or_error(find_or_create, name=response_name, topic_id=topic_id)
 
 
 def _topic_key(topic: Any) -> object:
@@ -132,10 +134,6 @@ def check_may_create(request: Request, name: str) -> None:
     """Raise AccessDeniedError unless the client may create this topic, or all topics of the cluster."""
     if not request.rights.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
         request.rights.check(Operation.CREATE, ResourceType.TOPIC, name)
-
-
-#: Returns the names of all topics by their ids. They are listed once for a request.
-_ListNamesById = Callable[[], Mapping[uuid.UUID, str]]
 
 
 def _find_name(name: str | None, topic_id: uuid.UUID | None, names_by_id: _ListNamesById) -> str:
@@ -179,16 +177,16 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
         cursor_topic, cursor_partition = body.cursor.topic_name, max(0, body.cursor.partition_index)
     remaining = min(limit, _MAX_PARTITIONS) if limit > 0 else _MAX_PARTITIONS
     topics, next_cursor = list[Fields](), None
-    names = sorted(
-        {topic.name for topic in body.topics}
-        or filter(request.rights.may_describe, broker.metadata.summaries_or_errors())
-    )
+    requested_names = {topic.name for topic in body.topics}
+    # a request without names is for all topics
+    names = sorted(requested_names or filter(request.rights.may_describe, broker.metadata.summaries_or_errors()))
     for name in (name for name in names if name >= cursor_topic):
         if not remaining:
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
         start = cursor_partition if name == cursor_topic else 0
-        fields = fields_or_error(_fields_from, request, broker, name, start, remaining, name=name, partitions=())
+        read = partial(_fields_from, request, broker, name, start, remaining)
+        fields = fields_or_error(read, name=name, partitions=())
         next_cursor = fields.get("next_cursor")
         topics.append({field: value for field, value in fields.items() if field != "next_cursor"})
         remaining -= len(fields["partitions"])
@@ -341,7 +339,7 @@ def _drop_by_name_or_id(request: Request, broker: Broker, names_by_id: _ListName
     if topic.name is None:
         # the name must not be revealed to a client that has only the id
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    # errors are returned here, since the caller has no name for them if the request has only the id
+    # returns errors instead of raising them: the caller cannot name the topic if the request has only its id
     return fields_or_error(_drop, request, broker, name, topic.topic_id, name=name)
 
 
@@ -402,7 +400,7 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
     return {"error_code": ErrorCode.invalid_request, "error_message": "gateways have no quorum: the storage decides"}
 
 
-_api = partial(Api, handlers=Handlers.TOPICS)
+_changing_api = partial(Api, handlers=Handlers.TOPICS)
 _CREATES = "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response"
 APIS = (
     Api(API_VERSIONS_KEY, "ApiVersions", 0, 4, api_versions, ""),
@@ -410,9 +408,9 @@ APIS = (
     Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions, "DESCRIBE of the topic"),
     Api(60, "DescribeCluster", 0, 1, describe_cluster, ""),
     Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, "DESCRIBE of the cluster"),
-    _api(19, "CreateTopics", 2, 7, create_topics, _CREATES),
-    _api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
-    _api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),
+    _changing_api(19, "CreateTopics", 2, 7, create_topics, _CREATES),
+    _changing_api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic"),
+    _changing_api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic"),
     Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster"),
     Api(46, "ListPartitionReassignments", 0, 0, list_partition_reassignments, "DESCRIBE of the cluster"),
     Api(55, "DescribeQuorum", 0, 2, describe_quorum, "DESCRIBE of the cluster"),

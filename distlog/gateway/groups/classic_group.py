@@ -120,6 +120,7 @@ class ClassicGroup:
 
     def _await_generation(self, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
         member.request = request
+        # a member that joins again no longer waits for the reply to its earlier join
         member.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id))
         member.join = answer
         self.prepare_rebalance()
@@ -139,7 +140,7 @@ class ClassicGroup:
         self._enter_phase(GroupPhase.PREPARING)
 
     def _complete_if_all_joined(self) -> None:
-        # the first rebalance waits for more members, and clients with reserved ids join soon
+        # a first rebalance lasts until its deadline, and clients with reserved ids will join soon: wait for more
         if self._rebalance is None or self._rebalance.is_first or self.reserved_ids:
             return
         if all(member.join is not None for member in self.members):

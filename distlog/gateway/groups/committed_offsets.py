@@ -153,10 +153,10 @@ class CommittedOffsets:
             partitions = [partition for partition in group.offsets.partitions if partition[0] == topic]
             self._store(group, dict.fromkeys(partitions), on_stored)
 
-    def delete_older(self, created_ms: Mapping[str, int]) -> None:
+    def delete_older(self, replaced_ms: Mapping[str, int]) -> None:
         """Delete offsets that are older than their topics. Call again, since offsets with a change in flight stay."""
         for group in self._groups.each_locked():
-            self._forget_old(group, group.offsets.older_than(created_ms))
+            self._forget_old(group, group.offsets.older_than(replaced_ms))
 
     def expire(self) -> None:
         """Delete offsets that were unused for the retention time, and groups without members and offsets."""
@@ -169,7 +169,7 @@ class CommittedOffsets:
                 self._groups.delete(group, lambda code: None)
 
     def _forget_old(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
-        # a deletion would also delete a newer offset that is in flight
+        # skip partitions with a change in flight, since a deletion would also delete the newer offset
         changing = group.offsets.pending | group.offsets.in_flight
         deleted = [partition for partition in partitions if partition not in changing]
         self._store(group, dict.fromkeys(deleted), lambda code: None)

@@ -574,7 +574,7 @@ class _Sharing:
 
     def balance(self) -> None:
         """Move partitions until no member has two more than another reader of the same topic."""
-        # the moves would end without a limit, which only bounds their time in a large group
+        # even without this limit the moves would end, but in a large group they could take long
         remaining_moves = sum(self._topics.values())
         while remaining_moves and self._move_one():
             remaining_moves -= 1
@@ -619,9 +619,8 @@ class SubscribedTopics:
         summaries, matching = self._summaries, self._matching
         if not all(pattern in matching for pattern in patterns):
             return False
-        return all(name in summaries for name in names) and all(
-            name in summaries for pattern in patterns for name in matching[pattern]
-        )
+        matched = (name for pattern in patterns for name in matching[pattern])
+        return all(name in summaries for name in (*names, *matched))
 
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
         """Do `work` at once if these topics were read, else in another thread after reading them."""

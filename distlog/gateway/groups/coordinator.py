@@ -248,6 +248,7 @@ class DroppedTopics:
                 _log.debug("cannot check whether %s was dropped: %s", name, error)
                 continue
             ids = () if snapshot is None else (snapshot.topic_id, *snapshot.former_ids)
+            # the topic of the last check was dropped if no topic has its id now
             is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
             self._unfinished.discard(name)
             if snapshot is not None and snapshot.replaced_ms:

@@ -77,7 +77,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                     entry = self._entries[name] = self._new(name)
             if entry is None:
                 if unload_count != self._unload_count:
-                    # if the entry was unloaded, `missing_code` would make its members give up their partitions
+                    # the entry may have been unloaded. `missing_code` would make its members give up their partitions
                     continue
                 raise CoordinatorError(missing_code)
             with entry.lock:
@@ -174,7 +174,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
             else:
                 records[key] = value
         for key, value in values.items():
-            # not `locked`, which refuses the empty name: Kafka may have stored a group under it
+            # `locked` would refuse the empty name, under which Kafka may have stored a group
             with self._loading(key.group) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.offsets.apply({(key.topic, key.partition): value})
@@ -419,7 +419,7 @@ class GroupOffsets:
             (committed for ended_id, committed in self._ended_transactions[ended_count:] if ended_id == producer_id),
             None,
         )
-        if outcome is None:
+        if outcome is None:  # the transaction is still open
             self.add_pending(producer_id, positions)
         elif outcome:
             self._add(positions)
@@ -455,14 +455,14 @@ class GroupOffsets:
     def with_keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
         return [(OffsetKey(self._group, *partition), position) for partition, position in changes.items()]
 
-    def older_than(self, created_ms: Mapping[str, int]) -> list[TopicPartition]:
-        """The partitions whose offset was committed before the topic's time in `created_ms`."""
-        if created_ms.keys().isdisjoint(self.topics):
+    def older_than(self, replaced_ms: Mapping[str, int]) -> list[TopicPartition]:
+        """The partitions whose offset was committed before the topic's time in `replaced_ms`."""
+        if replaced_ms.keys().isdisjoint(self.topics):
             return []
         return [
             partition
             for partition, position in self._by_partition.items()
-            if position.commit_ms < created_ms.get(partition[0], 0)
+            if position.commit_ms < replaced_ms.get(partition[0], 0)
         ]
 
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:

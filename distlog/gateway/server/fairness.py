@@ -378,7 +378,7 @@ class RequestMemory:
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
         """Whether there is room. Also True if no other share will release memory, since a wait would never end."""
-        # without releasable bytes, this share cannot end its own wait, although it may be counted in `_releasing`
+        # do not count this share itself if it has no releasable bytes: it cannot end its own wait
         own_count = int(share.will_release and not share.releasable)
         if self._large_bytes[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
             return False

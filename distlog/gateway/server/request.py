@@ -257,7 +257,7 @@ _TOO_LARGE = (
 
 
 class FrameReader:
-    """The frames of one connection; `max_length` may change between frames."""
+    """The frames of one connection, read by `begin`, `grant` and `next`. `max_length` may change between frames."""
 
     def __init__(self, shared_buffer: memoryview, max_length: int) -> None:
         self._shared_buffer, self.max_length = shared_buffer, max_length

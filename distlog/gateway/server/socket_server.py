@@ -35,7 +35,7 @@ from distlog.gateway.server.request import (
 _log = logging.getLogger("distlog.gateway")
 #: The principal of clients that need not authenticate.
 ANONYMOUS = "ANONYMOUS"
-#: The most bytes that are received in one step, except for larger requests.
+#: The size of the buffer into which all connections receive. Larger requests have their own memory.
 _SHARED_BYTES = 64 << 10
 #: How long one turn of the event loop may handle requests: other connections wait for it.
 _TURN_S = 0.005
@@ -47,7 +47,7 @@ _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class SocketServer:
-    """The listening sockets and their connections, for one thread. `offer` returns whether it handled a request."""
+    """The listening sockets and their connections, for one thread. `offer` handles or queues a request."""
 
     def __init__(
         self,
@@ -69,10 +69,11 @@ class SocketServer:
         self._connecting = set[asyncio.Task[None]]()
         self.connections = set[Connection]()
         self.is_open, self.port = False, 0
-        # the sessions of clients, including those in the TLS handshake, and their number by host
+        # the sessions of clients, including those in the TLS handshake, and their number by address or IPv6 network
         self._sessions, self._host_counts = set[ClientSession](), Counter[str]()
         self._loop_thread_id = 0
         self._turn_end_s: float | None = None
+        # the work of `run_later`, and whether `_do_queued_work` will be called, so that the loop need not be woken
         self._queued_work, self._is_woken = deque[Callable[[], None]](), False
         #: The number of connections that were accepted, refused, failed in TLS, and closed by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
@@ -115,7 +116,7 @@ class SocketServer:
             return
         except OSError as error:
             _log.warning("cannot accept a connection: %s", error.strerror or error)
-            # no pause after other errors, as of a client that has disconnected: the next client must not wait
+            # do not pause after an error of one client, as if it has disconnected: the next client must not wait
             if error.errno in _NO_SOCKETS:
                 self.loop.remove_reader(listening)
                 self.loop.call_later(_NO_SOCKETS_S, self._resume, listening)
@@ -150,9 +151,8 @@ class SocketServer:
         except OSError as error:
             # not logged: load balancers connect and disconnect to probe a gateway
             if not isinstance(error, ConnectionResetError):
-                texts = (getattr(error, name, None) for name in ("verify_message", "reason"))
-                reason = next(filter(None, texts), str(error) or type(error).__name__)
-                self.failures.note(f"a client at {session.address[0]}", f"TLS: {reason}")
+                reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+                self.failures.note(f"a client at {session.address[0]}", f"TLS: {reason or type(error).__name__}")
             self.tls_failed += 1
         finally:
             if not connection.is_connected:
@@ -191,7 +191,6 @@ class SocketServer:
 
     def run_in_turn(self, work: Callable[[], None]) -> None:
         """Run `work`, and the work that it passes to `run_later`, in this turn of the event loop."""
-        # keeps `run_later` from waking the loop, since added work is done below
         self._is_woken = True
         try:
             work()
@@ -280,7 +279,7 @@ _IN_FLIGHT_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. Any thread may call the methods of ClientConnection.
+    """One client's connection. Any thread may call `send`, `send_last`, `fail` and `read_next`.
 
     As in Kafka, a request is handled after the request before it was answered. Only Produce requests may be handled
     while earlier ones wait for a sync or a commit, so that they share it. Responses keep the order of requests.
@@ -316,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._server.is_open:
             self._transport.abort()
         elif self.session.principal == ANONYMOUS and (certificate := transport.get_extra_info("peercert")):
-            # without SASL, the certificate names the client
+            # without SASL, the certificate names the client; only an empty subject has an empty name
             subject = subject_name(certificate)
             name = self._server.principals.name(subject)
             self.session.principal = ANONYMOUS if name == "" else name
@@ -340,12 +339,12 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._timeouts.note_activity()
         self._frames.received(nbytes)
-        # set before `allows_next` is read: another thread sets `allows_next` before `read_next` reads this
+        # set before `allows_next` is read: a thread that sets `allows_next` reads this afterwards, in `read_next`
         self._has_unread = True
         if self._can_read_next:
             self._server.run_in_turn(self._read_next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
-            # not earlier, since only reading detects that the client disconnects while its requests wait
+            # do not stop earlier, since only reading detects that the client disconnects while its requests wait
             self._set_reading(False)
 
     def eof_received(self) -> bool:
@@ -492,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._in_flight[0] is request:
             self._write()
         if request in self._in_flight and not request.on_sent:
-            # the response waits for its turn or for the client; FetchMemory counts responses with `on_sent` already
+            # the response waits for its turn or for the client. FetchMemory counts responses to Fetch, with `on_sent`
             size = sum(map(len, chunks))
             self._memory.charge(size)
             request.memory = size
@@ -513,7 +512,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send the ready responses in order, as far as the client receives them now."""
         while self._in_flight and (unsent := self._in_flight[0].unsent) is not None:
             self._timeouts.begin_sending(sum(map(len, unsent)))
-            # responses to Produce requests are small: several share a write
+            # keep responses to Produce requests for the next write: they are small, so several share it
             if self._in_flight[0].head.api_key == messages.PRODUCE_KEY and not self._is_paused:
                 self._ready_chunks += unsent
                 unsent.clear()
@@ -550,7 +549,8 @@ class Connection(asyncio.BufferedProtocol):
             # a file bypasses the transport, which must not encrypt, be closing or have unsent bytes
             transport.get_extra_info("sslcontext") or transport.is_closing() or transport.get_write_buffer_size()
         ):
-            first = first[first.send(transport.get_extra_info("socket").fileno()) :]
+            sent_count = first.send(transport.get_extra_info("socket").fileno())
+            first = first[sent_count:]
         # a large chunk is written in steps, since the transport copies what the client does not receive at once
         if len(first) > _MAX_WRITE_BYTES:
             unsent.insert(0, first[_MAX_WRITE_BYTES:])
@@ -595,7 +595,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._newest_waits and not self._waits_for_memory:
             self._handle_newest()
         elif self._can_read_next:
-            # not if many bytes were already received while earlier requests waited
+            # read more bytes unless many that were received still wait to be handled
             self._set_reading(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
@@ -642,7 +642,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._close()
             return
-        # a started frame gets no memory from now on
+        # a request that was received in part gets no more memory, so the rest cannot be received
         self._set_reading(False)
         if self._in_flight[0].unsent is not None:
             self._abort_soon()
@@ -684,7 +684,7 @@ class Connection(asyncio.BufferedProtocol):
 
 #: The connection of a client that is slower than this is closed.
 BYTES_PER_S = 1 << 20
-_IDLE = "the client was idle for connections.max.idle.ms"
+_IDLE = "the client was idle for connections.max.idle.ms"  # routine: not logged as a failure
 
 
 class ConnectionTimeouts:

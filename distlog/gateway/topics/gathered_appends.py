@@ -167,6 +167,7 @@ class GatheredAppends:
             return self._waiting.popleft() if self._waiting else None
 
     def _next_commit_s(self) -> float:
+        """The time of the next commit: at the latest `_due_s`, and earlier if no sender is expected to send more."""
         pending = self._waiting[0]
         if pending.size >= self._linger_bytes or len(pending.batches) >= MAX_BATCHES:
             return _PAST
@@ -216,7 +217,7 @@ class GatheredAppends:
     def _commit_accepted(self, check: ProducerCheck, accepted: Accepted) -> None:
         valid = {number: [batch.valid for batch in batches] for number, batches in accepted.items()}
         configs = [batch.config for batches in accepted.values() for batch in batches]
-        # the config may have changed between the batches: prefer one that requires no keys
+        # each batch was checked with its own config, which may differ: take one that requires no keys, if any
         config = next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
         result, snapshot = commit_batches(check, valid, config, partial(refuse_fenced, accepted))
         self._hosted.topic.advance(snapshot)
@@ -328,7 +329,7 @@ class Sender:
         self.in_flight -= requests
         self.answered_s = now_s
         if not self.in_flight and now_s - self.sent_s >= _BURST_S:
-            # after these requests, the sender waited for the response
+            # the sender sent no more requests before the response, so this is its maximum
             self.max_in_flight = requests
 
     def completeness(self, requests: int, *, is_idempotent: bool) -> Completeness:

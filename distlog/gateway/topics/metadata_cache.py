@@ -252,7 +252,7 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        # before the load, which takes a hundred times as long, since a request may have thousands of missing names
+        # a request may have thousands of missing names, and a failed load takes a hundred times as long as this check
         if self.root.is_local_disk:
             is_missing = not os.path.isdir(self.root.local_path(name))
         else:

@@ -35,6 +35,9 @@ from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 from distlog.core.write.engine import producer_entries
 
+#: Gets the newest snapshot before an append, and raises an error if the append must not happen.
+Fence = Callable[[Snapshot], None]
+
 
 class Partition:
     """One partition of a topic, thread-safe. `check_first` may refuse an unknown producer's first batch."""
@@ -56,22 +59,22 @@ class Partition:
         """Append a batch by `PartitionLog.append_batches`. The caller must `sync` it if `flush_due` is set."""
         with self._logs.use(self, may_open=may_wait) as log:
             info = log.append_batches(records, fence, timeout_s=timeout_s, may_wait=may_wait)
-        # a transaction's batch is always flushed before the response
+        # only batches of transactions have a fence: these are always flushed before the response
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def is_free(self, *, flush: bool) -> bool:
-        """Whether the lock of direct appends, or of flushes, was free at this moment."""
+        """Whether the lock for appends was free at this moment; with `flush`, also the lock for flushes."""
         with self._logs.use(self) as log:
             return log.is_free(flush=flush)
 
     def append_run(self, run: BatchRun, fence: Fence) -> Appended:
-        """Append batches of the gateway directly, unless `fence` refuses. Raises as `PartitionLog.append_runs`."""
+        """Append batches that the gateway made, unless `fence` raises. Raises as `PartitionLog.append_runs`."""
         with self._logs.use(self) as log:
             (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
             return appended
 
     def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
-        """Append an end marker directly, if the transaction is open here. Raises as `append_run`."""
+        """Append an end marker if the transaction is open here. Raises as `append_run`."""
         with self._logs.use(self) as log:
             return log.end_transaction(marker, fence, timeout_s=timeout_s)
 
@@ -96,7 +99,7 @@ class Partition:
         return LogOffsets(state.log_start_offset, cached[1], state.log_end_offset)
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
-        """Return whole batches, the first with `offset`; if `committed`, up to the last stable offset."""
+        """Return whole unchecked batches, the first with `offset`; if `committed`, up to the last stable offset."""
         state = self.state()
         if not self.hosted.is_local and offset > state.log_end_offset:
             # another gateway or job may have appended
@@ -233,7 +236,7 @@ RECORD_COLUMNS = ("offset", "key", "value")
 
 
 class TailBatches(NamedTuple):
-    """Whole batches with valid checksums, and their headers (BATCH rows) at the offsets of the log."""
+    """Whole batches with valid checksums, and their headers as BATCH rows."""
 
     data: bytes
     rows: npt.NDArray[Any]
@@ -250,7 +253,8 @@ class PartitionTail:
         return cls(lambda offset: partition.fetch(offset, READ_BYTES, committed=False).batches)
 
     def restart_if_compacted(self, state: PartitionState) -> bool:
-        """If unread records were compacted, restart at the log start, since deletions may be missing; return True."""
+        """If unread records were compacted, restart at the log start, and return True."""
+        # the compaction may have removed unread tombstones: only the whole log shows which keys exist
         if max(first_dirty_offset(state), state.log_start_offset) <= self.offset:
             return False
         self.offset = state.log_start_offset
@@ -282,7 +286,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Epochs and their first offsets, ascending. The latest ends at the log end, even if records have no epoch."""
+    """Epochs and their first offsets, ascending. The latest epoch ends at the log end."""
 
     entries: Sequence[tuple[int, int]] = ()
 
@@ -330,10 +334,6 @@ class FetchedData(NamedTuple):
     offsets: LogOffsets
     aborted: tuple[AbortedTransaction, ...]
     visible_end: VisibleEnd
-
-
-#: Raises an error if the append that it guards must not follow the snapshot.
-Fence = Callable[[Snapshot], None]
 
 
 class RefreshingTopic:

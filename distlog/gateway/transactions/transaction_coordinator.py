@@ -18,6 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from distlog.core import paths
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
 from distlog.core.integers import MAX_LONG
@@ -30,7 +31,6 @@ from distlog.core.kafka.transactions import (
     TransactionStatus,
     marker,
 )
-from distlog.core.paths import new_id
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.coordinator import GroupServices
@@ -352,4 +352,4 @@ class TransactionServices:
 
 def new_producer_id() -> int:
     """A random id of 63 bits, so that gateways and writers of distlog need no common counter."""
-    return int(new_id()[:16], 16) & MAX_LONG
+    return int(paths.new_id()[:16], 16) & MAX_LONG
