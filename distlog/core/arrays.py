@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# The next module acquires a lock before each fork and releases it afterwards. If `_import_pandas` imported the module
-# during a fork, the lock would be released without being acquired.
+# `_prepare_fork` may import this module in a fork. The module acquires a lock before each fork and releases it
+# afterwards, so an import in between would release the lock without acquiring it.
 import concurrent.futures.thread  # noqa: F401
 import os
 import re
@@ -158,10 +158,10 @@ def _offsets_of(lengths: Iterable[int], count: int) -> Any:
     return ends
 
 
-def _import_pandas() -> None:
-    """Make Arrow import pandas before a fork: a child could wait forever for an import lock of another thread."""
-    pa.array([0])
+def _prepare_fork() -> None:
     global _has_threads
+    # Arrow imports pandas here, since a child could wait forever for an import lock of another thread
+    pa.array([0])
     _has_threads = len(os.listdir("/proc/self/task")) > 1 if os.path.isdir("/proc/self/task") else True
 
 
@@ -172,7 +172,7 @@ def _change_pool() -> None:
 
 
 _has_threads = False
-os.register_at_fork(before=_import_pandas, after_in_child=_change_pool)
+os.register_at_fork(before=_prepare_fork, after_in_child=_change_pool)
 
 
 def byte_view(data: Any) -> memoryview:
@@ -221,9 +221,9 @@ def fitted(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def new_pages(size: int, position: int = 0) -> npt.NDArray[np.uint8]:
-    """Return uninitialised bytes, aligned to memory pages as the bytes from `position` on are to pages of their file.
+    """Return uninitialised memory for the bytes of a file from `position` on.
 
-    So a direct write takes whole pages of the file from memory without a copy.
+    Each page of the file lies in one page of the memory, so that a direct write needs no copy.
     """
     memory = np.frombuffer(pa.allocate_buffer(size + PAGE_BYTES), np.uint8)
     start = (position - address(memory)) % PAGE_BYTES

@@ -31,10 +31,10 @@ COMMIT_RETENTION_DELAYS = 2
 _MIN_SEGMENT = 14
 _INTERNAL = "internal."
 
-_Check = Callable[[Any], bool]
+_Predicate = Callable[[Any], bool]
 
 
-def _setting(default: Any, check: _Check, rule: str, doc: str, stored_check: _Check | None = None) -> Any:
+def _setting(default: Any, check: _Predicate, rule: str, doc: str, stored_check: _Predicate | None = None) -> Any:
     """A setting. `stored_check` allows the stored values that only earlier versions of distlog allowed."""
     return field(
         default=default, metadata={"check": check, "stored_check": stored_check or check, "rule": rule, "doc": doc}
@@ -305,7 +305,7 @@ def _check_new(settings: Mapping[str, object]) -> None:
         _check(name, _parse(name, value), _FIELDS[name].metadata["check"])
 
 
-def _check(name: str, value: object, check: _Check) -> None:
+def _check(name: str, value: object, check: _Predicate) -> None:
     if not check(value):
         raise InvalidConfigError(f"{name} must be {_FIELDS[name].metadata['rule']}", value=value)
 

@@ -271,16 +271,11 @@ class DisplayableSettings:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.overrides().items())})"
 
     def _repr_html_(self) -> str:
-        overrides = self.overrides()
+        changed = self.overrides()
         docs = {field.name.replace("_", "."): field.metadata.get("doc") for field in fields(self)}
         rows = [
-            {
-                "setting": name,
-                "value": str(value),
-                "set": "yes" if name in overrides else "",
-                "meaning": docs.get(name),
-            }
-            for name, value in {**self.all(), **overrides}.items()
+            {"setting": name, "value": str(value), "set": "yes" if name in changed else "", "meaning": docs.get(name)}
+            for name, value in {**self.all(), **changed}.items()
         ]
         return html(pa.Table.from_pylist(rows), most=len(rows))
 

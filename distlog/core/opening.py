@@ -83,7 +83,7 @@ def create(
         TopicExistsError: The topic exists.
         InvalidTopicError: The name breaks Kafka's rule, or the folder holds topics or lies in a topic.
         InvalidConfigError: A setting or the number of partitions is not valid.
-        StorageError: The storage cannot hold a log: it must refuse to overwrite when asked to.
+        StorageError: The storage does not refuse to overwrite a file when asked to, so it cannot hold a log.
 
     Examples:
         >>> pages = distlog.create("logs/pages", 4, {"retention.ms": -1})
@@ -98,7 +98,7 @@ def create(
 
 
 def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
-    """Create a topic in `storage`, without a check of the folders in and above it."""
+    """Create a topic without a check of the folders in and above it; `absent_ms` is as for CommitLog.create."""
     log = topic_log(storage)
     snapshot = log.create(partitions, config, absent_ms=absent_ms)
     return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
@@ -107,14 +107,14 @@ def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent
 def _check_location(storage: Storage) -> int | None:
     """Raise InvalidTopicError if the folder holds topics, or lies in a topic: their files would be mixed.
 
-    Returns the store's time before a listing that shows that the folder has no commits; None if no listing does.
+    Returns the store's time before a listing without commits, so that `create` needs no other listing, or None.
     """
     listed_ms = storage.replied_ms()
     listings: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
     run_all = map if storage.is_local else in_parallel
     folders, above = run_all(lambda listing: listing(storage), listings)
     if folders is None or paths.COMMITS_DIR in folders:
-        return None
+        return None  # `create` reports a failing storage, and a topic in the folder
     names = _topics_among(storage, folders) or _topics_below(storage, folders)
     if names:
         text = f"this folder holds topics, so it cannot be a topic: create one in it, as {storage.url}/NAME"
@@ -126,7 +126,7 @@ def _check_location(storage: Storage) -> int | None:
 
 def check_root(root: Storage) -> None:
     """Raise TopicNotFoundError if the folder is a topic itself; returns if the storage cannot list."""
-    # only StorageError is suppressed: wrong options of the storage must raise
+    # unlike `_has_commits`, suppress only StorageError: wrong options of the storage must raise
     with suppress(StorageError):
         if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_topic(root):
             text = f"this is a topic, not a folder of topics: use the folder above, {root.url.rpartition('/')[0]}"
@@ -346,9 +346,9 @@ def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
     }
 
 
-def copy_text(original: str) -> str:
+def copy_text(name: str) -> str:
     return (
-        f"has the topic id of {original}, since one is a copy of the other: 'distlog alter URL --new-id' gives the "
+        f"has the topic id of {name}, since one is a copy of the other: 'distlog alter URL --new-id' gives the "
         "copy its own id"
     )
 
@@ -358,7 +358,7 @@ def find_topics(root: Storage) -> list[Storage]:
 
 
 def _topics_in(root: Storage, names: Iterable[str]) -> list[str]:
-    """Return the folders among `names` that are topics; `_commits` is not, if `root` itself is a topic."""
+    """Return the folders among `names` that are topics; skips `_commits`, which `root` has if it is a topic."""
 
     def folders_in(name: str) -> list[str]:
         try:
@@ -426,7 +426,7 @@ class AdoptReport(Displayable):
         return (*folders, *topics, *present, *errors)
 
     def __str__(self) -> str:
-        adopted = [topic for topic in self.adopted if not topic.error and (topic.partitions or not topic.existed)]
+        adopted = [topic for topic in self.adopted if topic.result in ("adopted", "extended")]
         verb = "would adopt" if self.dry_run else "adopted"
         size = sum(partition.log_bytes for topic in adopted for partition in topic.partitions)
         failed = f"; {counted(sum(bool(topic.error) for topic in self.adopted), 'topic')} failed"
@@ -457,6 +457,7 @@ class AdoptReport(Displayable):
         }
 
     def _topics(self) -> list[dict[str, Any]]:
+        rows_of_topics = [(topic, [*_partition_rows(topic, dry_run=self.dry_run).values()]) for topic in self.adopted]
         return [
             {
                 "topic": topic.name,
@@ -468,8 +469,7 @@ class AdoptReport(Displayable):
                 "settings": dict(topic.settings),
                 "notes": list(topic.notes),
             }
-            for topic in self.adopted
-            for rows in [list(_partition_rows(topic, dry_run=self.dry_run).values())]
+            for topic, rows in rows_of_topics
         ]
 
 
@@ -489,6 +489,7 @@ def _partition_rows(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[s
     for partition in new_partitions:
         row = rows.get(partition.name.partition, dict.fromkeys(("log_start_offset", "log_end_offset", *_SUMMED), 0))
         rows[partition.name.partition] = {
+            # a partition that ends at offset 0 has no records yet, and starts where the import starts
             "log_start_offset": row["log_start_offset"] if row["log_end_offset"] else partition.log_start_offset,
             "log_end_offset": partition.log_end_offset,
             "records": row["records"] + sum(segment.info.record_count for segment in partition.segments),
@@ -559,24 +560,23 @@ def adopt(
             topics=_names_text(sorted(replicas_by_topic)),
         )
     root = Storage(url, storage_options) if url else log_dirs[0].storage
-    adopted_topics = dict[str, Topic]()
+    reports, topics_by_name = list[AdoptedTopic](), dict[str, Topic]()
     with ExitStack() as stack:
         for storage in {log_dir.storage.url: log_dir.storage for log_dir in log_dirs}.values():
             stack.enter_context(locked_log_dir(storage))
-        adopted = []
         for name, replicas in replicas_by_topic.items():
             target = root if url and is_folder else root.child(name)
             try:
                 settings = _settings(name, replicas, clusters, overrides)
-                adopted_topic, topic = _adopt(replicas, target, settings, states, by_links=not url, dry_run=dry_run)
-                adopted.append(adopted_topic)
+                report, topic = _adopt(replicas, target, settings, states, by_links=not url, dry_run=dry_run)
+                reports.append(report)
                 if topic:
-                    adopted_topics[adopted_topic.name] = topic
+                    topics_by_name[report.name] = topic
             except DistlogError as error:
                 if is_folder:
                     raise
-                adopted.append(dataclasses.replace(AdoptedTopic(name, target.url), error=error))
-    return AdoptReport(tuple(adopted), adopted_topics, {} if is_folder else _skipped_folders(log_dirs), dry_run)
+                reports.append(AdoptedTopic(name, target.url, error=error))
+    return AdoptReport(tuple(reports), topics_by_name, {} if is_folder else _skipped_folders(log_dirs), dry_run)
 
 
 def _read(
@@ -584,10 +584,11 @@ def _read(
 ) -> tuple[list[LogDir], bool]:
     directories = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
     log_dirs = [read_log_dir(url, options) for url in directories]
-    are_folders = {partition is not None for _, partition in log_dirs}
-    if len(are_folders) != 1:
-        if not are_folders:
-            raise InvalidTopicError("there is no directory: pass one")
+    if not log_dirs:
+        raise InvalidTopicError("there is no directory: pass one")
+    # a log directory has no partition; a partition's folder is its log directory with the partition
+    are_folders = [partition is not None for _, partition in log_dirs]
+    if any(are_folders) and not all(are_folders):
         folders = ", ".join(log_dir.storage.url for log_dir, partition in log_dirs if partition)
         text = "some directories are folders of partitions, the others log directories: pass only one kind"
         raise InvalidTopicError(text, partition_folders=folders)
@@ -595,7 +596,7 @@ def _read(
         text = "the directory has the cluster's metadata, and no topic: also pass the log directories of the brokers"
         raise InvalidTopicError(text, directory=log_dirs[0][0].storage.url)
     distinct = {(log_dir.storage.url, partition): log_dir for log_dir, partition in log_dirs}
-    return list(distinct.values()), are_folders.pop()
+    return list(distinct.values()), are_folders[0]
 
 
 def _skipped_folders(log_dirs: Sequence[LogDir]) -> dict[str, str]:
@@ -620,8 +621,9 @@ def _requested_partitions(log_dirs: Sequence[LogDir], topics: Iterable[str] | No
 def _settings(
     topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], overrides: Mapping[str, object]
 ) -> ImportedSettings:
-    """Return the settings of the topic whose id its folders have: another topic may have had the same name."""
+    """Return the settings by the topic's id in its folders, since an earlier topic may have had the same name."""
     topic_ids = set[uuid.UUID]()
+    # an id is only needed to find a topic in the metadata of a cluster
     searched: Replicas = replicas if clusters else {}
     for name, log_dirs in searched.items():
         for log_dir in log_dirs:

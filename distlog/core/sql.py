@@ -152,11 +152,7 @@ class _Views:
 
     def _check_options(self) -> None:
         versions = self._version if isinstance(self._version, Mapping) else {}
-        options: dict[str, Mapping[str, Any]] = {
-            "values": self._values,
-            "schemas": self._schemas,
-            "version": versions,
-        }
+        options = {"values": self._values, "schemas": self._schemas, "version": versions}
         for option, by_topic in options.items():
             if unknown := by_topic.keys() - self._storages.keys():
                 text = f"{option} names a topic that is not in the folder: it has {', '.join(sorted(self._storages))}"

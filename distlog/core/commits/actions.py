@@ -270,7 +270,7 @@ def first_stem_below(actions: Sequence[Action], horizon: int) -> str | None:
     old_stems = {stem for stem in stems if (version := stem_read_version(stem)) is not None and version < horizon}
     if not old_stems:
         return None
-    # an added segment with the stem of a removed or sealed one is not new: the topic had its files before
+    # a segment with the stem of a removed or sealed one, or of a restored one, is not new: its files existed before
     replaced_files = set(_partition_stems(actions, Remove | RemoveTable | Seal))
     restored = {action.partition for action in actions if isinstance(action, Restore)}
     for partition, stem in _partition_stems(actions, Add | AddTable | Active):
@@ -356,6 +356,7 @@ def write_producers(action: ProducerBatches) -> dict[str, Any]:
     columns: dict[str, Any] = dict(zip(("partition", *BOUNDS), map(list, zip(*rows, strict=True)), strict=True))
     for name in PRODUCER_COLUMNS_AS_STEPS:
         columns[name] = [value - previous for previous, value in itertools.pairwise([0, *columns[name]])]
+    # a column of equal values is stored as one number
     compacted = {name: column[0] if len(set(column)) == 1 else column for name, column in columns.items()}
     stored_columns = {name: column for name, column in compacted.items() if column != _PRODUCER_DEFAULTS.get(name)}
     # always a list, since its length is the number of batches

@@ -85,16 +85,7 @@ _TEXT_SIZE = struct.Struct("<q")
 #: The numbers of fields in Arrow's flatbuffers.
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3
 #: The errors of Arrow, zstd and JSON for malformed bytes.
-_MALFORMED = (
-    pa.ArrowException,
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    OSError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+_MALFORMED = pa.ArrowException, ArithmeticError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError
 #: The sign bit of an int64: with it flipped, the big-endian bytes sort like the numbers.
 _SIGN_BIT = np.uint64(1 << 63)
 
@@ -456,6 +447,7 @@ class RowChanges:
         _check_ascending(self.removed_rows, len(base))
         count = len(base) - len(self.removed_rows) + len(self.added)
         _check_ascending(self.added_rows, count)
+        # for each row of the result, its number among the rows of `base` and, after them, the added rows
         sources = np.empty(count, np.int64)
         sources[self.added_rows] = np.arange(len(base), len(base) + len(self.added))
         sources[_complement(self.added_rows, count)] = _complement(self.removed_rows, len(base))

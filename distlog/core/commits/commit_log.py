@@ -205,7 +205,9 @@ class CommitLog:
             snapshot = self.loader.load_by_listing()
         else:
             now_ms = self._clock()
-            snapshot = self.loader.load(version, cached, recent_times=range(now_ms + 1 - recent_ms, now_ms + 1))
+            # the times up to now that are less than `recent_ms` old
+            recent_times = range(now_ms + 1 - recent_ms, now_ms + 1)
+            snapshot = self.loader.load(version, cached, recent_times=recent_times)
         if snapshot and snapshot.dropped and not include_dropped:
             self.sync()
             snapshot = None
@@ -581,6 +583,7 @@ class RaceBackoff:
         turn_s = min(TURN_SHARE * mean_winner_s, LONGEST_TURN_WAIT_S)
         if tried_s < turn_s:
             return self._random.uniform(0.5, 1) * (turn_s - tried_s)
+        # the turn has come; a writer that has tried for longer than the winners goes first
         return 0.0 if tried_s > mean_winner_s else self._random.uniform(0, PAUSE_S)
 
 

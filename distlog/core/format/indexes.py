@@ -307,7 +307,7 @@ def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
     """Return the transactions that overlap [fetch_offset, upper_bound), and whether later indexes have no others."""
-    # a transaction with a later marker was open at this one, or began later: at this last stable offset or after it
+    # transactions with later markers begin at this last stable offset or later, since no older one is open there
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -447,6 +447,7 @@ class IndexCache:
                 os.utime(listed.fileno())
             self._added_bytes = 0
             copies = sorted(self._copies())
+            # leaves room for the copies that this process adds before it lists the folder again
             excess = sum(size for _, size, _ in copies) - (self.max_bytes - self.max_bytes // _SCAN_SHARE)
             for last_use, size, name in copies:
                 if excess <= 0:

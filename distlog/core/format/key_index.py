@@ -57,12 +57,13 @@ Ints = npt.NDArray[np.int32]
 LEAST_LOG_BYTES = 256 << 10
 #: The first read finds entries within this many standard deviations of their expected place.
 _DEVIATIONS = 4
-#: The number of recent pairs, each a key's hash and a batch's position (see CollectedPairs).
+#: A builder collects pairs of a key's hash and the position of a batch with the key. It skips a pair that is still in
+#: its cache of recent pairs. This is the number of slots of the cache.
 _RECENT = 1 << 12
 #: The most pairs for which a builder allocates room at once, unless the next records have more keys.
 _MOST_ROOM = 1 << 20
-#: If a pair takes more moves than this on average, someone chose keys with similar hashes. Then `write_items` stops,
-#: and `index_file` sorts the pairs first.
+#: If the insertion sort of `write_items` makes more moves per pair than this, someone chose keys with similar hashes.
+#: Then `write_items` stops, and `index_file` sorts the pairs first.
 _MOST_MOVES = 16
 #: Ranges with at most this many blocks between them are read as one.
 _GAP_BLOCKS = 4
@@ -111,7 +112,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
     posting_table = _Table(entry_table.end, _items(size - entry_table.end, POSTING_BYTES), POSTING_BYTES)
     if entry_table.end > size or posting_table.end != size:
         raise CorruptIndexError("the index file has another size than its entries: rebuild the index")
-    # the value of each hash's entry, ABSENT if it has no entry, or a number above ABSENT until its entry is found
+    # the value of each hash's entry, or ABSENT; a number above ABSENT, as at the start, keeps the search going
     values = np.full(len(hashes), IN_LATER_BLOCK if entries else ABSENT)
     reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)
     while len(rows := np.flatnonzero(values > ABSENT)):
@@ -127,28 +128,28 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
                 results[results == IN_LATER_BLOCK] = ABSENT
             values[rows[window.rows]] = results
         reach *= _DEVIATIONS  # the next reads look further away
-    if values.min(initial=ABSENT) == ABSENT:
+    if (values == ABSENT).all():
         return NO_BATCHES
     single_rows = np.flatnonzero((values >= 0) & (values < ABSENT))
     positions, rows_of_positions = [values[single_rows]], [single_rows]
     # the starts of lists ascend, as `windows` needs, since postings are written in the order of hashes
-    lists, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
-    while len(lists):
-        remaining, starts = [_NONE], ~values[lists]
+    list_rows, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
+    while len(list_rows):
+        remaining, starts = [_NONE], ~values[list_rows]
         windows = posting_table.windows(starts, starts + length)
         for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
-            blocks, count, rows = _checked(data, log_crc), window.end - window.start, lists[window.rows]
-            list_positions, list_numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+            blocks, count, rows = _checked(data, log_crc), window.end - window.start, list_rows[window.rows]
+            window_positions, list_indexes = np.empty(count, np.int64), np.empty(count, np.int64)
             first_items = starts[window.rows] - window.start
-            written = read_postings(blocks, count, first_items, list_positions, list_numbers)
+            written = read_postings(blocks, count, first_items, window_positions, list_indexes)
             if written >= 0:
-                positions.append(list_positions[:written])
-                rows_of_positions.append(rows[list_numbers[:written]])
+                positions.append(window_positions[:written])
+                rows_of_positions.append(rows[list_indexes[:written]])
             elif window.end < posting_table.items:
-                remaining.append(rows)
+                remaining.append(rows)  # a list continues after the window, so all its lists are read again
             else:
                 raise CorruptIndexError("a list of postings does not end: rebuild the index")
-        lists, length = np.concatenate(remaining), 8 * length  # the remaining lists are long
+        list_rows, length = np.concatenate(remaining), 8 * length
     return KeyBatches.of(positions, rows_of_positions)
 
 
@@ -161,20 +162,21 @@ def search_each(
     """
     share, block_counts = key_hash / 2**63, -(-entries // BLOCK_ENTRIES)
     expected = (share * entries).astype(np.int64)
+    # the standard deviation for this hash, which is below the bound for all hashes that `search` uses
     reach = (_DEVIATIONS * (np.sqrt(share * (1 - share) * entries) + 1)).astype(np.int64)
-    firsts = np.minimum(np.maximum((expected - reach) // BLOCK_ENTRIES, 0), block_counts - 1)
-    ends = np.minimum((expected + reach) // BLOCK_ENTRIES + 1, block_counts)
-    ends_of_tables = entries * ENTRY_BYTES + block_counts * CRC_BYTES
-    starts, stops = firsts * BLOCK_BYTES, np.minimum(ends * BLOCK_BYTES, ends_of_tables)
-    if (ends_of_tables > sizes).any():
+    first_blocks = np.minimum(np.maximum((expected - reach) // BLOCK_ENTRIES, 0), block_counts - 1)
+    end_blocks = np.minimum((expected + reach) // BLOCK_ENTRIES + 1, block_counts)
+    table_bytes = entries * ENTRY_BYTES + block_counts * CRC_BYTES
+    starts, ends = first_blocks * BLOCK_BYTES, np.minimum(end_blocks * BLOCK_BYTES, table_bytes)
+    if (table_bytes > sizes).any():
         return {}  # a size is wrong, and `search` raises the error
-    blocks = byte_array(read(starts, stops))
-    stops_in_blocks = np.cumsum(stops - starts)
-    counts = np.minimum(ends * BLOCK_ENTRIES, entries) - firsts * BLOCK_ENTRIES
+    data = byte_array(read(starts, ends))
+    data_ends = np.cumsum(ends - starts)
+    counts = np.minimum(end_blocks * BLOCK_ENTRIES, entries) - first_blocks * BLOCK_ENTRIES
     values = np.empty(len(entries), np.int64)
-    find_in_each(blocks, stops_in_blocks - (stops - starts), stops_in_blocks, counts, log_crcs, key_hash, values)
-    values[(values == IN_EARLIER_BLOCK) & (firsts == 0)] = ABSENT
-    values[(values == IN_LATER_BLOCK) & (ends == block_counts)] = ABSENT
+    find_in_each(data, data_ends - (ends - starts), data_ends, counts, log_crcs, key_hash, values)
+    values[(values == IN_EARLIER_BLOCK) & (first_blocks == 0)] = ABSENT
+    values[(values == IN_LATER_BLOCK) & (end_blocks == block_counts)] = ABSENT
     results = dict.fromkeys(np.flatnonzero(values == ABSENT).tolist(), NO_BATCHES)
     for row in np.flatnonzero((values >= 0) & (values < ABSENT)).tolist():
         results[row] = KeyBatches(values[row : row + 1], np.zeros(1, np.int64))
@@ -305,15 +307,16 @@ def index_file(
     """Return the index of pairs that are in the order of their positions, and its number of entries."""
     count = int(bucket_sizes.sum())
     room = _Table(0, count, ENTRY_BYTES).end
-    # the pairs are moved to the end of the file's memory; then the entries overwrite this memory from its start on
+    # The pairs take the end of the file's memory. `write_items` writes the entries from its start on, and has read a
+    # bucket of pairs before it writes the entries of the bucket. So entries overwrite only pairs that were read.
     file, postings = np.empty(room, np.uint8), np.empty(_Table(0, count, POSTING_BYTES).end, np.uint8)
     pairs = file[room - count * ENTRY_BYTES :]
-    # a sub-bucket has one or two pairs if the hashes are uniform
+    # `write_items` divides each bucket into these sub-buckets, of one or two pairs if the hashes are uniform
     sub_bucket_rows = np.empty(1 << max((count // BUCKETS).bit_length() - 1, 0), np.int64)
     scratch = np.empty(bucket_sizes.max(), np.int64), np.empty(bucket_sizes.max(), np.int32)
 
     def write(hashes: Sequence[Longs], positions: Sequence[Ints]) -> tuple[int, int]:
-        # `move_to_buckets` moves the rows from the starts to the ends of the buckets
+        # the starts of the buckets; `move_to_buckets` advances them to the ends
         next_rows = np.cumsum(bucket_sizes) - bucket_sizes
         for part, positions_of_part in zip(hashes, positions, strict=True):
             move_to_buckets(part, positions_of_part, next_rows, pairs)
@@ -321,7 +324,6 @@ def index_file(
 
     entries, posting_count = write(hashes, positions)
     if entries < 0:
-        # sorted pairs need no moves
         all_hashes, all_positions = np.concatenate(hashes), np.concatenate(positions)
         order = np.argsort(all_hashes, kind="stable")
         entries, posting_count = write([all_hashes[order]], [all_positions[order]])

@@ -486,7 +486,7 @@ def write_headers(view: memoryview, batches: np.ndarray) -> None:
     crcs = []
     for batch in batches.tolist():
         position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *fields = batch
-        # with 0 as the checksum, since that is of the bytes after it
+        # the checksum is of the bytes after it, so it is 0 here, and written afterwards
         HEADER.pack_into(
             view, position, base_offset, size - LOG_OVERHEAD, leader_epoch, magic, 0, attributes, last_delta, *fields
         )

@@ -182,9 +182,9 @@ class ReadableSegment:
         numbers, size = self._numbers if numbers is None else numbers, self._files.log.size()
         # from BASE_OFFSET on, since NEXT_OFFSET may be from a damaged offset, which no checksum covers
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
-        # zeros at the end are preallocated space, or if the log has none, a part of the tail
-        has_zeros = trailing.end > trailing.position and not self.is_preallocated
-        return trailing._replace(end=size) if has_zeros else trailing
+        # zeros after other bytes are a part of the tail, unless they are preallocated space
+        includes_zeros = trailing.end > trailing.position and not self.is_preallocated
+        return trailing._replace(end=size) if includes_zeros else trailing
 
     def damage(
         self, durable: DurableEnd, numbers: Numbers | None = None, *, is_end_given: bool = False

@@ -269,7 +269,7 @@ class PartitionFlush:
             if seal in commit.actions:
                 added = [action.segment for action in each_action(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == appended.stem]
-                # a seal that cut off all records adds no segment
+                # a seal that cut off all records adds no segment, so it ended before these records
                 return ends[0] if ends else appended.first_offset
         remedy = "run `distlog verify`, and read the records to check"
         raise StorageError(f"{text} no commit sealed their segment: {remedy}", topic=snapshot.name, **details)
@@ -396,7 +396,7 @@ class PartitionLog(PartitionFlush):
         first_offset = segment.next_offset
         headers = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first_offset, headers)
-        # FROM_HEADERS is empty; the sum of a batch without timestamps (-1) is not used
+        # a run's offsets count from 0; the sum for a batch without timestamps is not used
         if len(offsets_of_max_timestamp):
             offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
         effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT

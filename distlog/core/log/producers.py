@@ -194,7 +194,8 @@ class ProducerSnapshots:
             if not any(segment.may_have_producers for segment in deleted):
                 # these segments do not change the states
                 first = deleted[0].base_offset
-                return (stored.at_segment_start(f"{first:020d}", first) if first else None) or ProducerStates()
+                states = stored.at_segment_start(f"{first:020d}", first) if first else None
+                return states or ProducerStates()
             before_next = stored.at_segment_start(state.segments[count].stem) if count < len(state.segments) else None
             return before_next or stored.after_segments(deleted, _log_start_after(state, count))
         return ProducerStates()

@@ -62,7 +62,7 @@ class SegmentFiles(NamedTuple):
 
     @property
     def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """Each index with the number of the state's field for its size, in the order of IndexEntries."""
+        """Each index with the field of its size in a state, in IndexEntries' order. The next field is a checksum."""
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
@@ -83,7 +83,7 @@ class SegmentFiles(NamedTuple):
                 index.file.write(data, int(numbers_before[field]))
 
     def has_entries(self, numbers: Numbers) -> bool:
-        # a rebuild would write to an open file that was deleted, so close all these before `all` stops at a bad index
+        # close all deleted files first, since `all` stops at a bad index: a rebuild must not write to a deleted file
         for _, index in self.indexes:
             if index.file.is_open and not os.path.exists(index.file.path):
                 index.file.close()
@@ -110,6 +110,7 @@ class SegmentFiles(NamedTuple):
             index.clear(int(numbers[field]))
 
     def trim(self, numbers: Numbers) -> None:
+        """Cut the log and the indexes to their sizes in `numbers`, without zeros after these."""
         self.log.cut(int(numbers[POSITION]))
         for field, index in self.indexes:
             index.trim(int(numbers[field]))
@@ -159,7 +160,7 @@ class ActiveFile:
         self._calls, self._writable = calls, writable
         self._file: int | None = None
         self._inode = 0
-        #: Whether `size` found another file at the path, which is not open yet.
+        #: Whether `size` closed the file since the path has another one, which was not opened yet.
         self.was_replaced = False
         self._opening = process_lock()
 
@@ -167,7 +168,7 @@ class ActiveFile:
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
-        # `_open` would return an open file, but needs a lock
+        # faster than `_open` if the file is open, since `_open` takes a lock
         file = self._file if self._file is not None else self._open(os.O_CREAT)
         view = memoryview(data)
         try:
@@ -311,14 +312,11 @@ class ActiveIndex:
 
     def trim(self, size: int) -> None:
         """Cut the file to `size` bytes of entries, unless it is shorter."""
-        if size or self.file.size():
-            self.file.cut(min(size, self.file.size()))
+        self.file.cut(min(size, self.file.size()))
 
     def clear(self, size: int) -> None:
         """Fill the file with zeros from `size` to `max_bytes`."""
-        if self.max_bytes or size or self.file.size():
-            end = min(size, self.file.size())
-            self.file.cut(end, self.max_bytes)
+        self.file.cut(min(size, self.file.size()), self.max_bytes)
 
 
 #: The bytes that are read at once if a whole file is read.
@@ -328,8 +326,8 @@ _SECTOR = 512
 #: The magic of format 2.
 _MAGIC = 2
 _OFFSET_BYTES = 8
-#: In a tail, the checksums of possible batches are computed over at most this many bytes plus twice the tail's size,
-#: since hostile records may look like any number of headers of any size.
+#: `inspect_tail` computes checksums over at most this many bytes plus twice the tail's size, because hostile records
+#: may look like any number of headers of any size.
 _MIN_CHECKED_BYTES = 64 << 20
 
 
@@ -373,7 +371,7 @@ class TrailingBytes(NamedTuple):
     """The bytes after the last batch that a recovery accepts, from `position` to `end`; only zeros follow `end`.
 
     `sound` is the position and base offset of the first sound batch there, or None. `is_hole` is True if the batch at
-    `position` has zeros in its first bytes or in a whole sector, so that the device did not write it.
+    `position` has zeros in its first bytes or in a whole sector. Then the device did not write the whole batch.
     """
 
     position: int
@@ -395,6 +393,7 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
         if start == stop:
             break
         stop = min(start + WALK_BYTES, stop)
+        # with the header of a batch that begins just before `stop`
         data = np.frombuffer(file.read(start, min(stop + HEADER_SIZE, end)), np.uint8)
         is_written = data[: stop - start] != 0
         if is_written.any():
@@ -414,6 +413,7 @@ def _possible_batches(
     data: Bytes, start: int, stop: int, end: int, base_offset: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (position, base offset, size) of each possible batch that begins in [start, stop) of the file."""
+    # a batch may begin at each byte before `stop` that a whole header follows
     count = min(stop - start, data.size - HEADER_SIZE + 1)
     rows = np.flatnonzero(data[MAGIC_AT : MAGIC_AT + max(count, 0)] == _MAGIC)
     heads = data[rows[:, None] + np.arange(LOG_OVERHEAD)]
@@ -439,8 +439,8 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
         return True
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
-    # A sound batch may begin with zeros (of its offset), and end with a zero (of a record without headers). So a
-    # sector that has only these bytes of the batch is not compared.
+    # A sound batch may begin with the zeros of its offset, and end with the zero of a record without headers. So a
+    # sector that has only bytes of the offset, or only the last byte, is skipped.
     to_sector = -position % _SECTOR
     first = position + to_sector if to_sector <= _OFFSET_BYTES else position
     stop = batch_end - 1
@@ -460,7 +460,7 @@ class DamagedLogError(CorruptRecordError):
 
 @dataclass(frozen=True, slots=True)
 class DurableEnd:
-    """The least end that a recovery must find; the log before it is fsynced, or was written since the boot."""
+    """The least end that a recovery must find: the log before it was fsynced, or the kernel has it since the boot."""
 
     offset: int = 0
     position: int = 0

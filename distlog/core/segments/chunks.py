@@ -463,6 +463,7 @@ class Chunk:
             # the same, but faster, since a read of one record does little else
             self.ranges[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
             return
+        # the first and the last batch of each range
         changes = np.flatnonzero(np.diff(self.range_of_batch)) + 1
         first_rows, last_rows = np.append(0, changes), np.append(changes, len(self.range_of_batch)) - 1
         values = (self.range_of_batch[first_rows], crcs[first_rows], crcs[last_rows], positions[last_rows])

@@ -40,6 +40,9 @@ from distlog.core.format.record_batch import (
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 from distlog.core.times import NO_TIMESTAMP
 
+#: Gets the first batch of a producer that is not in the log, and raises an error to refuse it.
+FirstBatch = Callable[[BatchFields], None]
+
 
 def any_first(batch: BatchFields) -> None:
     """Allow any first batch of a producer that is not in the log, as Kafka does."""
@@ -48,9 +51,9 @@ def any_first(batch: BatchFields) -> None:
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
-    After compaction or retention, a log lacks the batches of some producers. So the states may start with a producer
-    snapshot at `offset`, and `observe` skips the batches below `offset`. States that start within a log without a
-    snapshot are not complete, and `observe` skips end markers of unknown producers.
+    After compaction or retention, a log lacks the batches of some producers. So the states may come from a producer
+    snapshot, and `observe` skips the batches below the snapshot's `offset`. States that begin empty within a log are
+    not complete: `observe` skips the end markers of producers whose data it has not observed.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def add_if_missing(self, producer_id: int, state: ProducerState | None) -> None:
+        """Add a state for `check`; `has_open` lacks its transaction until a batch of the producer is observed."""
         if state is not None:
             self._states.setdefault(producer_id, state)
 
@@ -100,14 +104,14 @@ class ProducerStates:
                 del self._states[producer]
 
     def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Add batches (BATCH rows) of `data`; `shift` is added to offsets. For new batches, `heard_ms` is now."""
-        # a single batch, which most appends have, needs no filter: `producer_batches` skips it without a producer
+        """Add batches (BATCH rows) of `data`, with `shift` as in a SegmentInfo; `heard_ms` is now for new batches."""
+        # a new single batch, as in most appends, needs no filter: `producer_batches` skips it without a producer
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
             producer = batch.producer_id
             if not self._is_complete and batch.is_marker and producer not in self._states:
-                # a marker does not have the producer's sequence number
+                # a marker has no sequence number, so it alone does not make a complete state
                 continue
             state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
             self._states[producer] = state
@@ -156,7 +160,8 @@ class ProducerStates:
             if not batch.attributes & CONTROL:
                 _check_next(state, batch, check_first)
                 if batch is not last:
-                    new_states[producer] = state.after(_producer_batch(batch, *_kind_and_sequence(batch), NONE))
+                    kind, sequence = _kind_and_sequence(batch)
+                    new_states[producer] = state.after(_producer_batch(batch, kind, sequence, coordinator=NONE))
         return None
 
 
@@ -182,7 +187,7 @@ def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Itera
 
 
 def _kind_and_sequence(batch: BatchFields) -> tuple[int, int]:
-    # compaction empties a batch only after its transaction ended, and may have dropped the transaction's marker
+    # compaction empties batches of ended transactions, maybe without markers, so an empty batch must not begin one
     kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
     # the group coordinator's records have no sequence numbers
     if batch.base_sequence < 0:
@@ -220,12 +225,12 @@ def batches_of(entry: Any) -> Iterator[ProducerBatch]:
     """Yield artificial batches that result in the state of a snapshot's entry."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
-    # the first offset of the last batch, or without one, of an artificial marker with the coordinator's epoch
+    # without a last batch, a marker alone sets the producer's epoch; otherwise `begin` is the batch's first offset
     begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
     if first != NONE and (last < 0 or first < begin):
-        # the entry has no sequence number for the transaction's first batch
+        # the last batch is not the transaction's first batch, whose sequence number the entry lacks
         yield ProducerBatch(producer, epoch, NONE, first, 0, time, TRANSACTIONAL_DATA, NONE)
     if last >= 0:
         kind = DATA if first == NONE else TRANSACTIONAL_DATA
@@ -300,8 +305,6 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
 
 #: The time between checks of all producers (Kafka's producer.id.expiration.check.interval.ms).
 EXPIRATION_CHECK_MS = 600_000
-#: Gets the first batch of a producer that is not in the log, and raises an error to refuse it.
-FirstBatch = Callable[[BatchFields], None]
 
 
 def _check_next(state: ProducerState, batch: BatchFields, check_first: FirstBatch) -> None:
@@ -334,6 +337,7 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     data = np.flatnonzero((rows["attributes"] & CONTROL) == 0)
     order = data[np.argsort(rows["producer_id"][data], kind="stable")]
     producers = rows["producer_id"][order]
+    # `searchsorted` finds the end of each producer's rows in `order`
     later_batches = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
     is_needed = (rows["attributes"] & (CONTROL | TRANSACTIONAL)) != 0
     is_needed[order[later_batches < KEPT_BATCHES]] = True
@@ -344,7 +348,7 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """Return the first offset of the earliest open transaction, or the log end offset. May need to read logs."""
     first = state.first_unstable_offset
-    # below the first dirty offset, the metadata may name an ended transaction: compaction drops its data and marker
+    # below the first dirty offset, read the logs: the metadata may name an ended transaction that compaction dropped
     if first == UNDETERMINED_OFFSET or 0 <= first < state.first_dirty_offset:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
@@ -381,7 +385,7 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # if the segment's end was found in its log, the index may lack the last transactions
+        # the end of an active segment may come from its log, and its index then lacks the last transactions
         transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
         return [transaction for listed in transactions for transaction in listed.aborted]
 
@@ -458,9 +462,9 @@ def _control_record(data: Any, batch: Any) -> tuple[bytes, bytes]:
     """Return the key (version and type, int16 each) and the start of the value (an end marker's: version, epoch)."""
     body = bytes(data[int(batch["position"]) + HEADER_SIZE : int(batch["position"] + batch["size"])])
     # the varint length, 1 byte of attributes, and the varints timestamp delta, offset delta and key length
-    position = _after_varints(body, 0, 1) + 1
-    position = _after_varints(body, position, 3)
-    return body[position : position + 4], body[_after_varints(body, position + 4, 1) :][:6]
+    key_at = _after_varints(body, _after_varints(body, 0, 1) + 1, 3)
+    value_at = _after_varints(body, key_at + 4, 1)
+    return body[key_at : key_at + 4], body[value_at : value_at + 6]
 
 
 def _after_varints(body: bytes, position: int, count: int) -> int:

@@ -273,7 +273,7 @@ class SegmentReader:
             file.close()
 
     def _may_be_another(self, part: SegmentSlice) -> bool:
-        """Whether the log must be identified: not in a store, where that needs a request, if its stem is unique."""
+        """Whether the log must be identified. In a store this needs a request, which a unique stem makes needless."""
         return not part.is_located or self.storage.is_local or not paths.is_own_stem(part.segment.stem)
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:

@@ -199,7 +199,7 @@ class SegmentState:
         return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
 
 
-#: The fields of a SegmentState after `stem`, in their order.
+#: A SegmentState as an array: its fields after `stem`, in their order.
 Numbers = Longs
 
 #: The longest stem; a shorter one is followed by zero bytes.
@@ -452,8 +452,8 @@ class RollTime:
 
     def open(self, batch: npt.NDArray[Any], min_timestamp: int, now_ms: int) -> None:
         first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
-        is_in_order = first >= 0 and first == min_timestamp and largest - first <= self.span_ms
-        self._first_ms = first if is_in_order else largest
+        begins_at_base = first >= 0 and first == min_timestamp and largest - first <= self.span_ms
+        self._first_ms = first if begins_at_base else largest
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:

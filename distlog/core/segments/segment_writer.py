@@ -131,7 +131,7 @@ class SegmentWriter:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans
-        # relative to the batches, since each segment has offsets from 0 on; unused for batches without timestamps
+        # relative to each batch, since the segments change its base offset; unused for batches without timestamps
         deltas_of_max = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
         while first < len(batches):
@@ -487,7 +487,7 @@ class SegmentFile:
         return paths.segment_file(self._topic, self._partition, self._stem, suffix)
 
 
-#: About the most bytes that a record has in a batch in addition to its bytes in Arrow, and a batch to its records.
+#: About the most bytes that a batch adds to the bytes of a record in Arrow, and to all its records.
 _RECORD_SPARE, _BATCH_SPARE = 32, 64
 
 
@@ -555,7 +555,7 @@ Parts = Mapping[int, Sequence[ValidBatch]]
 
 
 class WrittenSegment(NamedTuple):
-    """A segment before its commit, and its batches. A commit is only right where its markers abort just `aborted`."""
+    """A segment before its commit, and its batches. Its commit is right only if its markers then abort `aborted`."""
 
     info: SegmentInfo
     batches: Sequence[ValidBatch]
@@ -565,7 +565,7 @@ class WrittenSegment(NamedTuple):
 def write_batches(
     handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """Write durable segments of the batches, which are after `open_transactions`; overwrites their base offsets."""
+    """Write durable segments of the batches, which follow `open_transactions`; overwrites their base offsets."""
     bundles = Bundles(handle.storage, lambda: paths.new_stem(snapshot.version, handle.new_id()))
     for partition in batches:
         bundles.join(partition)
@@ -617,9 +617,8 @@ def _segments(
     held: list[ValidBatch] = []
     roll_time, now_ms = RollTime(time_span(snapshot.config)), handle.clock()
     for valid in batches:
-        if segment is not None and not (
-            segment.room(valid.rows, np.array([segment.next_offset])) and roll_time.room(valid.rows, now_ms)
-        ):
+        is_full = segment is not None and not segment.room(valid.rows, np.array([segment.next_offset]))
+        if segment is not None and (is_full or not roll_time.room(valid.rows, now_ms)):
             yield WrittenSegment(segment.seal_appended(handle.clock()), held)
             segment, held = None, []
         if segment is None:

@@ -464,13 +464,13 @@ class InputStorage:
         address = urlsplit(url)
         key = f"{address.scheme}://{address.netloc}"
         if key not in self._stores:
-            settings: dict[str, Any] = (
-                dict(parse_url(f"{key}/-").settings) if address.scheme in _STORE_SCHEMES else {}
-            )
-            if address.scheme == "hdfs":
+            settings = dict[str, Any]()
+            if address.scheme in _STORE_SCHEMES:
+                settings = dict(parse_url(f"{key}/-").settings)  # an address needs a folder, here "-"
+            elif address.scheme == "hdfs":
                 settings = {"host": address.hostname, **({"port": address.port} if address.port else {})}
-            options = StorageOptions({**settings, **({} if address.scheme in _WEB_SCHEMES else self._options)})
-            self._stores[key] = ObjectStore(address.scheme, options, self.counters)
+            options = {} if address.scheme in _WEB_SCHEMES else self._options
+            self._stores[key] = ObjectStore(address.scheme, StorageOptions({**settings, **options}), self.counters)
         return self._stores[key]
 
 
