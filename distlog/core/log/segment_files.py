@@ -460,7 +460,7 @@ class DamagedLogError(CorruptRecordError):
 
 @dataclass(frozen=True, slots=True)
 class DurableEnd:
-    """The least end that a recovery must find: the log before it was fsynced, or the kernel has it since the boot."""
+    """The least end that a recovery must find. The log before it is fsynced, or in memory, written since the boot."""
 
     offset: int = 0
     position: int = 0

@@ -187,7 +187,7 @@ def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Itera
 
 
 def _kind_and_sequence(batch: BatchFields) -> tuple[int, int]:
-    # compaction empties batches of ended transactions, maybe without markers, so an empty batch must not begin one
+    # an empty batch begins no transaction: compaction emptied it after the end, and may have dropped the end marker
     kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
     # the group coordinator's records have no sequence numbers
     if batch.base_sequence < 0:
@@ -225,7 +225,7 @@ def batches_of(entry: Any) -> Iterator[ProducerBatch]:
     """Yield artificial batches that result in the state of a snapshot's entry."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
-    # without a last batch, a marker alone sets the producer's epoch; otherwise `begin` is the batch's first offset
+    # the first offset of the last batch; without a last batch, the offset of a marker that sets the producer's epoch
     begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
