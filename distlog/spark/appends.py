@@ -1,8 +1,8 @@
 """Appends of a DataFrame and of files to a topic, in Spark tasks.
 
-Spark can limit the bytes of the batches that it sends to Python, but for small rows, the limit takes longer than the
-rows. So an append first limits the rows of a batch. Since a batch of large rows could exceed the JVM's memory, Spark
-replaces each large row by a mark. If a task gets a mark, the append is repeated with the limit of bytes.
+Spark can limit the bytes of the batches that it sends to Python, but for small rows, counting the bytes takes longer
+than sending them. So an append first limits the rows of a batch. Since a batch of large rows could exceed the memory
+of the JVM, Spark replaces each large row by a mark. If a task gets a mark, the append starts again with that limit.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
-#: The leaves of plans that cannot hide a Python function, as an RDD or cached rows can. The settings would remove the
-#: limit of bytes from the batches of a function, too.
+#: Leaves of plans that contain no Python function; an RDD or cached rows may contain one. _ROW_LIMIT_SETTINGS would
+#: remove the limit of bytes from the batches of that function, too.
 _LEAVES_WITHOUT_PYTHON = {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation"}
 _LEAVES_WITHOUT_PYTHON |= {"LocalRelation", "LogicalRelation", "OneRowRelation", "Range"}
 #: The driver reads inputs of up to this size itself, since starting Python workers would take longer.
@@ -82,10 +82,10 @@ def append_frame(topic: Topic, rows: DataFrame, options: sink.WriteOptions, *, s
     batch = _micro_batch(rows)
     sink.check_named(batch, options)
     options.check(rows.schema, topic.config)
+    if (earlier := earlier_result(snapshot, app_id, batch_id)) is not None:
+        topic.storage.sync(paths.COMMITS_DIR)  # the earlier commit is visible, but may not be durable yet
+        return earlier
     planned = sink.PlannedTopic.of(snapshot, app_id, batch_id)
-    if planned.is_replayed:
-        topic.storage.sync(paths.COMMITS_DIR)
-        return earlier_result(snapshot, app_id, batch_id) or AppendResult(None)
     try:
         check_room_for_batch_id(snapshot, app_id, batch_id)
     except StorageFullError:
@@ -114,7 +114,8 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     max_rows = plan.maxRows()
     if max_rows.isDefined():
         return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
-    # a small file may have many rows, so read up to a limit; the limit would mix the rows of several partitions
+    # a small file may have many rows, so read up to a limit. It would mix the rows of several partitions, and an
+    # adaptive plan may have several, which are not known before it runs
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()
@@ -267,12 +268,12 @@ def append_files(
 ) -> FilesResult:
     """Append the records of `files` in one commit; partitions keep the order of files and lines."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
-    codec_of(topic.config, options.compression)
+    codec_of(topic.config, options.compression)  # raises if the compression is unknown
     check_room_for_batch_id(snapshot, app_id, batch_id)
-    planned = sink.PlannedTopic.of(snapshot, app_id, batch_id)
-    if planned.is_replayed:
+    if (earlier := earlier_result(snapshot, app_id, batch_id)) is not None:
         topic.storage.sync(paths.COMMITS_DIR)
-        return FilesResult(earlier_result(snapshot, app_id, batch_id) or AppendResult(None))
+        return FilesResult(earlier)
+    planned = sink.PlannedTopic.of(snapshot, app_id, batch_id)
     runs = _plan_runs(reader, files, cores(spark))
     work = RunWork(reader, options, planned)
     is_small = sum(map(_cost, files)) <= SMALL_INPUT_BYTES
@@ -317,7 +318,7 @@ class RunWork:
                     writer.append(part.records)
                 except InvalidRecordError as error:
                     raise part.located(error) from None
-                # the first part has loaded all large kernels
+                # the first part has loaded all large kernels; later ones may load a small one with the compiler
                 release_compiler()
         except InvalidRecordError as error:
             writer.abort()

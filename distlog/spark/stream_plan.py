@@ -217,7 +217,7 @@ class StreamPlan:
             raise errors.TopicNotFoundError(f"the stream's topic was dropped: {_CONTINUE_ADVICE}", topic=self._name)
         start = self._start_offset
         if start is None:
-            # the stream may continue from its checkpoint, and then needs no start
+            # an error may be ignored: a stream that continues from its checkpoint needs no start
             with suppress(errors.InvalidConfigError, errors.OffsetOutOfRangeError):
                 start = self._resolve_start(snapshot)
         stream_starts = start.offsets if start and start.topic_id == snapshot.topic_id else {}
@@ -590,7 +590,7 @@ def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
 
 
 def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, start: int) -> int:
-    """Return the end of the indexed batch at or before `position`; of a later batch if this is not above `start`."""
+    """Return the end of the last indexed batch up to `position`, or of the first one that ends after `start`."""
     index = reader.offset_index(segment)
     if index is None:
         # end after the whole segment, or before it if the planned batch begins in an earlier segment

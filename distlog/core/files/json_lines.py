@@ -87,10 +87,10 @@ class SeenFields:
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """Parses objects of any kind, one per line; some fields are the key, the value and the timestamp.
+    """A LineParser of objects of any kind, one per line; some fields are the key, the value and the timestamp.
 
-    The default value is the line. A text loses its quotes, and any other JSON value is used as written. A missing
-    field is null. A kernel finds the fields; Python's `json` reads the lines of state UNSURE.
+    If no field is the value, the line is. A text loses its quotes, and any other JSON value is used as written. A
+    missing field is null. A kernel finds the fields; Python's `json` reads the lines of state UNSURE.
     """
 
     fields: Mapping[str, str]
@@ -121,12 +121,11 @@ class JsonFields:
             columns["timestamp"] = times.column
             faults |= {row: f"not a record: {fault}" for row, fault in times.faults.items()}
         columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELD_TYPES.items()}
+        consumed = len(text) + 1  # with the newline after the block
         if not faults:
             has_blank_lines = len(rows) < len(scanned.states)
-            return Parsed(
-                pa.table(columns), bad=(), consumed=len(text) + 1, starts=starts if has_blank_lines else None
-            )
-        return without_bad_rows(pa.table(columns), starts, faults, len(text) + 1)
+            return Parsed(pa.table(columns), bad=(), consumed=consumed, starts=starts if has_blank_lines else None)
+        return without_bad_rows(pa.table(columns), starts, faults, consumed)
 
     def _note_fields(self, text: bytes, scanned: _ScannedLines, parsed_lines: Iterable[Mapping[str, Any]]) -> None:
         if self.seen_fields.is_complete:
@@ -140,7 +139,7 @@ class JsonFields:
 
 @dataclass(frozen=True, slots=True)
 class JsonRecords:
-    """Parses objects that are records, as `distlog read --json` prints them.
+    """A LineParser of objects that are records, as `distlog read --json` prints them.
 
     Arrow reads a block in a third of the time of Python's `json`, but a field must have one type in all lines. So a
     block that mixes text and base64 is read line by line.
@@ -196,7 +195,7 @@ class JsonRecords:
 
 def fields_as_written(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
     """Return the fields among `names` as text or JSON. Raises ValueError for a line that is not an object."""
-    value = json.loads(line)
+    value = json.loads(line)  # checks the JSON, so the loop below may skip any commas and colons
     if not isinstance(value, dict):
         raise ValueError("the line must be an object")
     fields_by_name = dict[str, bytes | None]()

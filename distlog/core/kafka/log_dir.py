@@ -90,7 +90,7 @@ class StoredTransactions:
     def of(self, producer_id: int, epoch: int, partition: tuple[str, int]) -> TransactionState | None:
         """Return the state of the producer's open transaction in a partition; None if unknown."""
         for state in self.by_id.values():
-            # after a decision that fences the producer, its epoch is the next one
+            # the epoch may be later, since a decision that fences the producer increases it by one
             if state.producer.id == producer_id and state.producer.epoch >= epoch and partition in state.partitions:
                 return state
         return None
@@ -140,6 +140,7 @@ def read_log_dir(
     """Read a log directory; if `directory` is a partition's folder, read its parent, and return the partition too."""
     storage = Storage(directory, options)
     if storage.is_local:
+        # the directory itself may be a link, but no file in it
         storage = Storage(os.path.realpath(storage.local_path(""))).without_links()
     parent, _, folder = storage.url.rstrip("/").rpartition("/")
     state = folder_state(folder)
@@ -163,7 +164,7 @@ def read_log_dir(
 
 
 def check_is_no_topic(directory: Storage, folders: Container[str]) -> None:
-    """Raise InvalidTopicError if these are the folders of a topic. Its partitions are named as in a log directory."""
+    """Raise InvalidTopicError for the folders of a topic, since its partitions are named as in a log directory."""
     if paths.COMMITS_DIR in folders:
         text = "this is the folder of a topic, not a broker's log directory: use the log directory"
         raise InvalidTopicError(text, directory=directory.url)
@@ -181,23 +182,21 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
     files = _partition_files(storage, folders, checkpoints[LOG_START_OFFSETS])
     linked = {name for link in links if (name := parse_partition_folder(link))}
     left_out = {folder: _STATES[state] for folder in folders if (state := folder_state(folder))}
-    metadata = [name for name in files if name.topic == CLUSTER_METADATA]
-    left_out |= {_folder_name(name): "holds the cluster's own metadata" for name in metadata}
-    is_clean = CLEAN_SHUTDOWN_FILE in names
-    clusters = (
-        read_cluster_metadata(folder, _cluster_id(storage, sizes), is_clean=is_clean)
-        for folder in _folders(storage, files, sibling_names, CLUSTER_METADATA)
-    )
+    metadata_names = [name for name in files if name.topic == CLUSTER_METADATA]
+    left_out |= {_folder_name(name): "holds the cluster's own metadata" for name in metadata_names}
+    is_clean, metadata = CLEAN_SHUTDOWN_FILE in names, None
+    if metadata_folders := _folders(storage, files, sibling_names, CLUSTER_METADATA):
+        metadata = read_cluster_metadata(metadata_folders[0], _cluster_id(storage, sizes), is_clean=is_clean)
     return LogDir(
         storage=storage,
         links=frozenset(linked),
         files=files,
         is_clean=is_clean,
-        partitions=tuple(sorted((files.keys() | linked) - {*metadata})),
+        partitions=tuple(sorted((files.keys() | linked) - {*metadata_names})),
         left_out=left_out,
         checkpoints=checkpoints,
         stored_transactions=read_transactions(_folders(storage, files, sibling_names, TRANSACTIONS_TOPIC)),
-        metadata=next(clusters, None),
+        metadata=metadata,
     )
 
 
@@ -227,7 +226,7 @@ def _folders(
 def _partition_files(
     storage: Storage, folders: Iterable[str], starts: Container[PartitionName]
 ) -> dict[PartitionName, list[FileInfo]]:
-    """List the files in the partitions' folders; a partition has files of a broker, or a log start offset."""
+    """List the files of the folders that are partitions, since a broker wrote files there or they are in `starts`."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
     listed = in_parallel(lambda name: storage.child(_folder_name(name)).list(), names)
     return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
@@ -522,10 +521,10 @@ def _is_batch(data: memoryview) -> bool:
     return False
 
 
-#: Without `retention.ms` nothing is deleted: a topic must not lose records because its settings are unknown.
+#: The default of an import, since a topic must not lose records because its settings are unknown.
 _KEEP_ALL = {"retention.ms": "-1"}
 _POLICY = "cleanup.policy"
-#: Settings that delete records under a policy other than the topic's.
+#: Settings that delete records if `cleanup.policy` has its default, as it has if the topic's own policy is invalid.
 _DELETING = ("retention.bytes", "retention.ms")
 #: Settings that only suit the topics of a broker, and why they are not imported.
 _UNSUITABLE = {

@@ -51,7 +51,7 @@ TIMES = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
     "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
     "retention.ms": (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", HOUR_MS)),
-    "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+    "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),  # as in Kafka
 }
 #: Kafka's settings that begin with `log.` and change nothing here. Settings with other prefixes are not checked.
 _IGNORED = frozenset(
@@ -76,7 +76,7 @@ _SETTING = "broker_setting"
 
 
 class BrokerSetting(NamedTuple):
-    """A setting. Its first name is shown. The value of its field is the value of the setting times `unit`."""
+    """A setting. Messages show its first name. Its value times `unit` (as the ms of a minute) is the field's."""
 
     names: tuple[str, ...]
     meaning: str

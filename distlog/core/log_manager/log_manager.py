@@ -180,12 +180,12 @@ class LogManager:
             task("segment-merge", cleaner.merge_segments, check_ms)
         task("delete-logs", tasks.delete_logs, check_ms)
         if directory.storage.is_local:
-            points_ms = config.flush_offset_checkpoint_interval_ms
-            starts_ms = config.flush_start_offset_checkpoint_interval_ms
+            recovery_ms = config.flush_offset_checkpoint_interval_ms
+            starts_period_ms = config.flush_start_offset_checkpoint_interval_ms
             if config.flush_scheduler_interval_ms < MAX_LONG:
                 task("log-flusher", tasks.flush_dirty_logs, config.flush_scheduler_interval_ms)
-            task("recovery-point-offset-checkpoint", tasks.checkpoint_recovery_points, points_ms, at_stop=True)
-            task("log-start-offset-checkpoint", tasks.checkpoint_log_start_offsets, starts_ms, at_stop=True)
+            task("recovery-point-offset-checkpoint", tasks.checkpoint_recovery_points, recovery_ms, at_stop=True)
+            task("log-start-offset-checkpoint", tasks.checkpoint_log_start_offsets, starts_period_ms, at_stop=True)
 
     def _run(self, task: str, directory: LogDirectory, work: Work) -> None:
         if task != LOAD_LOGS and (not directory.wait_until_loaded() or directory.is_offline or not self._may_run()):
@@ -197,7 +197,7 @@ class LogManager:
             run.failed(directory.url, error)
         run.seconds = (self._scheduler_clock() - started_ms) / 1000
         self._metrics.note(run, self._clock())
-        # a reason is logged once, even if several tasks fail for it
+        # a reason is logged once, even if several tasks fail for it; `list`, since other threads add items
         logged = {item for errors in list(self._errors.values()) for item in errors.items()}
         self._errors[run.task, run.root] = run.errors
         for url, reason in run.errors.items():
@@ -259,7 +259,7 @@ class TaskMetrics:
         return self._values.setdefault((name, kind, meaning), defaultdict(float))
 
 
-#: The kinds and meanings of metrics, by name. Only local partitions have the counters, which include all processes.
+#: The kinds and meanings of metrics, by name. A counter sums up all processes; only local partitions have counters.
 _LOG_METRICS: Mapping[str, tuple[Kind, str]] = {
     "root_offline": ("gauge", "1 if the root did not respond at the last scan"),
     "topics": ("gauge", "loaded topics"),
@@ -284,7 +284,7 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
         values["root_offline"].append((root, float(directory.is_offline)))
         values["topics"].append((root, float(len(topics))))
         for topic_name, topic in topics.items():
-            # a topic that cannot be read is skipped; the failed task reports it
+            # a topic gets metrics of all its partitions, or none if one cannot be read; the failed task reports it
             with suppress(DistlogError, OSError):
                 for number, metrics in enumerate(list(_partition_metrics(topic))):
                     labels = {**root, "topic": topic_name, "partition": str(number)}
@@ -295,12 +295,12 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
 
 
 def _partition_metrics(topic: Topic) -> Iterator[dict[str, float]]:
-    now_ms = topic.clock()
+    time_ms = topic.clock()
     for number, state in enumerate(topic.live_snapshot.partitions):
         is_late = False
         # a batch that cannot be read must not hide the other metrics; readers report it
         with suppress(DistlogError):
-            is_late = has_late_transaction(topic.reader, state, number, now_ms)
+            is_late = has_late_transaction(topic.reader, state, number, time_ms)
         metrics: dict[str, float] = {
             "log_start_offset": state.log_start_offset,
             "log_end_offset": state.log_end_offset,

@@ -202,9 +202,10 @@ class CleaningPlan:
         """The plan of one round over the dirty range, with as many segments as one commit can replace."""
         state = snapshot.partitions[log.partition]
         segments, first_live = list(state.segments), state.segments.find(state.log_start_offset)
-        # the round ends before the first segment that one commit cannot replace, if there is one
-        commit_ends = [segment.base_offset for segment in segments[first_live + MAX_SEGMENTS :][:1]]
-        start, end = first_dirty_offset(state), min([log.first_uncleanable_offset, *commit_ends])
+        start, end = first_dirty_offset(state), log.first_uncleanable_offset
+        # the round ends before the first segment that one commit cannot replace
+        if len(segments) > first_live + MAX_SEGMENTS:
+            end = min(end, segments[first_live + MAX_SEGMENTS].base_offset)
         read_version, config = snapshot.version, snapshot.config
         return cls(log.partition, start, end, segments, first_live, config, read_version, snapshot.timestamp_ms)
 
@@ -234,10 +235,12 @@ class CleaningPlan:
     def groups(self, verdicts: Verdicts, now_ms: int, clean_end: int) -> list[GroupToClean]:
         """Group the adjacent segments below `clean_end`, up to which keys are known. A group becomes one segment."""
         segments = [segment for segment in self.segments_to_clean if segment.base_offset < clean_end]
-        groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(segments, self.config))
+        groups = [SegmentGroup(SegmentTable.of(part)) for part in group_segments(segments, self.config)]
         end, config, version = self.end_offset, self.config, self.read_version
-        verdicts_of = ((group, verdicts.within(group.base_offset, group.next_offset)) for group in groups)
-        return [GroupToClean(group, judged, end, now_ms, config, version) for group, judged in verdicts_of]
+        return [
+            GroupToClean(group, verdicts.within(group.base_offset, group.next_offset), end, now_ms, config, version)
+            for group in groups
+        ]
 
 
 # As in Kafka, a partition is clean below its first dirty offset, and dirty up to its first uncleanable offset.
@@ -376,7 +379,7 @@ class BatchFilter:
         # all transactions below the end of the dirty range have ended
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
-        # the inputs have this offset only for their own end, and it is void if its transaction has ended since
+        # unknown if the output ends before the inputs, or if the transaction open at their end has ended since
         if next_offset < inputs[-1].next_offset or 0 <= unstable_offsets[-1] < self.end_offset:
             return UNDETERMINED_OFFSET
         return unstable_offsets[-1]

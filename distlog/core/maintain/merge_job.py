@@ -304,7 +304,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     rows = record_batch.read_headers(data)
     row_segments = np.searchsorted(ends, rows["position"], side="right")  # the row of each batch's segment
     batch_ends = np.append(0, rows["position"] + rows["size"])
-    ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
+    ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends  # by segment
     if not len(rows) or len(data) != ends[-1] or not ends_with_batch.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")

@@ -34,9 +34,9 @@ from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.segments.chunks import Chunk, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 
-# Keys are compared by their hashes, as Kafka compares their MD5. A writer that finds two keys with one hash could
-# make compaction delete another writer's record, but without the secret it cannot search for them. Among 10^9 keys,
-# the probability that any two have the same hash is 10^-21.
+# Keys are compared by their hashes, as Kafka compares their MD5. If two keys had the same hash, compaction would
+# delete a record that must stay. A writer cannot search for two keys with the same hash without the secret. Among
+# 10^9 keys, the probability that any two have the same hash is 10^-21.
 
 #: The size of a secret, which is drawn at random for each run and written nowhere.
 SECRET_BYTES = 16
@@ -62,7 +62,7 @@ _MAX_SLOTS = 2**31 - 1
 class OffsetMap:
     """A map of keys to their last offsets, full when LOAD_FACTOR of its slots are used.
 
-    It has the keys of all records up to `latest_offset`. Raises InvalidConfigError without room for a key.
+    `put` gives it the keys of all records up to `latest_offset`. Raises InvalidConfigError without room for a key.
     """
 
     def __init__(self, slots: int) -> None:
@@ -138,7 +138,7 @@ class ScannedRecords:
     def rewrite(
         self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, is_kept: Flags
     ) -> tuple[Bytes, Longs]:
-        """Copy the kept records of some `sections`, relative to new bases. Returns the bytes and section ends."""
+        """Copy the kept records of `sections`, which begin at `first_records`. Returns the bytes and section ends."""
         growth = kernels.RECORD_GROWTH * sections["record_count"].sum()
         max_bytes = int((sections["end"] - sections["start"]).sum() + growth)
         target, ends = new_array(max_bytes, np.uint8), np.empty(len(sections), np.int64)
@@ -150,7 +150,7 @@ class ScannedRecords:
 def scan_records(
     source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in as many of the first `rows` of `source` as fit in OPENED_BYTES."""
+    """Scan the first of the batches `rows`, up to OPENED_BYTES. Leaves out the records before `start_offset`."""
     to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
@@ -158,9 +158,9 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """Yield the checked chunks from `start_offset` on, in format 2. The last one may raise, so commit after it."""
+    """Yield checked chunks from `start_offset` on, in format 2; commit nothing before the end, which may raise."""
     if start_offset <= segment.base_offset:
-        yield from map(_upgraded, whole_log(reader, segment))
+        yield from map(_upgraded, whole_log(reader, segment))  # compares the checksum of the file, too
         return
     for chunk in reader.chunks(SegmentSlice(segment, start_offset, segment.next_offset, 0, segment.log_bytes)):
         chunk.check()
@@ -174,7 +174,7 @@ def _upgraded(chunk: Chunk) -> Chunk:
     (source,) = chunk.ranges
     data, batches = in_format_2(chunk.data, chunk.batches, file=source.file, file_position=source.origin)
     converted = source._replace(start=0, end=len(data))
-    return Chunk([converted], data, batches, np.zeros(len(batches), np.int64))
+    return Chunk([converted], data, batches, range_of_batch=np.zeros(len(batches), np.int64))
 
 
 # A verdict on a batch needs all batches before it, as in Kafka's `CleanedTransactionMetadata`, and the last batch of
@@ -301,7 +301,7 @@ class _Transactions:
             transaction = self._open_aborted.pop(producer, None)
             has_data = producer in self._producers_with_aborted_data
             self._producers_with_aborted_data.discard(producer)
-            # as long as the marker stays, a restore may bring the transaction's data back
+            # while its marker stays, the transaction stays listed, too, since a restore may bring its data back
             if transaction and (has_data or not batch.is_past_horizon):
                 self.marked.append(transaction)
             return not (transaction and has_data)
@@ -330,7 +330,7 @@ class _ProducerBatches:
         self._last_timestamp = batch.max_timestamp
 
     def is_active(self, now_ms: int, expiration_ms: int) -> bool:
-        # a producer with an open transaction is active, too, but compaction does not reach its last batch
+        # a producer with an open transaction is active, too, but compaction stops before the transaction
         return now_ms - self._last_timestamp < expiration_ms
 
 
@@ -414,8 +414,8 @@ class OffsetSurvivors:
 class KeyedRecords:
     """Consecutive records: the hashes of their keys, whether each has a key, and their offsets.
 
-    `record_ends[i]` is the number of records up to the end of batch i. An offset map that gets full in batch i has
-    all keys up to `complete_offsets[i]`, and a map with all batches has all keys up to `complete_offsets[-1]`.
+    `record_ends[i]` is the number of records in batches 0 to i. A map that gets full in batch i has all keys up to
+    `complete_offsets[i]`, the offset before the batch. `complete_offsets[-1]` is for a map with all batches.
     """
 
     hashes: Longs
@@ -438,10 +438,9 @@ def keyed_records(
         while len(rows):
             scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
             scanned_rows, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
-            complete_offsets = np.append(
-                np.where(scanned_rows > 0, last_offsets[scanned_rows - 1], -1),
-                last_offsets[rows[0] - 1 if len(rows) else -1],
-            )
+            # with the first row that is not scanned, for a map that has all scanned batches
+            rows_after = np.append(scanned_rows, rows[0] if len(rows) else len(batches))
+            complete_offsets = np.where(rows_after > 0, last_offsets[rows_after - 1], -1)
             record_ends = np.cumsum(scanned.sections["emitted"])
             yield KeyedRecords(
                 scanned.hashes(secret), scanned.has_key, scanned.offsets, record_ends, complete_offsets
@@ -461,10 +460,10 @@ def build_map(
     for segment in segments:
         for records in keyed_records(reader, segment, start_offset, verdicts, secret):
             count = offset_map.put(records.hashes, records.has_key, records.offsets)
-            is_full = count < len(records.offsets)
-            batch = int(np.searchsorted(records.record_ends, count, side="right")) if is_full else -1
+            # the batch in which the map got full, or the number of batches, for the last of `complete_offsets`
+            batch = int(np.searchsorted(records.record_ends, count, side="right"))
             offset_map.latest_offset = max(offset_map.latest_offset, int(records.complete_offsets[batch]))
-            if is_full:
+            if count < len(records.offsets):
                 return
         offset_map.latest_offset = segment.next_offset - 1
     offset_map.latest_offset = end_offset - 1
@@ -492,7 +491,7 @@ class Blobs:
 
 def map_slots(records: int) -> int:
     """The number of slots of an offset map with room for `records` keys."""
-    return int(records / LOAD_FACTOR) + 2  # two more, since OffsetMap rounds down, too
+    return int(records / LOAD_FACTOR) + 2  # one for this rounding, and one for the rounding in OffsetMap
 
 
 def plan_buckets(records: int, memory_bytes: int, min_buckets: int) -> tuple[int, int]:
@@ -512,7 +511,7 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """Return rows for `put_rows`, a part per bucket. Rows below `start_offset` get more parts, from `buckets` on."""
+    """Return rows for `put_rows`. Part b is for bucket b; part `buckets` + b, for its rows below `start_offset`."""
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
         kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)
@@ -556,7 +555,7 @@ def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int 
     """Convert `batches`, which fill `data`, to format 2, at the same offsets. Returns the bytes and BATCH rows."""
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     is_old = batches["magic"] < 2
-    # the first row differs from its own inverse, so it begins a run
+    # a run begins where `is_old` changes; the first row begins one, since it differs from the inverse before it
     starts = np.flatnonzero(np.diff(is_old, prepend=~is_old[:1]))
     for start, end in pairwise([*starts.tolist(), len(batches)]):
         run = batches[start:end]
@@ -573,14 +572,15 @@ def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int 
 def _upgrade(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
     records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
     offsets = numbers_of(records.column(0))
-    messages = np.repeat(np.arange(len(batches)), batches["record_count"])
+    message_rows = np.repeat(np.arange(len(batches)), batches["record_count"])  # by record, the row in `batches`
     # records with adjacent offsets are joined to one batch, unless their message has a codec or an append time
-    is_alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[messages]
-    begins_batch = (np.diff(offsets, prepend=-1) != 1) | (is_alone & (np.diff(messages, prepend=-1) != 0))
-    begins_batch |= np.diff(is_alone, prepend=~is_alone[:1])
+    is_alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[message_rows]
+    has_gap, begins_message = np.diff(offsets, prepend=-1) != 1, np.diff(message_rows, prepend=-1) != 0
+    begins_run = np.diff(is_alone, prepend=~is_alone[:1])
+    begins_batch = has_gap | begins_run | (is_alone & begins_message)
     edges = [*np.flatnonzero(begins_batch).tolist(), len(offsets)]
     return [
-        _encode_like(batches[messages[first]], records.slice(first, end - first), int(offsets[first]))
+        _encode_like(batches[message_rows[first]], records.slice(first, end - first), int(offsets[first]))
         for first, end in pairwise(edges)
     ]
 

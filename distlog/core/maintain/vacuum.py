@@ -50,7 +50,7 @@ FILES_AT_ONCE = 10_000
 KEPT_EVERY = 1000
 #: The log retention horizon is raised once it lags by one eighth of the kept commits, and by at least 16 commits.
 STEP_PART, MIN_STEP = 8, 16
-#: Names deleted at once, smaller names first.
+#: How many names are deleted at once.
 NAMES_AT_ONCE = 1000
 #: How many full checkpoints vacuum ensures from the log retention horizon on, since one may be damaged.
 FULL_CHECKPOINTS = 2
@@ -80,8 +80,8 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
 
 def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
     """Hold the lock on removed files. Raises LockHeldError, and StorageFullError if its file is missing."""
-    # a restore checks that files exist, and then commits; on a full disk, vacuum deletes files before it can commit
-    # the horizon that would refuse the restore
+    # A restore checks that files exist, and then commits. The vacuum horizon refuses a late restore, but on a full
+    # disk, vacuum deletes files before it can commit the horizon. So a restore and a vacuum hold this lock.
     return flocked(storage.local_path(paths.REMOVED_FILES_LOCK)) if storage.is_local else nullcontext()
 
 
@@ -513,8 +513,8 @@ def obsolete_checkpoints(
     files = {file.name: file for file in checkpoints}
     versions = {name: _version_of(name) for name in files}
     full = {name for name in files if paths.base_of_checkpoint(name) is None}
-    below = {name for name in files if any(versions.get(needed, -1) < log_floor for needed in with_bases([name]))}
-    usable = sorted(files.keys() - below)
+    unusable = {name for name in files if any(versions.get(needed, -1) < log_floor for needed in with_bases([name]))}
+    usable = sorted(files.keys() - unusable)
     retained = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
     retained.update(name for name in full.intersection(usable) if versions[name] <= highest)
     retained.update(kept_for_time_travel(files[name] for name in usable))

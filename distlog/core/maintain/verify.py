@@ -191,7 +191,7 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
     """Yield an anomaly for offsets that two segments of a partition hold, or that no segment holds."""
     for partition, state in enumerate(snapshot.partitions):
         compacted_ends = state.segments.next_offsets[state.segments.array("compacted")]
-        # compaction leaves gaps, which may be in the dirty part after a restore
+        # compaction leaves gaps up to the first dirty offset; after a restore, compacted segments may follow it
         gaps_end = max([state.first_dirty_offset, *compacted_ends[-1:].tolist()])
         starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
         log_start = min([state.log_start_offset, *starts[:1]])
@@ -285,7 +285,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """Drop the anomalies of an active segment's indexes if no lock page has its state: appends rebuild these."""
+    """Drop the anomalies of an active segment's indexes if no lock page has its state, since appends rebuild them."""
     segment = verdict.segment
     if not segment.is_active or has_known_end(handle, head, segment.partition):
         return verdict
@@ -604,9 +604,9 @@ def rebuild_segment(
     fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
     index_fields |= {field: OWN_FILE if suffix in written else getattr(segment, field) for suffix, field in fields}
     if not dry_run:
-        after = dataclasses.replace(segment, **index_fields)
+        rebuilt = dataclasses.replace(segment, **index_fields)
         # an empty index has no file
-        reader.storage.put_many({reader.name(after, suffix): data for suffix, data in written.items() if data})
+        reader.storage.put_many({reader.name(rebuilt, suffix): data for suffix, data in written.items() if data})
         reader.forget_indexes(segment)
     sizes = {suffix: len(data) for suffix, data in written.items()}
     return SegmentRebuild(segment, {index.suffix: index.state for index in indexes}, sizes, index_fields)

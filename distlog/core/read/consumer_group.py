@@ -548,7 +548,7 @@ class Membership:
             if after.member(self.id) is None:
                 self.id, self.joins, self._heartbeats = new_member_id, self.joins + 1, 0
             self._renew(after, started)
-            self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
+            self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))  # the members that it removed
         if is_due:
             assigned = assignment(after.members, after.owners, after.partitions)
             is_waiting = any(owner == self.id and after.owners.get(n) != self.id for n, owner in assigned.items())

@@ -282,7 +282,7 @@ class ChunkReader:
                 # after a fork, since the parent's threads do not finish their fetches here
                 self._process, self._fetches = os.getpid(), {}
             chunks = {key: self._cache[key] for key in requested if key in self._cache}
-            # one task may fetch several of the chunks
+            # by id, since one task may fetch several of the chunks
             tasks = {id(task): task for key in requested if (task := self._fetches.get(key))}
             own_keys = [key for key in requested if key not in chunks and key not in self._fetches]
             if own_keys:

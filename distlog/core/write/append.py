@@ -243,13 +243,13 @@ class Appender:
         if self._small_parts is not None:
             return self._small_parts.segments.write(self._storage, self._new_stem(), self._clock())
         queues = [self._queues[partition] for partition in sorted(self._queues)]
-        uploads = any(queue.is_uploading for queue in queues)
-        closers = WorkerThreads(_UPLOAD_THREADS if uploads else self._workers - 1, "distlog-close")
+        has_uploads = any(queue.is_uploading for queue in queues)
+        closers = WorkerThreads(_UPLOAD_THREADS if has_uploads else self._workers - 1, "distlog-close")
         tasks = [Task(queue.close) for queue in queues]
         try:
             # while other queues upload, this thread closes the queues that upload nothing, in `wait` below
             for queue, task in zip(queues, tasks, strict=True):
-                if queue.is_uploading or not uploads:
+                if queue.is_uploading or not has_uploads:
                     closers.put(task.run)
             segments = [segment for task in tasks for segment in task.wait()]
             self._bundles.close()
@@ -462,7 +462,7 @@ def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
     """Return the first offset and the end offset of the segments of each partition."""
     if isinstance(segments, SegmentTable):
         numbers, firsts = np.unique(segments.array("partition"), return_index=True)
-        lasts = np.append(firsts, len(segments))[1:] - 1
+        lasts = np.append(firsts, len(segments))[1:] - 1  # the row before the first of the next partition
         spans = zip(segments.base_offsets[firsts].tolist(), segments.next_offsets[lasts].tolist(), strict=True)
         return dict(zip(numbers.tolist(), spans, strict=True))
     offsets: dict[int, tuple[int, int]] = {}
@@ -495,7 +495,8 @@ def commit_append(
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     # warn before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # no queue on a local disk, where a commit is fast, or with a `write_id`, which only this writer's commit can have
+    # the queue joins appends to one commit: not on a local disk, where a commit is fast, and not with a `write_id`,
+    # which only this writer's commit can have
     if handle.storage.is_local or write_id is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
     else:
@@ -524,16 +525,16 @@ def commit_append(
 
 def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], list[Action]]:
     if isinstance(segments, SegmentTable):
-        rows = segments.columns()  # as `moved_to_log_ends`, in columns
-        partitions, ends = numbers_of(rows["partition"]), head.partitions.log_end_offsets
+        columns = segments.columns()  # the steps of `moved_to_log_ends` on whole columns
+        partitions, ends = numbers_of(columns["partition"]), head.partitions.log_end_offsets
         if len(partitions) and partitions[-1] >= len(ends):
             text = "the topic no longer has this partition: open the topic again"
             raise CommitConflictError(text, partition=int(partitions[-1]))
-        counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
+        counts = numbers_of(columns["next_offset"]) - numbers_of(columns["base_offset"])
         counts_before = np.cumsum(counts) - counts
         # the row of the first segment of each segment's partition
         first_rows = np.searchsorted(partitions, partitions)
-        table = SegmentTable(moved(rows, ends[partitions] + counts_before - counts_before[first_rows]))
+        table = SegmentTable(moved(columns, ends[partitions] + counts_before - counts_before[first_rows]))
         return table, [AddTable(table.columns())]
     moved_segments = moved_to_log_ends(head, segments)
     return moved_segments, [*map(Add, moved_segments)]

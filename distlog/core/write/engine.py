@@ -264,7 +264,7 @@ class DirectEngine(Engine):
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
-                # do not wait: if the lock is held, a later sync tries again
+                # sealed by an append to the next segment; do not wait, since a later sync tries again
                 self._sync_one(partition, stem, timeout_s=0)
 
     @property
@@ -443,7 +443,7 @@ def segment_runs(
         yield BatchRun(
             data[start : start + int(run["size"].sum())],
             run,
-            # negative: the batch has no timestamps
+            # a negative offset stays: the batch has no timestamps
             np.where(offsets_of_max < 0, offsets_of_max, offsets_of_max - base_offset),
             batches.min_timestamps[first:end],
             in_transaction,
@@ -533,7 +533,7 @@ def commit_batches(
     segments = [segment.info for segment in written]
     segments_at_ends: Sequence[SegmentInfo] = ()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # no queue on a local disk, where a commit is fast, or with a fence, which only this process checks
+    # as in `commit_append`, no queue on a local disk, or with a fence, which only this process checks
     if handle.storage.is_local or fence is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
     else:
@@ -571,7 +571,7 @@ def _with_producers(
             open_transactions = transactions.setdefault(partition, OpenTransactions(producers.open_transactions))
             aborted, first_unstable = effect(result, offset, open_transactions)
             if aborted != list(result.aborted):
-                # the transaction index, which is already written, has other offsets
+                # the transaction index, which is already written, has other offsets: write it again
                 raise ConcurrentAppendError
             segment = replace(segment, first_unstable_offset=first_unstable)
         segments.append(segment)
@@ -610,7 +610,7 @@ def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int =
     for segment in (segment for segment in state.segments[first:] if segment.may_have_producers):
         for chunk in whole_log(handle.reader, segment):
             for batch in producer_batches(chunk.data, chunk.batches, segment.shift):
-                # a marker (the end of a transaction) has no sequence number: it counts only after another batch
+                # a marker (the end of a transaction) has no sequence number: skip it if no other batch precedes it
                 if not batch.is_marker or batch.producer_id in producers_with_batches:
                     producers_with_batches.add(batch.producer_id)
                     batches.append(batch)
