@@ -114,8 +114,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     max_rows = plan.maxRows()
     if max_rows.isDefined():
         return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
-    # a small file may have many rows, so read up to a limit. It would mix the rows of several partitions, and an
-    # adaptive plan may have several, which are not known before it runs
+    # the limit below would mix the rows of several partitions, whose number an adaptive plan only has after its run
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()

@@ -81,7 +81,7 @@ def arrow_schema(schema: StructType) -> Any:
 def repartition_by(frame: DataFrame, count: int, column: str) -> DataFrame:
     """Repartition the frame into `count` partitions by the numbers in `column`; few numbers share a partition."""
     if hasattr(frame, "repartitionById"):
-        # it takes an int: a larger number becomes null, and the task fails
+        # `repartitionById` takes an int: `try_cast` makes a larger number null, which fails the task
         return frame.repartitionById(count, F.col(column).try_cast("int"))
     return frame.repartitionByRange(count, column)
 

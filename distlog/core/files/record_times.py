@@ -146,7 +146,7 @@ def _ms_since_1970(time: datetime, text: str) -> int:
 
 
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
-    """Return the ms since 1970 of a column of numbers in `unit`, as integers or texts, or of ISO 8601; else None."""
+    """Return the ms since 1970 of numbers in `unit` (integers or texts) or ISO 8601 texts; None for other values."""
     if pa.types.is_boolean(column.type):
         return None
     for kind in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):

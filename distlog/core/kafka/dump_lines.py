@@ -264,7 +264,7 @@ class DumpedRecords:
         """The checksums of the messages of formats 0 and 1, and whether they are right."""
         crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
-            data, rows = memoryview(self.data.data), iter(range(self.size))
+            data, rows = memoryview(self.data.data), iter(range(self.size))  # `rows` continues from batch to batch
             for start, count in zip(self.sections["start"].tolist(), self.counts.tolist(), strict=True):
                 for row in islice(rows, count):
                     size, crcs[row] = _LEGACY_SIZE_AND_CRC.unpack_from(data, start + 8)
@@ -406,7 +406,7 @@ class LogStyle:
         lines = line.texts(len(batches), columns, as_json=self.as_json)
         if not records.size:
             return bytes_of(lines)
-        # a batch's line comes before the lines of its records
+        # a stable sort by batch: a batch's line comes before the lines of its records
         batch_numbers = np.arange(len(batches))
         order = np.argsort(np.append(batch_numbers, np.repeat(batch_numbers, records.counts)), kind="stable")
         return bytes_of(pa.concat_arrays([lines, self._records(batches, records)]).take(integers(order)))

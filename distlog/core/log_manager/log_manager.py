@@ -237,16 +237,16 @@ class TaskMetrics:
         root = ("root", run.root)
         labels = ("task", run.task), root
         with self._lock:
-            self._of("task_runs", "counter", "runs of a task")[labels] += 1
-            self._of("task_seconds", "counter", "how long the runs of a task took")[labels] += run.seconds
-            self._of("task_errors", "counter", "topics and roots at which a run failed")[labels] += len(run.errors)
-            last = self._of("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
+            self._stat("task_runs", "counter", "runs of a task")[labels] += 1
+            self._stat("task_seconds", "counter", "how long the runs of a task took")[labels] += run.seconds
+            self._stat("task_errors", "counter", "topics and roots at which a run failed")[labels] += len(run.errors)
+            last = self._stat("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
             last[labels] = ended_ms / 1000
-            failing = self._of("task_failing", "gauge", "topics and roots at which the last run failed")
+            failing = self._stat("task_failing", "gauge", "topics and roots at which the last run failed")
             failing[labels] = len(run.errors)
             for name, count in run.counts.items():
                 metric = f"{run.task.replace('-', '_')}_{name}"
-                self._of(metric, "counter", f"{name.replace('_', ' ')} of {run.task}")[(root,)] += count
+                self._stat(metric, "counter", f"{name.replace('_', ' ')} of {run.task}")[(root,)] += count
 
     def metrics(self) -> list[Metric]:
         with self._lock:
@@ -255,7 +255,7 @@ class TaskMetrics:
                 for (name, kind, meaning), values in self._values.items()
             ]
 
-    def _of(self, name: str, kind: Kind, meaning: str) -> dict[tuple[tuple[str, str], ...], float]:
+    def _stat(self, name: str, kind: Kind, meaning: str) -> dict[tuple[tuple[str, str], ...], float]:
         return self._values.setdefault((name, kind, meaning), defaultdict(float))
 
 

@@ -203,8 +203,7 @@ class CleaningPlan:
         state = snapshot.partitions[log.partition]
         segments, first_live = list(state.segments), state.segments.find(state.log_start_offset)
         start, end = first_dirty_offset(state), log.first_uncleanable_offset
-        # the round ends before the first segment that one commit cannot replace
-        if len(segments) > first_live + MAX_SEGMENTS:
+        if len(segments) > first_live + MAX_SEGMENTS:  # more than one commit can replace
             end = min(end, segments[first_live + MAX_SEGMENTS].base_offset)
         read_version, config = snapshot.version, snapshot.config
         return cls(log.partition, start, end, segments, first_live, config, read_version, snapshot.timestamp_ms)

@@ -343,8 +343,9 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     # the segments that replaced a stale group, and segments that were restored before all groups, may have superseded
     # records: the partition is dirty from their first offset on
     unclean_offsets = [group.base_offset for group in stale]
-    first_base = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
-    unclean_offsets += [base for base in first_base if rewritten.groups and base < rewritten.groups[0].base_offset]
+    live_bases = state.segments.base_offsets[state.segments.find(state.log_start_offset) :]
+    if rewritten.groups and len(live_bases) and live_bases[0] < rewritten.groups[0].base_offset:
+        unclean_offsets.append(int(live_bases[0]))
     clean_end = min([rewritten.end_offset, *unclean_offsets])
     dirty_offset = max(clean_end, first_dirty_offset(state))
     # above the clean part, a gap between segments would look like a loss

@@ -354,7 +354,7 @@ def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -
     begins_group, firsts = np.zeros(len(batches.rows), bool), np.cumsum(batches.counts) - batches.counts
     begins_group[firsts] = True
     parts = list(join_batches.joined(source, batches.base_offsets, batches.min_timestamps, begins_group))
-    input_rows = np.concatenate([rows for _, rows in parts])
+    input_rows = np.concatenate([rows for _, rows in parts])  # where each output batch begins
     counts = np.diff(np.searchsorted(input_rows, np.append(firsts, len(batches.rows))))
     if len(parts) == 1:
         filtered = parts[0][0]

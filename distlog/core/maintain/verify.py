@@ -73,7 +73,6 @@ def verify(
     """Check the whole topic at `snapshot`, concurrently with appends and maintenance."""
     committed = without_tails(snapshot)
     topic_anomalies = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
-    # active segments that refuse appends
     for partition in range(len(committed.partitions)):
         error = damage_of_tail(handle, committed, partition)
         if error is not None:

@@ -485,7 +485,7 @@ class _Verifier:
             self._walk(end)
         is_sound = end == self._segment.log_bytes and len(self._anomalies) == count_before
         for index in self._indexes:
-            # the offset and time index of an active segment lack their last entries
+            # the offset and time index of an active segment lack their last entries, so their ends are not checked
             is_full = index.suffix == ".txnindex" or not self._segment.is_active
             if is_sound and is_full:
                 index.finish()

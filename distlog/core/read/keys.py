@@ -101,10 +101,11 @@ def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Lo
     if len(hashes) == 1:
         with_keys = [row for row in indexed if segments[row].key_count]
         results |= _find_in_each(reader, segments, with_keys, int(hashes[0]))
-    searches = {
-        row: search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
-        for row, segment in ((row, segments[row]) for row in indexed if row not in results)
-    }
+    searches = dict[int, KeySearch]()
+    for row in indexed:
+        if row not in results:
+            segment = segments[row]
+            searches[row] = search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
     # all searches advance together, so that each round reads the blocks of all indexes at once; None starts a search
     blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
     while blocks:

@@ -55,7 +55,8 @@ def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, is
     batches = find_keys(reader, [part.segment for part in slices], np.unique(hashes_of(keys)))
     for _, pairs in groupby(zip(slices, batches, strict=True), lambda pair: pair[0].segment.partition):
         search = _PartitionSearch(reader, visible, keys)
-        search.add(*zip(*pairs, strict=True))
+        partition_slices, partition_batches = zip(*pairs, strict=True)
+        search.add(partition_slices, partition_batches)
         for key, record in search.records.items():
             if key not in newest or record.timestamp > newest[key].timestamp:
                 newest[key] = record

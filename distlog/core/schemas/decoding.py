@@ -187,7 +187,7 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
     starts, lengths, data = _slices(values)
     ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
     is_payload = np.zeros(len(data), np.bool_)
-    if len(starts) and not values.null_count:
+    if len(starts) and not values.null_count:  # the values are contiguous
         is_payload[starts[0] : starts[-1] + lengths[-1]] = True
     else:
         is_payload[np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())] = True

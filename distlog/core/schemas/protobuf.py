@@ -131,8 +131,8 @@ def _has_oneof_conflict(values: pa.Array, descriptor: Any) -> bool:
     nested_results = [_has_oneof_conflict(values.field(name), message) for name, message in nested.items()]
     # an optional field is a oneof with one field
     oneofs = (oneof.fields for oneof in descriptor.oneofs if len(oneof.fields) > 1)
-    flags_of_oneofs = ([flags_of(values.field(field.name).is_valid()) for field in fields] for fields in oneofs)
-    return any(nested_results) or any((np.sum(flags, axis=0) > 1).any() for flags in flags_of_oneofs)
+    set_flags = ([flags_of(values.field(field.name).is_valid()) for field in fields] for fields in oneofs)
+    return any(nested_results) or any((np.sum(flags, axis=0) > 1).any() for flags in set_flags)
 
 
 def _serialized_files(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:

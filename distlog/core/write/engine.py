@@ -150,8 +150,6 @@ def encode_in_threads(encodings: Iterable[Callable[[], Item]], parts: Sequence[P
 
 
 class Appends(NamedTuple):
-    """The result with the appended offsets, and the failures."""
-
     result: AppendResult
     failures: Sequence[Failure] = ()
 
