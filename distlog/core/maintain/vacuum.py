@@ -80,7 +80,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
 
 def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
     """Hold the lock on removed files. Raises LockHeldError, and StorageFullError if its file is missing."""
-    # A restore checks that files exist, and then commits; the vacuum horizon refuses this if they may be deleted. On a
+    # A restore checks that files exist, and then commits; the vacuum horizon refuses it if they may be deleted. On a
     # full disk, vacuum deletes files before it can commit the horizon. Then it holds this lock, as each restore does.
     return flocked(storage.local_path(paths.REMOVED_FILES_LOCK)) if storage.is_local else nullcontext()
 
