@@ -80,7 +80,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: sink.WriteOptions, *, s
     """Append rows with the columns of a topic in one commit, from the snapshot that `topic` has."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     batch = _micro_batch(rows)
-    sink.check_named(batch, options)
+    sink.check_has_app_id(batch, options)
     options.check(rows.schema, topic.config)
     if (earlier := earlier_result(snapshot, app_id, batch_id)) is not None:
         topic.storage.sync(paths.COMMITS_DIR)  # the earlier commit is visible, but may not be durable yet

@@ -242,7 +242,7 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
     return MicroBatch(query_id, int(batch_id)) if query_id and batch_id else None
 
 
-def check_named(batch: MicroBatch | None, options: WriteOptions) -> None:
+def check_has_app_id(batch: MicroBatch | None, options: WriteOptions) -> None:
     """Raise InvalidConfigError for an unnamed append in foreachBatch, since Spark may repeat it."""
     if batch is not None and options.app_id is None:
         text = (
@@ -266,7 +266,7 @@ def commit_written(
     """Append the segments of the tasks, in their order, in one commit, and merge small segments."""
     segments = [segment for report in task_reports for segment in report.segments]
     batch = next((report.micro_batch for report in task_reports if report.micro_batch), batch)
-    check_named(batch, options)
+    check_has_app_id(batch, options)
     # a micro-batch without rows makes no commit
     if batch is not None and not segments:
         return earlier_result(snapshot, options.app_id, options.batch_id) or AppendResult(None)

@@ -271,7 +271,7 @@ class AdoptedPartition:
     def actions(self) -> Iterator[Action]:
         first_base = self.segments[0].info.base_offset if self.segments else self.log_start_offset
         if first_base:
-            # the first segment must begin at the log end; in an empty partition this moves with the log start
+            # a segment is added at the log end: move the end of the empty partition there, with its log start
             yield SetLogStartOffset(self.name.partition, first_base)
         yield from (Add(segment.info) for segment in self.segments)
         if self.log_start_offset > first_base:

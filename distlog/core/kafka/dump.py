@@ -414,7 +414,7 @@ def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[
     An entry of a time index has the last offset of a batch. An entry with another offset is wrong anyway.
     """
     last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_TIMESTAMP)
-    # the log is read once, so the entries are sorted by offset; earlier windows had those before `first_entry`
+    # sort the entries by offset, to read the log only once; those before `first_entry` were in earlier windows
     order, first_entry = np.argsort(offsets, kind="stable"), 0
     try:
         for window in log.windows(log.size):

@@ -192,7 +192,7 @@ def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     reader.is_flexible = version == _FLEXIBLE_VERSION
     producer = ProducerId(reader.number(">q"), reader.number(">h"))
     timeout_ms, status = reader.number(">i"), reader.number(">b")
-    if status not in {status_.value for status_ in TransactionStatus}:
+    if status not in {member.value for member in TransactionStatus}:
         raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown status: upgrade", status=status)
     return TransactionState(
         transactional_id=transactional_id,

@@ -419,7 +419,7 @@ class CommitsFolder:
 
 
 def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
-    """Return the highest log retention horizon: the head of `commit.retention.ms` ago, at most `gc_floor`; or -1."""
+    """Return the highest log retention horizon: the head `commit.retention.ms` ago, at most `gc_floor`; or -1."""
     kept_ms = head.commits_kept_ms
     head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
     return min(-1 if head_then is None else head_then, gc_floor)

@@ -81,7 +81,7 @@ def verify(
     verdicts = list(_map_segments(handle, snapshot, work, executor, on_progress))
     verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
     if not all(verdict.ok for verdict in verdicts):
-        # a segment that was removed and vacuumed concurrently is not missing; rebuilt indexes are checked again
+        # check again at the head, since segments may have been removed, and indexes rebuilt, concurrently
         head = with_tails(handle, handle.log.refresh(committed), only_sound=True)
         rechecked = (_recheck(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [_without_old_indexes(handle, head, verdict) for verdict in rechecked if verdict is not None]

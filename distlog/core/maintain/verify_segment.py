@@ -543,7 +543,7 @@ class _Verifier:
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
         for index in self._indexes:
             index.add(data, batches, position)
-        # indexes, checked above, have the times in the log; readers may get the time of the commit instead
+        # set the commit's append time, which readers get, only now: indexes (see above) have the times in the log
         set_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._stats.add_batches(data, batches)
         is_intact = self._check_crcs(data, batches, position)
@@ -560,7 +560,7 @@ class _Verifier:
         is_control = batches["attributes"] & CONTROL != 0
         for records in self._decode(data, batches[is_intact & ~is_control], position):
             self._stats.by_records.add(records)
-        # decode control batches to find anomalies; without the flag, the decoder does not skip them
+        # decode control batches, too, to find anomalies: without the flag, the decoder does not skip them
         control = batches[is_intact & is_control]
         control["attributes"] &= ~CONTROL
         for _ in self._decode(data, control, position):

@@ -80,7 +80,7 @@ class Consumer:
         self._use_lock, self._is_closed = threading.Lock(), False
         self._is_entered, self._commits_at_end = False, True
         self._process = os.getpid()
-        # a pause waits for the gate, which `close` opens; an Event could deadlock if a signal handler calls `close`
+        # `close` ends a pause by opening this gate: an Event could deadlock if a signal handler calls `close`
         self._gate = threading.Lock()
         self._gate.acquire()
         self._sleep = options.sleep or self._wait_at_gate

@@ -532,13 +532,13 @@ class Membership:
         if state is None or is_due:
             state = self._refresh(state)
         partitions = count_partitions()
-        new_member_id, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
+        new_member_id, started, had_lapsed = self.new_id(), self.clock(), self.is_lapsed
         race = GroupRace(self.log, state)
         for current in race:
             member = self.id if current.member(self.id) else new_member_id
             next_state = self._next_state(self._with_all_partitions(current, partitions, starts_of), member, pending)
             # after the lease has lapsed, only a version of the state renews it
-            if next_state == current and not is_lapsed:
+            if next_state == current and not had_lapsed:
                 break
             race.put(_renewed(next_state, member))
         after = race.state

@@ -116,8 +116,8 @@ def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetA
     has_first_record = segment.dense and not segment.compacted and is_own_stem(segment.stem)
     if not has_first_record or segment.is_active or segment.base_offset < start:
         return None
-    # `first_timestamp` is the first batch's base time. In a client's batch the first record may be earlier;
-    # `min_timestamp` is then smaller
+    # the base time of a client's first batch (`first_timestamp`) may be after its first record. `min_timestamp` is
+    # smaller in this case, so if the two are equal, they are the time of the first record
     is_match = segment.first_timestamp == segment.min_timestamp and segment.min_timestamp >= timestamp_ms
     return (segment.base_offset, segment.first_timestamp) if is_match else None
 

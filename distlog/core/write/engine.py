@@ -262,7 +262,7 @@ class DirectEngine(Engine):
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
-                # sealed by an append to the next segment; do not wait, since a later sync tries again
+                # an append to a later segment has sealed this one; a later sync tries again if its lock is held
                 self._sync_one(partition, stem, timeout_s=0)
 
     @property
