@@ -79,7 +79,7 @@ PANELS = {
 }
 COMMANDS = {name: help_ for panel in PANELS.values() for name, help_ in panel.items()}
 
-#: Commands need these settings, too: click keeps the help option that it makes when it first lists their options.
+#: Click keeps the help option that it makes when it first lists a command's options, so commands need these, too.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _HELP = "Kafka topics without a broker: partitioned logs in Apache Kafka's file formats, in a folder or a bucket."
 #: typer's type of an argument, after the argument's name.

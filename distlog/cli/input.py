@@ -119,7 +119,7 @@ def _is_ready(file: BinaryIO, seconds: float | None) -> bool:
 
 def is_readable(descriptor: int, seconds: float | None) -> bool:
     """Return whether a read would not wait, now or within `seconds`; None waits without a limit."""
-    # not by `select`, which refuses descriptors above 1023
+    # `select` would refuse descriptors above 1023
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
     return bool(ready.poll(None if seconds is None else 1000 * seconds))

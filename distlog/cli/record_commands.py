@@ -223,7 +223,7 @@ def read(
         print_records(batch, number == 0)
         if follows:
             sys.stdout.flush()
-    # not at exit, so that an error of the last write is reported
+    # flush here and not at exit, so that an error of the last write is reported
     sys.stdout.flush()
 
 

@@ -194,7 +194,7 @@ def serve(
     names = listener.mechanisms(sasl_mechanisms)
     listener_args = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
     settings = {name: value for part in config for name, value in part.items()}
-    # before the fork, so that a wrong setting is reported once and not by each process
+    # parse before the fork, so that a wrong setting is reported once and not by each process
     gateway_config = GatewayConfig(
         processes=processes,
         linger_ms=linger_ms,
@@ -205,7 +205,7 @@ def serve(
     gateway_config = with_settings(gateway_config, settings)
     number = 0
     if processes > 1:
-        # before the fork, so that the processes share the loaded code
+        # load before the fork, so that the processes share the loaded code
         load_kernels()
         freeze_loaded_objects()
         number = fork_processes(processes)
@@ -325,7 +325,7 @@ def serve_until_signal(
     identity = {} if process is None else {"process": process, "pid": os.getpid()}
     with line, metrics_server(metrics_address, all_metrics) as port, ending_signals() as signal_file:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        # in parallel, since the start mostly waits for the storage
+        # load in parallel, since the start mostly waits for the storage
         kernels = begin(load_kernels)
 
         def on_started() -> None:
@@ -334,8 +334,8 @@ def serve_until_signal(
             fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
             line.event("started", f"serving {gateway.root} at {gateway.address}", **fields)
 
-        gateway.start(on_started, lambda: is_readable(signal_file, 0))
-        # after the start: tasks print lines, and the first line must be the address
+        gateway.start(on_started, should_stop=lambda: is_readable(signal_file, 0))
+        # start the tasks after the gateway: they print lines, and the first line must be the address
         if tasks:
             tasks.start()
         _draw_until(line, signal_file)

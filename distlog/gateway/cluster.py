@@ -395,7 +395,7 @@ class InternalTopicCompaction:
             # a new topic of the same name has other offsets
             self._topic_id, self._tried_ends = snapshot.topic_id, {}
         numbers = list(self._due(snapshot, partitions))
-        # noted even if the compaction fails, so that it is tried again only after enough new segments
+        # note this even if the compaction fails, so that it is tried again only after enough new segments
         self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in numbers})
         if numbers:
             try:
@@ -409,7 +409,7 @@ class InternalTopicCompaction:
                         text = "cannot compact partition %d of %s: %s"
                         _log.warning(text, result.partition, topic.name, result.error)
             except Exception as error:
-                # not raised: the thread must try again later
+                # do not raise: the thread must try again later
                 is_unexpected = not isinstance(error, DistlogError)
                 _log.warning("%s was not compacted: %s", topic.name, error, exc_info=is_unexpected)
 

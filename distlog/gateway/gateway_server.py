@@ -112,7 +112,7 @@ class GatewayServer:
             acls = RootAcls(metadata, clock, super_users, everyone_if_none=everyone_if_none)
             users = root_users = RootUsers(metadata, clock)
             if authentication is not None:
-                # a function, since each change of the users makes a new object
+                # pass a function, since each change of the users makes a new object
                 authentication.root_secrets = lambda: root_users.secrets
         self.broker = Broker(
             config=config,
@@ -146,7 +146,7 @@ class GatewayServer:
             ("log-flusher", metadata.flush_due, _FLUSH_MS),
             ("event-logs", self._log_events, _LOG_MS),
             ("dropped-topics", dropped.check, refresh_ms),
-            # not in the thread of the groups' timers, which the expired offsets of thousands of groups would delay
+            # the expired offsets of thousands of groups would delay the groups' timers, if this were in their thread
             ("expired-offsets", groups.expire_offsets, _EXPIRY_MS),
             ("close-unused", partial(metadata.close_unused, lambda: scheduler.is_stopping), _CLOSE_MS),
             ("group-topics", groups.consumers.refresh, refresh_ms),
@@ -213,7 +213,7 @@ class GatewayServer:
             on_joined()
             self._wait_for_processes(should_stop)
         except BaseException:
-            # also after an interrupt: other gateways must not send clients to a gateway that does not answer
+            # stop even after an interrupt: other gateways must not send clients to a gateway that does not answer
             self._run_in_loop(self._sockets.stop(0)).result()
             ShutdownDeadline(STOP_TIMEOUT_S).run(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
@@ -221,7 +221,7 @@ class GatewayServer:
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()
-        # first, so that records are served while groups and transactions are loaded, which may take long
+        # start these first, so that records are served while groups and transactions are loaded, which may take long
         for pool in self._apis.pools.values():
             pool.start()
         transactions = begin(self._transactions.start)

@@ -219,17 +219,17 @@ class RequestChannel:
                 # if no queued request may run yet, this thread polls again after a pause, and no other thread does
                 if request is None and is_running and len(self._queue) and not self._is_polled:
                     self._is_polled = is_poller = True
-                has_more = request is not None and len(self._queue) and not self._is_polled
+                wakes_thread = request is not None and len(self._queue) and not self._is_polled
             # threads end after the queued requests: put the wakeup back
             if not is_running and request is not None:
                 self._wakeups.put(False)
-            elif has_more:
+            elif wakes_thread:
                 self._wake(1)
             if request is not None or not is_running:
                 return request
 
     def _poll_again(self) -> bool:
-        # not `get` with a timeout: in CPython 3.11, it waited forever while other threads removed items
+        # sleep, since `get` with a timeout waited forever in CPython 3.11 while other threads removed items
         time.sleep(_PAUSE_S)
         try:
             return self._wakeups.get_nowait()
@@ -244,7 +244,7 @@ class RequestChannel:
         with self._shares.lock:
             self._queue.end(share, used_s)
             waiting = len(self._queue)
-        # two, so that the number of working threads grows again after a single client was limited
+        # wake two threads, so that the number of working threads grows again after a single client was limited
         self._wake(min(waiting, 2))
 
     def end(self) -> None:
@@ -291,14 +291,14 @@ class KafkaRequestHandlerPool:
         request.may_wait = True
         cpu_s, duration_s = time.thread_time() - started_cpu_s, time.monotonic() - started_s
         used_s = min(_MAX_DURATION_PER_CPU * cpu_s, duration_s)
-        # without _NETWORK_S if the request must wait: the thread that handles it again adds this time
+        # do not add _NETWORK_S if the request must wait: the thread that handles it again adds this time
         self.channel.add_use(request.share, used_s + (_NETWORK_S if is_handled else 0))
         request.note_use(REQUEST_PERCENTAGE, duration_s)
         return is_handled
 
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
-            # read first, since `offer_password` may give the request another share in the call
+            # read this first, since `offer_password` may give the request another share in the call
             share = request.share
             started_s, started_cpu_s = time.monotonic(), time.thread_time()
             self._handle(request)

@@ -178,7 +178,7 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
         return key, check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
     except InvalidConfigError as error:
-        # without the details of the error, which quote the record
+        # leave out the details of the error, which quote the record
         raise ValueError(error.message) from None
     except _MALFORMED:
         raise ValueError("it is not an ACL") from None

@@ -155,7 +155,7 @@ def _all_settings(broker: Broker, request: Request, resource: Any) -> Iterable[F
     if kind != BROKER:
         raise RefusedError(_REFUSAL_REASONS.get(kind, f"Unknown resource type {kind}"))
     if not name:
-        # without a name: the dynamic settings of all brokers, which gateways do not have
+        # without a name, the request is for the dynamic settings of all brokers, which gateways do not have
         return ()
     own_id = str(broker.cluster.node.id)
     if name != own_id:

@@ -142,7 +142,7 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
     members = broker.groups.members
     code = _read_denial(request) or members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
     if code is ErrorCode.coordinator_load_in_progress:
-        # as in Kafka: members stay in a group that is being loaded
+        # as in Kafka, members stay in a group that is being loaded
         code = ErrorCode.none
     return {"error_code": code}
 
@@ -434,7 +434,7 @@ def _describe_consumer_group(request: Request, broker: Broker, group: str, names
 
 
 def _named_topics(partitions: Iterable[TopicIdPartition], names: Mapping[UUID, str]) -> list[Fields]:
-    # without dropped topics, which have no names any more
+    # dropped topics are left out, since they have no names any more
     return [
         {**topic, "topic_name": names[topic["topic_id"]]}
         for topic in by_topic(sorted(partitions))

@@ -273,7 +273,7 @@ class ProduceRequest(DelayedAppend):
                 batch.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(batch.error)
             if batch.code.retriable and batch.records:
-                # noted by the requested name or id, since the topic may be missing; appends check name and id
+                # note the requested name or id, since the topic may be missing. Appends check the name and the id
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, batch.records)
 
     def _respond(self) -> None:

@@ -40,7 +40,7 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
     """Return the enabled mechanisms. Disconnect a client that chooses another one."""
     sasl = request.session.sasl
     if sasl is None or not sasl.expects_handshake:
-        # as in Kafka, if this listener has no SASL, and for a second handshake
+        # as in Kafka, this is refused if the listener has no SASL, or after a first handshake
         return {"error_code": ErrorCode.illegal_sasl_state}
     if not sasl.choose(request.body.mechanism, bare_tokens=request.api_version == 0):
         refusal = {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": sasl.mechanisms}
@@ -94,7 +94,7 @@ def describe_users(request: Request, broker: Broker) -> Fields:
 
     def describe() -> Fields:
         request.rights.check_cluster(Operation.DESCRIBE)
-        # no users without ACLs: an error would end kafka-configs, which always requests users
+        # without ACLs, return no users: an error would end kafka-configs, which always requests users
         secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         if users is not None:
             users.refresh()

@@ -157,7 +157,7 @@ def _topic_fields(summary: TopicSummary, request: Request, broker: Broker) -> Fi
 
 
 def _partition_fields(summary: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
-    # no leader epoch, since gateways elect no leaders; clients check epochs only if they get one
+    # leader epochs are left out: gateways elect no leaders, and clients check epochs only if they get one
     leaders = broker.cluster.leaders(summary.topic_id, summary.partitions)
     return [
         {
@@ -204,7 +204,7 @@ def _fields_from(request: Request, broker: Broker, name: str, start: int, most: 
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(start, end), broker)]
     next_cursor = {"topic_name": name, "partition_index": end} if end < summary.partitions else None
-    # with 0 partitions, since the requested partitions are added below
+    # ask for 0 partitions, since the requested partitions are added below
     fields = _topic_fields(summary._replace(partitions=0), request, broker)
     return {**fields, "partitions": partitions, "next_cursor": next_cursor}
 

@@ -76,15 +76,14 @@ def init_producer_id(request: Request, broker: Broker) -> Fields:
     elif not 0 < body.transaction_timeout <= broker.config.transaction_max_timeout_ms:
         code = ErrorCode.invalid_transaction_timeout
     else:
-        producers = list[ProducerId]()
         current = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
         expected = None if current == _NO_PRODUCER else current
-        begin = broker.transactions.coordinator.begin_producer
-        code = run_for_code(
-            lambda: producers.append(begin(id_, body.transaction_timeout, expected)),
-            fenced=fenced_code(request.api_version, _INIT_FENCED_SINCE),
-        )
-        producer = producers[0] if producers else _NO_PRODUCER
+
+        def begin() -> None:
+            nonlocal producer
+            producer = broker.transactions.coordinator.begin_producer(id_, body.transaction_timeout, expected)
+
+        code = run_for_code(begin, fenced=fenced_code(request.api_version, _INIT_FENCED_SINCE))
     return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 

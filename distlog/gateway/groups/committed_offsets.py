@@ -66,7 +66,7 @@ class CommittedOffsets:
     ) -> None:
         """Store offsets that apply when the producer's transaction is committed. `append` appends their records."""
         _check_metadata(positions)
-        # first, so that the end of the producer's earlier transaction does not end this one
+        # do this first, so that the end of the producer's earlier transaction does not end this one
         self._ended.apply(group)
         missing = ErrorCode.illegal_generation
         with self._groups.locked(group, create=generation < 0, missing_code=missing) as entry:
@@ -80,7 +80,7 @@ class CommittedOffsets:
                 # both changes are in flight: which one applies depends on their order in the log
                 raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
             ended_count = entry.offsets.begin_transactional_commit(positions)
-        # without the lock: heartbeats need it, and an append may take long
+        # append without the lock: heartbeats need it, and an append may take long
         try:
             append(entry.offsets.with_keys(positions))
             with entry.lock:

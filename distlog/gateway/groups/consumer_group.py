@@ -541,7 +541,7 @@ class _Sharing:
         self._readers = {
             topic: [member for member in self.partitions if topic in members[member].topics] for topic in topics
         }
-        # without the partitions of topics to which no member subscribes
+        # partitions of topics to which no member subscribes are left out
         self._unassigned = {
             (topic, number) for topic, readers in self._readers.items() if readers for number in range(topics[topic])
         }

@@ -400,7 +400,7 @@ def _try_to(task: str, work: Callable[[], None], fatal: type[Exception] | tuple[
 
 
 def _clear_and_continue(wake: threading.Event, is_stopping: threading.Event) -> bool:
-    # in this order, since `stop` sets `is_stopping` before `wake`
+    # clear `wake` before the check, since `stop` sets `is_stopping` before `wake`
     wake.clear()
     return not is_stopping.is_set()
 

@@ -52,7 +52,7 @@ class OffsetsTopic:
         #: None before the first use, and after the topic was dropped.
         self._cached: _OpenTopic | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
-        # by partition, since a stopped process may hold the lock of one; an object store has only the key None
+        # one for each partition, since a stopped process may hold its lock; an object store has only the key None
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._callback_thread: threading.Thread | None = None
@@ -168,7 +168,7 @@ class OffsetsTopic:
         with self._lock:
             batching = self._batchings.get(key)
             if batching is not None and batching.has_failed:
-                # in a thread, since `close` may wait for the lock whose timeout made it fail
+                # close it in a thread, since `close` may wait for the lock whose timeout made it fail
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
                 batching = None
             if batching is None:
@@ -240,7 +240,7 @@ class OffsetsBatching:
                 elif self.has_failed or self._waiting_bytes + size > _MAX_WAITING_BYTES:
                     call.code = ErrorCode.coordinator_load_in_progress
                 else:
-                    # before `append`, which may call `_on_delivery`
+                    # add the call before `append`, which may call `_on_delivery`
                     self._calls.setdefault(partition, deque()).append(call)
                     self._waiting_bytes += size
             if call.code is not ErrorCode.none:

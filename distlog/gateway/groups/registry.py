@@ -274,7 +274,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
         if isinstance(membership, ConsumerGroup):
             deletions = membership.deletions()
         deletions = [*offsets.with_keys(dict.fromkeys(offsets.partitions)), *deletions]
-        # before the removal: a client that creates the group again stores its records after the deletions
+        # store this before the removal, so that a client that creates the group again stores its records later
         self.store.store(membership.id, deletions, on_stored)
         self.remove(membership.id, group)
 

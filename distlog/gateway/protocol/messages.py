@@ -299,7 +299,7 @@ def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -
 def _read_sized(
     make: Callable[[memoryview], Any], length: struct.Struct | None, name: str, *, is_nullable: bool
 ) -> _StepReader:
-    """Read a text or bytes. Their length is compact (a varint, KIP-482) if `length`, its format, is None."""
+    """Read a text or bytes. `length` is the format of their length, None for a compact one (a varint, KIP-482)."""
     unpack, length_size = (None, 0) if length is None else (length.unpack_from, length.size)
 
     def step(values: list[Any], data: memoryview, position: int, budget: ItemBudget) -> int:
@@ -424,7 +424,7 @@ def _min_message_bytes(message: MessageSchema) -> int:
             return 1 if message.is_flexible else _INT32.size
         return 1 if field.is_nullable and field.message else _min_bytes(field, message.is_flexible)
 
-    # a flexible message ends with its number of tagged fields; 1 if it is empty, so that bytes limit its count, too
+    # a flexible message ends with its number of tagged fields. It counts as at least 1 byte, so that bytes limit counts
     return max(sum(min_bytes(field) for field in message.fields if field.tag is None) + message.is_flexible, 1)
 
 

@@ -218,7 +218,7 @@ class Authentication:
         cached_file_users, cached_root_secrets, users = self._cached
         if cached_file_users is not file_users or cached_root_secrets is not root_secrets:
             users = file_users.with_root_users(root_secrets)
-            # one assignment, so that no other thread reads a mixture
+            # use one assignment, so that no other thread reads a mixture
             self._cached = file_users, root_secrets, users
         return users
 

@@ -92,7 +92,7 @@ class TlsContext:
         stamp = self._files.stamp()
         if stamp == self._stamp:
             return
-        # set before the files are read, so that the next refresh notices changes during the read
+        # set this before the files are read, so that the next refresh notices changes during the read
         self._stamp = stamp
         try:
             self.current = self._files.context()

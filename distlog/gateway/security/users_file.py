@@ -34,7 +34,7 @@ class UsersFile:
         with self._lock:
             stamp = stamp_of(self._path)
             if stamp != self._stamp:
-                # set first, so that an unreadable file is read and logged only once
+                # set this first, so that an unreadable file is read and logged only once
                 self._stamp = stamp
                 try:
                     self._users, self._stamp = _read(self._path)

@@ -22,7 +22,7 @@ _HALF_LIFE_S = 1.0
 _CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
 #: A client is active for this time after a request: other clients must leave room for it.
 _ACTIVE_S = 0.5
-#: The largest use, of a client with 0.8 CPUs. So a client waits at most a second, even after minutes of work.
+#: The largest use: as if the client kept 0.8 CPUs busy. So it waits at most a second, even after minutes of work.
 _MAX_USE_S = 0.8 / _CPUS_PER_USE
 #: A share whose use has decayed to this is idle.
 _IDLE_USE_S = 1e-6
@@ -212,7 +212,7 @@ class FairQueue(Generic[Waiting]):
             ordered.sort(key=lambda share: (share.use(now_s), share.served_s))
         if not limited or not ordered:
             return ordered
-        # a share that has waited for more than _ACTIVE_S is not in `active`
+        # also count shares that have waited for more than _ACTIVE_S, which are no longer in `active`
         active = parent.active_child_count(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
             # reserve a handler for another owner and, among client ids, one more for another client id of this owner
@@ -343,7 +343,7 @@ class Quotas:
 
     def _limit_and_debtor(self, user: str, client_id: str, name: str) -> tuple[float | None, _Debtor]:
         limits = self.limits
-        # cut, since clients without a login may send ids of any length; no id of this length has a quota
+        # cut the client id, since clients without a login may send any length; no id of the cut length has a quota
         for entity, debtor in _entities(user, client_id[: MAX_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)
             if limit is not None:

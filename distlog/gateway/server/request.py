@@ -82,7 +82,7 @@ class Request:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         chunks = () if fields is None else self._chunks_of(fields)
         if chunks is not None:
-            # else only garbage collection would free the request, whose state refers to it
+            # the state refers to the request: without this, only garbage collection would free both
             self.handler_state = None
             self.client.send(self, chunks)
 
@@ -104,7 +104,7 @@ class Request:
         try:
             return messages.write_response(self.head.api_key, version, self.head.correlation_id, fields)
         except Exception:
-            # not raised, since the caller may have other requests to answer
+            # do not raise, since the caller may have other requests to answer
             _log.exception("a response cannot be written (api_key=%d version=%d)", self.head.api_key, version)
             self.hang_up("the response cannot be written")
             return None
@@ -318,7 +318,7 @@ class FrameReader:
         if self._filled == length:
             self._frame = memoryview(payload)
         else:
-            # not a bytearray, which is filled with zeros: the system adds each page when its bytes arrive
+            # a bytearray would be filled with zeros. Here, the system adds each page when its bytes arrive
             self._frame = np.empty(length, np.uint8).data
             self._frame[: self._filled] = payload
         return length

@@ -78,7 +78,7 @@ class SocketServer:
         #: The number of connections that were accepted, refused, failed in TLS, and closed by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
         self.failures = EventLog("connections that failed")
-        self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
+        self.unreadable = EventLog("responses that were cut off at an unreadable file", level=logging.ERROR)
 
     async def listen(self, host: str, port: int) -> None:
         """Begin to accept connections. A `port` of 0 is any free port. Raises StorageError if the port is in use."""
@@ -123,7 +123,7 @@ class SocketServer:
             return
         try:
             client.setblocking(False)
-            # else the system delays a response until the client acknowledges the last one, for up to 40 ms
+            # without this, the system delays a response for up to 40 ms, until the client acknowledges the last one
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = self.admit(_address(address), _address(client.getsockname()))
         except OSError:
@@ -149,7 +149,7 @@ class SocketServer:
             tls = None if self._tls is None else self._tls.current
             await self.loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
         except OSError as error:
-            # not logged: load balancers connect and disconnect to probe a gateway
+            # a reset is not logged: load balancers connect and disconnect to probe a gateway
             if not isinstance(error, ConnectionResetError):
                 reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
                 self.failures.note(f"a client at {session.address[0]}", f"TLS: {reason or type(error).__name__}")
@@ -162,7 +162,7 @@ class SocketServer:
     def _check_clients(self) -> None:
         if not self.is_open:
             return
-        # first, so that the next checks run even after an error
+        # schedule the next checks first, so that they run even after an error
         self.loop.call_later(_CHECK_S, self._check_clients)
         if self._tls is not None:
             self._tls.refresh()
@@ -198,7 +198,7 @@ class SocketServer:
             self._do_queued_work()
 
     def _do_queued_work(self) -> None:
-        # first, so that work that is added from now on wakes the loop again
+        # set this first, so that work that is added from now on wakes the loop again
         self._is_woken = False
         for _ in range(len(self._queued_work)):
             try:
@@ -301,6 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Any = None
         # True while the transport has too many unsent bytes
         self._is_paused = False
+        # whether the client was connected, will be disconnected after the requests in flight, and has disconnected
         self.is_connected = self._is_stopping = self._is_lost = False
         self._is_reading, self._throttles = True, 0
         # responses to write together with the next one, and whether the next request was handled at once
@@ -349,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Keep the connection for requests after a Produce request, although the client has closed its side."""
-        # not with TLS: asyncio cannot keep the connection, and calls `connection_lost`
+        # with TLS, asyncio cannot keep the connection: it calls `connection_lost`, which does the same
         self._is_draining = self._transport.get_extra_info("ssl_object") is None and self._has_more_requests
         return self._is_draining
 
@@ -426,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
             if request.head.api_key != messages.PRODUCE_KEY:
                 return
             size += _IN_FLIGHT_BYTES
-            # no memory was reserved for a small frame, which was received in one step
+            # reserve the bytes of a small frame now: it was received in one step, without reserved memory
             if not request.memory:
                 size += len(request.frame or b"")
         self._waits_for_memory = not self._memory.reserve(size, partial(self._offer, request, size))
@@ -608,7 +609,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """Forget the connection. If a TLS client has closed it, handle its requests after a Produce request first."""
+        """Forget the connection. If a TLS client has closed it, first handle its requests after a Produce request."""
         self._is_lost = True
         self._is_draining = error is None and not self._is_stopping and self._has_more_requests
         if not self._is_draining:
@@ -721,10 +722,10 @@ class ConnectionTimeouts:
     def close_reason(self, *, is_idle: bool, is_authenticated: bool) -> str | None:
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._last_activity_s)
-        due_s = [time_s for time_s in (self._receive_deadline_s, self._send_deadline_s) if time_s is not None]
-        if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
+        deadlines_s = [time_s for time_s in (self._receive_deadline_s, self._send_deadline_s) if time_s is not None]
+        if deadlines_s and (now_s > min(deadlines_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped or was too slow during a request or a response"
-        waits_for_client = is_idle or bool(due_s)
+        waits_for_client = is_idle or bool(deadlines_s)
         age_ms = 1000 * (now_s - self._created_s)
         if waits_for_client and not is_authenticated and age_ms > config.authentication_timeout_ms:
             return "the client did not authenticate in time"

@@ -105,13 +105,13 @@ class GatheredAppends:
     def _gather(self, batches: Sequence[GatheredBatch], connection: object | None, *, at_once: bool) -> None:
         with self._changed:
             if self._is_closing and at_once:
-                # not TopicNotFoundError: the topic may exist, and need its end marker
+                # do not raise TopicNotFoundError: the topic may exist, and need its end marker
                 raise StorageError("the topic was dropped, or the gateway is stopping: retry")
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._hosted.name)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
-                # set after the start, which fails if the system has no more threads
+                # set this after the start, which fails if the system has no more threads
                 thread.start()
                 self._thread = thread
             now_s = time.monotonic()

@@ -326,7 +326,7 @@ class SharedLoads(Generic[T]):
         try:
             return load()
         finally:
-            # before the task has its result, so that a later call starts a new load
+            # remove the task before it has its result, so that a later call starts a new load
             with self._lock:
                 del self._loads[name]
 
@@ -388,7 +388,7 @@ class HostedTopic(RefreshingTopic):
     ) -> dict[int, Future[Any]]:
         """Write durable end markers of a producer's transaction, unless `fence` refuses. The call may be repeated."""
         if not self.is_local:
-            # also to partitions without an open transaction: batches in flight are checked again after this commit
+            # commit even if no transaction is open: a batch in flight meets this commit as a conflict, and is refused
             return dict(self._gathered.append_runs(markers, fence))
 
         def end(number: int) -> Future[None]:

@@ -152,7 +152,7 @@ class Partition:
         if snapshot.partitions[self.number].active is None:
             return snapshot.partitions[self.number]
         with self._lock:
-            # before the state is read: if an append follows during the read, the next call notices it
+            # check this before the state is read, so that the next call notices an append during the read
             has_changed = self._page_has_changed()
             if has_changed or self._cached_state is None or self._cached_state[0] is not snapshot:
                 self._cached_state = snapshot, with_tail(self.hosted.topic.handle, snapshot, self.number)
@@ -310,7 +310,7 @@ class LeaderEpochs:
         if epoch < 0 or next_index == len(self.entries):
             return EpochEnd(NONE, NONE)
         _, end_offset = self.entries[next_index]
-        # as in Kafka, for an unknown epoch the end of the epoch before it
+        # as in Kafka, an unknown epoch gets the end of the epoch before it
         return EpochEnd(self.entries[next_index - 1][0] if next_index else epoch, end_offset)
 
 

@@ -102,7 +102,7 @@ class TopicIndex:
                 self._topics[name], self._checked_ms[name] = entry, now_ms - age_ms
 
     def _write_index(self) -> None:
-        # a copy, since `forget` takes no lock: it must not wait for the reads of `summaries`
+        # use a copy, since `forget` takes no lock: it must not wait for the reads of `summaries`
         entries = self._topics.copy().items()
         topics = {name: entry.fields() for name, entry in entries if entry.seen_ms and entry.topic_id}
         try:

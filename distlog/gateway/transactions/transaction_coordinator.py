@@ -136,7 +136,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 if isinstance(error, LockHeldError):
                     lock_wait_failed.set()
 
-        # in parallel: all producers of a job may have died together, and each step may be a commit
+        # run in parallel: all producers of a job may have died together, and each step may be a commit
         with self._lock:
             ids = [id_ for id_, transaction in self._entries.items() if _has_work(transaction.state, now_ms)]
         in_parallel(run, ids)
@@ -239,7 +239,7 @@ class TransactionEnds:
         # wait for all markers before an error is raised: none may be in flight afterwards
         wait(results.values())
         if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
-            # the topic was dropped: a new topic of this name may also have records of the transaction
+            # the topic was dropped. Try again, since a new topic of this name may have records of the transaction
             self._metadata.forget(hosted)
             return self._end(decision, topic, numbers, timeout_s)
         return [hosted.partition(number) for number in existing if _has_marker(results[number])]
