@@ -467,7 +467,7 @@ class _Collector:
 @contextmanager
 def ending_signals() -> Iterator[int]:
     """Yield a descriptor that is readable after SIGTERM or SIGINT. In the block, they do not end the process."""
-    # a pipe, since a signal that reaches another thread would not wake the main thread from a lock
+    # use a pipe, since a signal that reaches another thread would not wake the main thread from a lock
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     wakeup = signal.set_wakeup_fd(writer)
@@ -484,7 +484,7 @@ def ending_signals() -> Iterator[int]:
 
 def fork_processes(count: int) -> int:
     """Fork `count` processes, and return its number in each. The parent stops all when one ends, and exits."""
-    # the program that started this process may ignore SIGCHLD, and exit statuses would be dropped
+    # restore the default: if the program that started this process ignores SIGCHLD, exit statuses are dropped
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # blocked for `sigwait` in `_wait`
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

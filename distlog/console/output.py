@@ -247,7 +247,7 @@ class StatusLine(logging.Handler):
             yield
 
 
-#: The column of each conversion. %S and %K show the length of its value. %t, the topic's name, needs no column.
+#: The column of each conversion; %S and %K show its length in bytes. %t, the topic's name, needs no column.
 _COLUMN_OF = {
     "v": "value",
     "s": "value",

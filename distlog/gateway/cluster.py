@@ -319,7 +319,7 @@ _LOCK_WAIT_S = 5.0
 
 
 class Leadership:
-    """The partitions of a topic that this process leads. Only `begin` and `end` are not safe between threads."""
+    """The partitions of a topic that this process leads. Thread-safe except for `begin` and `end`."""
 
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current

@@ -282,7 +282,7 @@ class KafkaRequestHandlerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def handle_at_once(self, request: Request) -> bool:
-        """Handle a request in the network's thread. Returns False if requests are queued, or it must wait."""
+        """Handle a request in the network's thread. Returns False if it must wait, or if others are queued."""
         if len(self.channel) or not self._shares.leaves_room(request.share):
             return False
         started_s, started_cpu_s = time.monotonic(), time.thread_time()

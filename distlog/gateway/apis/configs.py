@@ -79,7 +79,7 @@ def _broker_setting_fields(broker: Broker, request: Request, **options: bool) ->
         setting._replace(value=str(broker.cluster.node.id)) if setting.name == "node.id" else setting
         for setting in gateway_settings(broker.config)
     ]
-    # the address by which this client finds the gateway, since Kafka's tools expect it among the settings
+    # add the address by which this client finds the gateway, since Kafka's tools expect it among the settings
     host, port = broker.address(request, broker.cluster.node)
     value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
     meaning = "where clients find this gateway; set by `--advertised`"

@@ -200,7 +200,7 @@ def _fields_from(request: Request, broker: Broker, name: str, start: int, most: 
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     summary = broker.metadata.fresh_topic(name).summary
     end = min(summary.partitions, start + most)
-    # empty lists as from a broker, since the Java client fails for null, although the protocol allows it
+    # return empty lists as a broker does, since the Java client fails for null, which the protocol allows
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(start, end), broker)]
     next_cursor = {"topic_name": name, "partition_index": end} if end < summary.partitions else None

@@ -1,1 +1,1 @@
-"""Consumer groups of Kafka clients: members, generations, assignments, and how far each group has come."""
+"""Consumer groups of Kafka clients: members, generations, assignments and committed offsets."""

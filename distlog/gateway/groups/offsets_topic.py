@@ -52,7 +52,7 @@ class OffsetsTopic:
         #: None before the first use, and after the topic was dropped.
         self._cached: _OpenTopic | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
-        # one for each partition, since a stopped process may hold its lock; an object store has only the key None
+        # one for each partition, whose lock a stopped process may hold; on an object store one, by the key None
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._callback_thread: threading.Thread | None = None
@@ -81,7 +81,7 @@ class OffsetsTopic:
             self._compaction.step(cached.topic, cached.leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
-        """If a store has failed, the partitions that another gateway leads now; all if the topic was dropped."""
+        """After a failed store, the partitions that another gateway leads now, or all if the topic was dropped."""
         with self._lock:
             cached, has_failed = self._cached, any(batching.has_failed for batching in self._batchings.values())
         if cached is None or not has_failed:
@@ -125,7 +125,7 @@ class OffsetsTopic:
             if change is None:
                 continue
             key, value = change
-            # the producer of the open transaction that has the record; a transaction has only records of offsets
+            # if set, the record is in an open transaction of this producer, which has only records of offsets
             producer_id = record.waits_for
             if producer_id is None:
                 yield change
@@ -283,7 +283,7 @@ class OffsetsBatching:
         self._answer(finished)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail all calls, since a failed writer stores nothing more; some records may be durable nevertheless."""
+        """Fail all calls, since a failed writer stores nothing more. Some of their records may be durable."""
         with self._lock:
             if not self.has_failed:
                 FAILURES.note("storing groups", error)

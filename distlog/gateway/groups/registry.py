@@ -77,7 +77,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                     entry = self._entries[name] = self._new(name)
             if entry is None:
                 if unload_count != self._unload_count:
-                    # the entry may have been unloaded. `missing_code` would make its members give up their partitions
+                    # the entry may have been unloaded: after `missing_code`, its members would give up their partitions
                     continue
                 raise CoordinatorError(missing_code)
             with entry.lock:
@@ -185,7 +185,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
             with self._loading(name) as group:
-                # the group may have become a classic group before its old records were deleted
+                # ignore old records of a group that became a classic group before they were deleted
                 if has_members or group.membership.phase is GroupPhase.EMPTY:
                     group.membership = self._new_consumer_group(name)
                     group.membership.restore(records)

@@ -116,7 +116,7 @@ def _is_for_clients(error: BaseException) -> bool:
 
 
 def topic_error_code(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
-    """The code of a partition's error, UNKNOWN_TOPIC_ID if the topic was requested by an id and is missing."""
+    """The code of a partition's error. It is UNKNOWN_TOPIC_ID if the topic was requested by an id, and is missing."""
     is_missing = isinstance(error, errors.TopicNotFoundError) and "partition" not in error.details
     return ErrorCode.unknown_topic_id if is_missing and isinstance(topic, uuid.UUID) else error_code(error)
 

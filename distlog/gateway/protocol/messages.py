@@ -385,7 +385,7 @@ def _read_array(field: SchemaField, is_flexible: bool) -> _StepReader:
 
 
 def _fixed_array_reader(field: SchemaField) -> Callable[[memoryview], tuple[Any, ...] | None] | None:
-    """Return a reader of all elements at once, or None if sizes differ. It returns None if one has tags."""
+    """Return a reader of all elements at once, None if sizes differ. It returns None if an element has tags."""
     if (number := FIXED.get(field.kind)) is not None:
         size = struct.calcsize(">" + number)
         return lambda data: struct.unpack(f">{len(data) // size}{number}", data)
@@ -424,7 +424,7 @@ def _min_message_bytes(message: MessageSchema) -> int:
             return 1 if message.is_flexible else _INT32.size
         return 1 if field.is_nullable and field.message else _min_bytes(field, message.is_flexible)
 
-    # a flexible message ends with its number of tagged fields. It counts as at least 1 byte, so that bytes limit counts
+    # a flexible message ends with its number of tagged fields; at least 1, so that a request's bytes limit its items
     return max(sum(min_bytes(field) for field in message.fields if field.tag is None) + message.is_flexible, 1)
 
 

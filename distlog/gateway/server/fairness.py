@@ -343,7 +343,7 @@ class Quotas:
 
     def _limit_and_debtor(self, user: str, client_id: str, name: str) -> tuple[float | None, _Debtor]:
         limits = self.limits
-        # cut the client id, since clients without a login may send any length; no id of the cut length has a quota
+        # cut the client id, which may have any length without a login; no id of the cut length can have a quota
         for entity, debtor in _entities(user, client_id[: MAX_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)
             if limit is not None:

@@ -116,7 +116,7 @@ class SocketServer:
             return
         except OSError as error:
             _log.warning("cannot accept a connection: %s", error.strerror or error)
-            # do not pause after an error of one client, as if it has disconnected: the next client must not wait
+            # pause only without free sockets: after the error of one client, the next client must not wait
             if error.errno in _NO_SOCKETS:
                 self.loop.remove_reader(listening)
                 self.loop.call_later(_NO_SOCKETS_S, self._resume, listening)

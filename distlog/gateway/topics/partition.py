@@ -79,7 +79,7 @@ class Partition:
             return log.end_transaction(marker, fence, timeout_s=timeout_s)
 
     def sync(self, appended: Appended | None, *, timeout_s: float | None = None) -> None:
-        """Return when the appended batches, or the whole log, are durable. Raises StorageError."""
+        """Wait until the appended batches are durable, or the whole log for None. Raises StorageError."""
         with self._logs.use(self) as log:
             log.flush(appended, timeout_s=timeout_s)
 

@@ -315,7 +315,7 @@ class TransactionServices:
         return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
     def check_is_hanging(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise CoordinatorError if a coordinator will end the transaction, which does not hang then (KIP-664)."""
+        """Raise CoordinatorError unless the transaction hangs: no coordinator will end it (KIP-664)."""
         for state in self._log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)

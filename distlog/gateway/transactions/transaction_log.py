@@ -83,7 +83,7 @@ class TransactionLog:
             self._compaction.step(state_topic.hosted.topic, state_topic.leadership.partitions)
 
     def lost_partitions(self) -> Collection[int]:
-        """If an append has failed, the partitions that another gateway leads now; all if the topic was dropped."""
+        """After a failed append, the partitions that another gateway leads now, or all if the topic was dropped."""
         state_topic = self._state_topic
         if state_topic is None or not self._has_failed:
             return ()
@@ -104,7 +104,7 @@ class TransactionLog:
             return
         state_topic = self._open_topic()
         if state_topic.hosted.is_local:
-            # the gateway that wrote the states may have been killed before its sync
+            # the gateway that wrote the states may have been killed before its sync, so sync them here
             ends = state_topic.hosted.topic.refresh().end_offsets()
             used_partitions = [number for number in partitions if ends[number]]
             in_parallel(lambda number: state_topic.hosted.partition(number).sync(None), used_partitions)
