@@ -35,8 +35,8 @@ def load() -> Callable[[], None]:
     try:
         from distlog.cli.app import COMMANDS, app, command
 
-        for name in COMMANDS.keys() & sys.argv[1:2]:
-            command(name)
+        if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+            command(sys.argv[1])
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

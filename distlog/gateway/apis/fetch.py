@@ -89,7 +89,7 @@ def _read_all(request: Request, broker: Broker, operation: DelayedFetch) -> list
     reserved_bytes = broker.fetch_memory.reserve(max_bytes)
     remaining_bytes, reads = reserved_bytes, list[_FetchedPartition]()
     for (topic, _), partition in partitions.items():
-        is_first = remaining_bytes == reserved_bytes
+        is_first = remaining_bytes == reserved_bytes  # no records were read yet
         read = _read(request, broker, topic, partition, remaining_bytes, committed, is_first=is_first)
         reads.append(read)
         remaining_bytes -= read.size

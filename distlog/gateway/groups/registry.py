@@ -77,7 +77,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                     entry = self._entries[name] = self._new(name)
             if entry is None:
                 if unload_count != self._unload_count:
-                    # the entry may have been unloaded: after `missing_code`, its members would give up their partitions
+                    # the entry may have been unloaded: for `missing_code`, its members would give up their partitions
                     continue
                 raise CoordinatorError(missing_code)
             with entry.lock:

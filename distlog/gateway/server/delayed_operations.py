@@ -166,7 +166,7 @@ class DelayedFetch(DelayedOperation):
         growths = [self._growth(partition, ends) for partition in partitions]
         if None in growths:
             return True
-        new_bytes = sum(filter(None, growths))
+        new_bytes = sum(growth or 0 for growth in growths)
         return new_bytes > 0 and new_bytes >= self.missing
 
     def _growth(self, partition: Partition, ends: _VisibleEnds) -> int | None:
