@@ -334,7 +334,7 @@ def serve_until_signal(
             fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
             line.event("started", f"serving {gateway.root} at {gateway.address}", **fields)
 
-        gateway.start(on_started, should_stop=lambda: is_readable(signal_file, 0))
+        gateway.start(on_started, lambda: is_readable(signal_file, 0))
         # start the tasks after the gateway: they print lines, and the first line must be the address
         if tasks:
             tasks.start()
