@@ -93,8 +93,7 @@ def create(
     partitions = whole_number("partitions", partitions)
     check_partition_count(partitions)
     storage = Storage(url, storage_options)
-    settings = TopicConfig.parse(config or {})
-    return make_topic(storage, partitions, settings, absent_ms=_check_location(storage))
+    return make_topic(storage, partitions, TopicConfig.parse(config or {}), absent_ms=_check_location(storage))
 
 
 def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
@@ -111,6 +110,7 @@ def _check_location(storage: Storage) -> int | None:
     """
     listed_ms = storage.replied_ms()
     listings: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
+    # an object store gets the requests of both at once
     run_all = map if storage.is_local else in_parallel
     folders, above = run_all(lambda listing: listing(storage), listings)
     if folders is None or paths.COMMITS_DIR in folders:
@@ -517,10 +517,10 @@ def adopt(
 
     Several directories (the disks of a broker, or the brokers of a cluster) need a `url`. Each topic is made from all
     of the directories, and from the most complete replica of each partition: the latest leader epoch, then the
-    longest log. A torn write at the end is cut, as a broker would cut it, or the topic is not adopted; the report
-    names it. Each topic is one commit. After a crash, call `adopt` again to continue. Topics of an earlier run get
-    new partitions and later records. A topic that has got other records since does not change, and has an error in
-    the report. Without `retention.ms` nothing is deleted.
+    longest log. A torn write at the end of a log is cut, as a broker would cut it. A topic with other damage is not
+    adopted. The report names the cuts and the errors. Each topic is one commit. After a crash, call `adopt` again to
+    continue. Topics of an earlier run get new partitions and later records. A topic that has got other records since
+    does not change, and has an error in the report. Without `retention.ms` nothing is deleted.
 
     Args:
         directory: A log directory or a partition's folder; or several, not mixed.
@@ -652,6 +652,7 @@ def _adopt(
     if snapshot is None:
         return adopted, None
     topic = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
+    # with the active segments that an existing topic may have
     return dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions)), topic
 
 

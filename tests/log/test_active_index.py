@@ -41,9 +41,9 @@ def test_cut_entries_are_replaced_by_present_ones(index: ActiveIndex) -> None:
 
 
 def test_a_file_is_preallocated_in_whole_entries_and_trimmed(index: ActiveIndex) -> None:
-    assert index.file.size() == 100_000
+    assert index.file.checked_size() == 100_000
     index.trim(16)
-    assert index.file.size() == 16
+    assert index.file.checked_size() == 16
     index.clear(8)
     assert index.file.read(0, 100).tobytes() == offset_entries(np.array([3]), np.array([5])).ljust(100, b"\0")
 

@@ -488,8 +488,7 @@ class Commit:
     size: int = dataclasses.field(default=0, compare=False)
 
     def encode(self) -> bytes:
-        body = {"format": FORMAT, **fields.write(self), "actions": write_actions(self.actions)}
-        return fields.with_checksum(body)
+        return fields.with_checksum({"format": FORMAT, **fields.write(self), "actions": write_actions(self.actions)})
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Commit:

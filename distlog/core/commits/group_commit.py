@@ -114,7 +114,7 @@ class PendingAppendQueue:
         append = pending_append(snapshot, segments, batch, is_keyed=is_keyed) if self._is_usable else None
         if append is None:
             return CommitRace(self.log, snapshot, "append", read_version=read_version)
-        # not after a further commit, which may have the append whose turn it was
+        # after a further commit the turn is unknown, since this commit may have the append whose turn it was
         turn_stem = self._turn_stem if snapshot.commit_id == self.history.commit_id else None
         return AppendRace(AppendTicket(self, append, snapshot, self.history, turn_stem), snapshot, read_version)
 
@@ -186,7 +186,7 @@ class AppendRace(CommitRace):
     def _lose_to(self, winner: Commit) -> None:
         self.backoff.note_loss(winner)
         may_wait = self._ticket.may_wait(self._log.monotonic())
-        # after one loss there may be only two writers, which need no queue: one writes a file while the other commits
+        # two writers need no queue, since one writes files while the other commits: one loss may be due to only two
         is_first_loss = self.backoff.probe_count() == 1
         if not may_wait or (winner.next_append is None and is_first_loss):
             self.backoff.wait()
@@ -274,7 +274,7 @@ class AppendTicket:
         self._turn_stem: str | None = None
         #: The files of the last list of the queue, by stem; None before the first list.
         self._files: dict[str, str] | None = None
-        #: When this writer's turn comes, or when it no longer waits for the writer whose turn it is; None if unknown.
+        #: When this writer's turn comes. With `_waits_for_named_turn`, when it no longer waits for the named writer.
         self._turn_at_s: float | None = None
         self._waits_for_named_turn = False
         #: When the append leaves the queue, and the latest time to which a shrinking queue may postpone that.

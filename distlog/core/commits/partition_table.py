@@ -116,6 +116,7 @@ class PartitionTable(Sequence[PartitionState]):
     def __iter__(self) -> Iterator[PartitionState]:
         self._merge_layers()
         partitions = self._layers[0].partitions if self._layers else np.empty(0, np.int64)
+        # the rows of partition i are from bounds[i] to bounds[i + 1]
         bounds = np.searchsorted(partitions, np.arange(len(self) + 1)).tolist()
         rows = SegmentTable(self._layers[0].rows) if self._layers else NO_SEGMENTS
         for number in range(len(self)):
@@ -277,8 +278,7 @@ class PartitionTable(Sequence[PartitionState]):
         expected[1:] = np.where(follows_in_partition, ends[:-1], expected[1:])
         if (bases != expected).any():
             row = int((bases != expected).argmax())
-            stem = new["stem"][row]
-            raise ValueError(f"segment {stem} begins at {bases[row]}, not at the log end {expected[row]}")
+            raise ValueError(f"segment {new['stem'][row]} begins at {bases[row]}, not at the log end {expected[row]}")
         times = numbers_of(new["append_time_ms"])
         if (times >= 0).any():
             last_times = np.full(len(self), -1, np.int64)

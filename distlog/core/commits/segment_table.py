@@ -350,9 +350,9 @@ class SegmentTable(Sequence[SegmentInfo]):
         if not numbers:
             return []
         low, high, split = min(numbers), max(numbers) + 1, self._count
-        rows = to_segments(self._rows.slice(self._first + low, min(high, split) - low)) if low < split else []
-        rows += self._tail[max(0, low - split) : max(0, high - split)]
-        return [rows[number - low] for number in numbers]
+        segments = to_segments(self._rows.slice(self._first + low, min(high, split) - low)) if low < split else []
+        segments += self._tail[max(0, low - split) : max(0, high - split)]
+        return [segments[number - low] for number in numbers]
 
     def __iter__(self) -> Iterator[SegmentInfo]:
         for start in range(0, self._count, _ROWS_AT_ONCE):

@@ -124,8 +124,7 @@ class Snapshot:
     @property
     def active_partitions(self) -> list[int]:
         # partitions in columns have no active segment
-        states = self.partitions.own_states
-        return sorted(number for number, state in states.items() if state.active is not None)
+        return sorted(number for number, state in self.partitions.own_states.items() if state.active is not None)
 
 
 class PartitionDraft:

@@ -253,7 +253,7 @@ class SnapshotLoader:
                 try:
                     return self._from_listing(end, only_listed=only_listed)
                 except CorruptMetadataError:  # vacuum may have deleted listed commits: then list again
-                    if first_version == self._first_listed_version:
+                    if first_version == self._first_listed_version:  # nothing was deleted since the former listing
                         # a commit that vacuum failed to delete may remain between deleted ones
                         if end < MAX_LONG and (head := self.load()) and end <= head.log_floor:
                             raise deleted_error(head.log_floor, head.version, version=end - 1) from None

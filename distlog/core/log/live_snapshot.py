@@ -39,7 +39,7 @@ class LiveSnapshot:
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
         self._view: _View | None = None
-        # a view with another request is stale
+        # replaced by each request to read the ends again; a view with an earlier request is stale
         self._request = object()
 
     @property

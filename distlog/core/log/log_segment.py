@@ -96,7 +96,7 @@ class ReadableSegment:
     ) -> None:
         self.stem, self.config = state.stem, config
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
-        if self._files.log.size() > MAX_INT:
+        if self._files.log.checked_size() > MAX_INT:
             text = f"a log file cannot have more than {MAX_INT} bytes: verify, then restore it from a copy"
             raise StorageError(text, file=self.file)
         self._numbers, self._interval = state.numbers(), config.index_interval_bytes
@@ -179,7 +179,7 @@ class ReadableSegment:
 
     def trailing(self, numbers: Numbers | None = None) -> TrailingBytes:
         """Inspect the bytes after the end in `numbers`, by default the state's."""
-        numbers, size = self._numbers if numbers is None else numbers, self._files.log.size()
+        numbers, size = self._numbers if numbers is None else numbers, self._files.log.checked_size()
         # from BASE_OFFSET on, since NEXT_OFFSET may be from a damaged offset, which no checksum covers
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
         # zeros after other bytes are a part of the tail, unless they are preallocated space
@@ -208,7 +208,7 @@ class ReadableSegment:
         sound, end_offset = self.trailing().sound, 0
         if sound is not None:
             position, offset = sound
-            for batches in sound_batches(self._files.log, position, self._files.log.size(), offset):
+            for batches in sound_batches(self._files.log, position, self._files.log.checked_size(), offset):
                 end_offset = next_offset_of(batches.rows)
         return end_offset
 
@@ -233,7 +233,7 @@ class ReadableSegment:
         """Fold the sound batches up to `end`; returns the numbers, and (numbers before, entries) of each step."""
         steps = list[tuple[Numbers, IndexEntries]]()
         numbers = _with_unstable(numbers, transactions)
-        end = self._files.log.size() if end is None else end
+        end = self._files.log.checked_size() if end is None else end
         for batches in sound_batches(self._files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
             first_offsets = transactions.first_offsets
             aborted = transactions.observe(batches.data, batches.rows)
@@ -272,7 +272,7 @@ class ReadableSegment:
 
     def has_its_bytes(self) -> bool:
         """True if the log has the state's length, and the indexes its entries; does not read the log."""
-        return self._files.log.size() >= self.size and self._files.has_entries(self._numbers)
+        return self._files.log.checked_size() >= self.size and self._files.has_entries(self._numbers)
 
     def has_index_lengths(self) -> bool:
         return self._files.has_index_lengths(self._numbers)
@@ -280,7 +280,7 @@ class ReadableSegment:
     def bytes_past_end(self) -> int:
         """Return the log's bytes past the state's end, less preallocated ones; below 0 if it is short or replaced."""
         log, position = self._files.log, self.size
-        trailing_bytes: int = log.size() - position
+        trailing_bytes: int = log.checked_size() - position
         if log.was_replaced:
             return -1
         # no batch begins with LOG_OVERHEAD zeros, so they are preallocated space

@@ -180,9 +180,10 @@ class PartitionFlush:
         files = self._files_of(state.stem)
         # opens the files first, since a failed open is not a failed sync
         (files if with_indexes else files.log).open()
-        if files.log.size() < state.position:
+        log_bytes = files.log.checked_size()
+        if log_bytes < state.position:
             text = "the active log was cut or deleted, so appended records cannot be flushed: run `distlog repair`"
-            raise DamagedLogError(text, file=files.log.path, position=files.log.size(), end_offset=state.next_offset)
+            raise DamagedLogError(text, file=files.log.path, position=log_bytes, end_offset=state.next_offset)
         started_ms, started_ns = self._partition.handle.clock(), perf_counter_ns()
         self._lock.page.write(packed_outcome(FlushOutcome.STARTED, state.stem))
         try:
@@ -372,6 +373,7 @@ class PartitionLog(PartitionFlush):
             raise WouldWaitError
         is_by_log = segment.config.message_timestamp_type == "LogAppendTime"
         if batches and (earlier := self._producers.find_duplicate(batches, segment)):
+            # return the offsets of the first append; in a sealed segment, its records are durable
             end_offset = earlier.last_offset + 1
             is_active = earlier.last_offset >= segment.base_offset
             is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)

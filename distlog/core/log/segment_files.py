@@ -91,7 +91,7 @@ class SegmentFiles(NamedTuple):
 
     def has_index_lengths(self, numbers: Numbers) -> bool:
         """True if each index has at least its length; compares only the checksum of the transaction index."""
-        is_long = all(index.file.size() >= numbers[field] for field, index in self.indexes)
+        is_long = all(index.file.checked_size() >= numbers[field] for field, index in self.indexes)
         return is_long and self.transactions.has_entries(*_size_and_checksum(numbers, TXN_INDEX))
 
     def rewrite_entries(self, numbers: Numbers) -> None:
@@ -160,7 +160,7 @@ class ActiveFile:
         self._calls, self._writable = calls, writable
         self._file: int | None = None
         self._inode = 0
-        #: Whether `size` closed the file since the path has another one, which was not opened yet.
+        #: Whether `checked_size` closed the file since the path has another one, which was not opened yet.
         self.was_replaced = False
         self._opening = process_lock()
 
@@ -196,7 +196,7 @@ class ActiveFile:
             raise self._failure("read", error) from error
         return size
 
-    def size(self) -> int:
+    def checked_size(self) -> int:
         """Return the size of the file at the path, or 0; closes an open file if another file replaced it."""
         try:
             status = os.stat(self.path)
@@ -225,7 +225,7 @@ class ActiveFile:
 
     def cut(self, size: int, allocated: int = 0) -> None:
         """Cut the file to `size` bytes, and add zeros up to `allocated`; StorageError if the file is shorter."""
-        length = self.size()
+        length = self.checked_size()
         if length < size:
             details = {"file": self.path, "size": length, "recorded_size": size}
             raise StorageError("the file is shorter than its recorded end: run `distlog repair`", **details)
@@ -257,7 +257,7 @@ class ActiveFile:
 
     def sync(self) -> None:
         # closes an open file that was replaced, since its sync would save nothing
-        self.size()
+        self.checked_size()
         self.open()
         if self._file is None:
             return
@@ -308,15 +308,15 @@ class ActiveIndex:
         return key, value
 
     def has_entries(self, size: int, checksum: int) -> bool:
-        return self.file.size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
+        return self.file.checked_size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
 
     def trim(self, size: int) -> None:
         """Cut the file to `size` bytes of entries, unless it is shorter."""
-        self.file.cut(min(size, self.file.size()))
+        self.file.cut(min(size, self.file.checked_size()))
 
     def clear(self, size: int) -> None:
         """Fill the file with zeros from `size` to `max_bytes`."""
-        self.file.cut(min(size, self.file.size()), self.max_bytes)
+        self.file.cut(min(size, self.file.checked_size()), self.max_bytes)
 
 
 #: The bytes that are read at once if a whole file is read.
@@ -386,12 +386,13 @@ def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) ->
     size = size_of_first(head)
     if HEADER_SIZE <= size <= end - position and _is_sound(file, position, size):
         return TrailingBytes(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
-    start, written_end, sound = position, position, None
+    start = written_end = position
+    sound: tuple[int, int] | None = None
     checkable_bytes = 2 * (end - position) + _MIN_CHECKED_BYTES
     while True:
         start, stop = file.next_written(start, end)
         if start == stop:
-            break
+            break  # only a hole follows
         stop = min(start + WALK_BYTES, stop)
         # with the header of a batch that begins just before `stop`
         data = np.frombuffer(file.read(start, min(stop + HEADER_SIZE, end)), np.uint8)

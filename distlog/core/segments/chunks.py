@@ -424,6 +424,7 @@ class Chunk:
         return Chunk([part], self.data[low:high], batches, self.range_of_batch[start:end])
 
     def part(self, first: int, end: int) -> Chunk:
+        """Return the chunk of the ranges [first, end)."""
         start_position, end_position = self.ranges[first].start, self.ranges[end - 1].end
         rows = slice(*np.searchsorted(self.range_of_batch, (first, end)))
         batches = self.batches[rows].copy()

@@ -182,7 +182,7 @@ class SegmentReader:
         start, likely_end = self._bounds(part)
         if most_bytes is not None:
             step = min(step, most_bytes + spare_bytes(part.segment))
-            # if the walk starts at the log's start for lack of an index, the wanted batches may be far away
+            # unless the walk starts at the log's start for lack of an index: the wanted batches may then be far away
             if start > 0 or part.start_offset <= part.segment.base_offset:
                 likely_end = min(likely_end, start + step)
         walk = self._walk(part, start, likely_end, step, most_bytes)

@@ -309,8 +309,7 @@ def fold(
         after, byte_array(data), *per_batch, interval_bytes, offset_entries, time_entries
     )
     if status != OK:
-        bad_row = offset_count
-        raise _unfit_error(status, batches, bad_row)
+        raise _unfit_error(status, batches, row=offset_count)
     if not (offset_count or time_count or aborted):
         return Folded(after, _NO_ENTRIES)
     entries = (

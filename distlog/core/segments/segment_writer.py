@@ -130,7 +130,7 @@ class SegmentWriter:
     def _write(self, encoded: EncodedBatches) -> None:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
-        bases = np.cumsum(spans) - spans
+        bases = np.cumsum(spans) - spans  # the offsets of the batches, from 0 on and without gaps
         # relative to each batch, since the segments change its base offset; unused for batches without timestamps
         deltas_of_max = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
@@ -606,8 +606,7 @@ def _with_aborted(
         if not aborted:
             yield written
             continue
-        info = with_aborted(handle.storage, handle.name, info, aborted, base)
-        yield WrittenSegment(info, written.batches, aborted)
+        yield WrittenSegment(with_aborted(handle.storage, handle.name, info, aborted, base), written.batches, aborted)
 
 
 def _segments(
