@@ -115,9 +115,10 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 @inlined
 def read_row(data: np.ndarray, position: int, row: np.void) -> None:
     """Fill `row` from the header at `position`, unchecked. A compressed entry of format 0 or 1 has the count -1."""
-    magic = int_at(data, position + 16, 1)
+    # record_batch.py has the layouts of headers
+    magic = int_at(data, position + MAGIC_AT, 1)
     row["position"] = position
-    row["size"] = LOG_OVERHEAD + int_at(data, position + 8, 4)
+    row["size"] = LOG_OVERHEAD + int_at(data, position + LENGTH_AT, 4)
     row["magic"] = magic
     row["base_offset"] = int_at(data, position, 8)
     if magic >= 2:
@@ -291,6 +292,7 @@ def _powers() -> np.ndarray:
     while len(squares) < 8 * _LENGTH_BYTES:
         squares.append(_product(squares[-1], squares[-1]))
     powers = np.full((_LENGTH_BYTES, 1), 1 << 31, np.int64)
+    # each step is for one bit of n: it adds the columns in which this bit is set
     for square in np.array(squares).reshape(_LENGTH_BYTES, 8).T:
         powers = np.hstack([powers, _product(square[:, None], powers)])
     return powers

@@ -18,13 +18,7 @@ _LONG, _FIRST_WORD, _SECOND_WORD = 0xEE, 0xEE, 0xDD
 #: The five primes of XXH64, as signed 64-bit numbers.
 _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
     prime - (1 << 64) * (prime >> 63)
-    for prime in (
-        0x9E3779B185EBCA87,
-        0xC2B2AE3D27D4EB4F,
-        0x165667B19E3779F9,
-        0x85EBCA77C2B2AE63,
-        0x27D4EB2F165667C5,
-    )
+    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
 
 State = tuple[int, int, int, int]

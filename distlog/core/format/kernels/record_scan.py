@@ -168,6 +168,7 @@ def varlong_size(value: int) -> int:
         return 2
     size = 1
     while zigzag & ~0x7F:
+        # without the bits that the shift of a negative number fills with ones
         zigzag = zigzag >> 7 & 0x1FFFFFFFFFFFFFF
         size += 1
     return size
