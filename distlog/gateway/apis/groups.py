@@ -257,18 +257,18 @@ def _group_offsets(
     request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, member_item: Any = None
 ) -> Fields:
     """The offsets in the listed topics, or in all if a list is None. `member_item` names a member since version 9."""
-    rights, requested = request.rights, None
+    requested = None
     if None not in topic_lists:
         requested = dict.fromkeys(
             (topic.name, n) for topics in topic_lists for topic in topics for n in topic.partition_indexes
         )
     member_id, epoch = getattr(member_item, "member_id", None), getattr(member_item, "member_epoch", -1)
     denials = {
-        topic: rights.check_code(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+        topic: request.rights.check_code(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         for topic in dict.fromkeys(topic for topic, _ in requested or ())
     }
     try:
-        if code := rights.check_code(Operation.DESCRIBE, ResourceType.GROUP, group):
+        if code := request.rights.check_code(Operation.DESCRIBE, ResourceType.GROUP, group):
             raise CoordinatorError(code)
         allowed = None if requested is None else [partition for partition in requested if not denials[partition[0]]]
         committed = broker.groups.offsets.fetch(group, allowed, stable=stable, member_id=member_id, epoch=epoch)
@@ -281,7 +281,7 @@ def _group_offsets(
             # an offset of a dropped topic of this name does not apply to the new topic
             is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, partition[0])
             positions[partition] = None if is_old else position
-        elif rights.may_describe(partition[0]):
+        elif request.rights.may_describe(partition[0]):
             positions[partition] = position
     positions |= {partition: denials[partition[0]] for partition in requested or () if denials[partition[0]]}
     return {"error_code": ErrorCode.none, "topics": _offset_topics(positions)}

@@ -70,7 +70,7 @@ class SocketServer:
         self.connections = set[Connection]()
         self.is_open, self.port = False, 0
         # the sessions of clients, including those in the TLS handshake, and their number by address or IPv6 network
-        self._sessions, self._host_counts = set[ClientSession](), Counter[str]()
+        self._sessions, self._owner_counts = set[ClientSession](), Counter[str]()
         self._loop_thread_id = 0
         self._turn_end_s: float | None = None
         # the work of `run_later`, and whether `_do_queued_work` will be called, so that the loop need not be woken
@@ -207,9 +207,9 @@ class SocketServer:
                 _log.exception("the work of a connection failed")
 
     def admit(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
-        """Return the session of a new connection, or None if all clients or its host have too many connections."""
-        host, config = owner_name(None, address[0]), self.config
-        if len(self._sessions) >= config.connection_limit or self._host_counts[host] >= config.max_connections_per_ip:
+        """Return the session of a new connection, or None if all clients or its owner have too many connections."""
+        owner, limit_per_owner = owner_name(None, address[0]), self.config.max_connections_per_ip
+        if len(self._sessions) >= self.config.connection_limit or self._owner_counts[owner] >= limit_per_owner:
             self.refused += 1
             self.failures.note(f"a client at {address[0]}", "max.connections or max.connections.per.ip is reached")
             return None
@@ -217,13 +217,13 @@ class SocketServer:
         sasl = SaslExchange(self.authentication) if self.authentication else None
         session = ClientSession(address, local, None if sasl else ANONYMOUS, sasl)
         self._sessions.add(session)
-        self._host_counts[host] += 1
+        self._owner_counts[owner] += 1
         return session
 
     def disconnected(self, session: ClientSession) -> None:
         if session in self._sessions:
             self._sessions.remove(session)
-            change_count(self._host_counts, owner_name(None, session.address[0]), -1)
+            change_count(self._owner_counts, owner_name(None, session.address[0]), -1)
 
 
 #: The most connections that wait in the system to be accepted.

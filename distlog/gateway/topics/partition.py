@@ -303,7 +303,7 @@ class LeaderEpochs:
         return self.entries[index - 1][0] if index else NONE
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of an epoch: the start of the next one, or the log end."""
+        """The end of an epoch: the start of the next one, or the log end. Without entries, any epoch ends there."""
         if not self.entries or epoch == self.latest:
             return EpochEnd(epoch, log_end_offset)
         next_index = bisect_right([entry_epoch for entry_epoch, _ in self.entries], epoch)
