@@ -86,9 +86,8 @@ class ConsumerGroup:
             return GroupPhase.EMPTY
         if self.epoch > self.target_epoch:
             return GroupPhase.ASSIGNING
-        assignments = [member.current for member in self.members.values()]
         stable = (MemberState.STABLE, self.target_epoch)
-        has_target = all((assignment.state, assignment.epoch) == stable for assignment in assignments)
+        has_target = all((member.current.state, member.current.epoch) == stable for member in self.members.values())
         return GroupPhase.STABLE if has_target else GroupPhase.RECONCILING
 
     @property
@@ -141,7 +140,8 @@ class ConsumerGroup:
 
     def _continue_member(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
         subscribes = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
-        if subscribes and not topics.has_read(request.topics or (), (request.pattern,) if request.pattern else ()):
+        patterns = (request.pattern,) if request.pattern else ()
+        if subscribes and not topics.has_read(request.topics or (), patterns):
             # the topics could not be read: the client tries again
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._find_or_create_member(request)

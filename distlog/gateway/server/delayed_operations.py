@@ -47,7 +47,7 @@ class FetchMemory:
 
 _log = logging.getLogger("distlog.gateway")
 #: A pause takes this many times as long as the check before it, but at most the longest pause.
-_PAUSES_PER_CHECK = 10
+_PAUSE_FACTOR = 10
 
 Operation = TypeVar("Operation", bound="DelayedOperation")
 
@@ -126,7 +126,7 @@ class _Purgatory(ABC, Generic[Operation]):
             except Exception:
                 _log.exception("a check by %s failed", self._name)
             duration_s = time.monotonic() - started_s
-            time.sleep(min(max(self._shortest_s, _PAUSES_PER_CHECK * duration_s), self._longest_s))
+            time.sleep(min(max(self._shortest_s, _PAUSE_FACTOR * duration_s), self._longest_s))
 
 
 #: The shortest and the longest pause between checks for new records while fetches wait.
