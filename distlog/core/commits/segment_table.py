@@ -394,12 +394,12 @@ def check_fit(
         return
     names = ("partition", "base_offset", "next_offset")
     added_partitions, bases, next_offsets = (numbers_of(added[name]) for name in names)
-    # join adjacent free ranges to holes
+    # join adjacent free ranges to holes: `firsts` come after a used range or another partition, `lasts` before one
     is_first = np.append(True, partitions[1:] != partitions[:-1])
     firsts = np.flatnonzero(is_free & (is_first | np.append(True, ~is_free[:-1])))
     lasts = np.flatnonzero(is_free & (np.append(is_first[1:], True) | np.append(~is_free[1:], True)))
     hole_partitions, hole_starts, hole_ends = partitions[firsts], starts[firsts], ends[lasts]
-    # for each added segment the last hole that begins at or before it; -1 for none
+    # for each added segment the last hole that begins at or before it, or -1: sort both, and count the holes
     is_added = np.append(np.zeros(len(firsts), bool), np.ones(len(bases), bool))
     order = np.lexsort((is_added, np.append(hole_starts, bases), np.append(hole_partitions, added_partitions)))
     holes = (np.cumsum(~is_added[order]) - 1)[is_added[order]]

@@ -324,6 +324,7 @@ def index_file(
 
     entries, posting_count = write(hashes, positions)
     if entries < 0:
+        # someone chose keys with similar hashes; sorted pairs need no moves
         all_hashes, all_positions = np.concatenate(hashes), np.concatenate(positions)
         order = np.argsort(all_hashes, kind="stable")
         entries, posting_count = write([all_hashes[order]], [all_positions[order]])

@@ -531,8 +531,8 @@ def check_headers(
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
     """Return the LogAppendTime in ms of an append to the active `segment`, which never decreases."""
-    earlier_times = [sealed.max_timestamp for sealed in state.segments[-1:]]
-    return int(max(now_ms, segment.max_timestamp, *earlier_times))
+    sealed_ms = state.segments[-1].max_timestamp if len(state.segments) else NO_TIMESTAMP
+    return int(max(now_ms, segment.max_timestamp, sealed_ms))
 
 
 def with_append_times(data: Bytes, rows: npt.NDArray[Any], time_ms: int) -> tuple[npt.NDArray[Any], Longs, Longs]:
