@@ -320,8 +320,8 @@ def clean_shared(
     now_ms = plans[0].now_ms(handle)
     to_judge = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     verdicts = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), to_judge)
-    verdicts_of = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))
-    outcomes = [(plan, verdicts_of.get(plan.partition, survivors.Verdicts())) for plan in plans]
+    by_partition = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))
+    outcomes = [(plan, by_partition.get(plan.partition, survivors.Verdicts())) for plan in plans]
     readable = [(plan, outcome) for plan, outcome in outcomes if isinstance(outcome, survivors.Verdicts)]
     stages = _plan_stages(readable, dedupe_buffer_bytes, now_ms, cores(spark))
     failures = [failure for _, failure in outcomes if isinstance(failure, RewriteFailure)]

@@ -36,10 +36,10 @@ from distlog.core.write.rows import ACCEPTED_COLUMNS
 _CELL = rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n][^,\r\n]*|)'
 _CELLS = rb"%b(?:,%b)*" % (_CELL, _CELL)
 _BLANK = rb"[ \t\v\f\r]*\n"
-_ROW = re.compile(rb"(?!%b)%b\r?\n" % (_BLANK, _CELLS))
+_ROW = re.compile(rb"(?!%b)%b\r?\n" % (_BLANK, _CELLS))  # a line that is not blank
 _BLANK_LINE = re.compile(rb"^%b" % _BLANK, re.MULTILINE)
 _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
-_OPEN_QUOTED_FIELD = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
+_OPEN_QUOTED_FIELD = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)  # the text ends in the field
 _VALID_CELLS = re.compile(_CELLS)
 _TO_ASCII = bytes(min(byte, 127) for byte in range(256))
 #: If a quoted field has more lines, its first quote is taken for a stray quote.

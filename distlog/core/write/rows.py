@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Bytes, Longs, column_of, flags_of, integers, numbers_of
+from distlog.core.arrays import Bytes, Longs, column_of, flags_of, integers, numbers_of, scalar_of
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.kernels.record_write import fill_partitions, first_out_of_range, group_rows
@@ -35,7 +35,7 @@ def timestamps_of(
     if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
         return integers(np.full(batch.num_rows, now_ms))
     column = _in_ms(scaled(batch.column("timestamp"), unit, first_row))
-    column = pc.fill_null(column, integers([now_ms])[0]) if column.null_count else column
+    column = pc.fill_null(column, scalar_of(now_ms, pa.int64())) if column.null_count else column
     low, high = (value.as_py() for value in pc.min_max(column).values())
     earliest_ms, latest_ms = _limits(config, now_ms)
     if low is not None and (low < earliest_ms or high > latest_ms):
@@ -172,7 +172,7 @@ def batch_of_fields(flat_fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.
     times_ms = integers(times // per_ms)
     if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
         # if the clock went back, append times after `now_ms` become null, which `normalize` replaces by its own time
-        times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), pa.nulls(1, pa.int64())[0], times_ms)
+        times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), scalar_of(None, pa.int64()), times_ms)
     arrays["timestamp"] = pc.coalesce(arrays["timestamp"], times_ms) if "timestamp" in arrays else times_ms
     return pa.RecordBatch.from_pydict(arrays)
 
@@ -586,7 +586,7 @@ class Partitioner:
         if "partition" not in records.schema.names:
             return assigned
         column = records.column("partition")
-        numbers = numbers_of(column.fill_null(integers([0], column.type)[0]))
+        numbers = numbers_of(column.fill_null(scalar_of(0, column.type)))
         partitions = np.where(flags_of(column.is_valid()), numbers, assigned).astype(np.int32)
         bad_row = first_out_of_range(partitions, self._partitions)
         if bad_row >= 0:
