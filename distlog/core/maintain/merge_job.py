@@ -537,7 +537,7 @@ class BatchJoin:
         joins = self._joins(batches, base_offsets)
         if begins_group is not None:
             joins &= ~begins_group
-        rows = np.flatnonzero(joins | np.append(joins[1:], False))
+        rows = np.flatnonzero(joins | np.append(joins[1:], False))  # those joined to the batch before or after
         while start < len(batches):
             scanned = scan_records(source, rows, ()) if len(rows) else None
             scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
@@ -601,7 +601,7 @@ class _Runs:
     ) -> _Runs:
         """Return the runs that are to be joined. `firsts` and `counts` describe all runs of the scanned `rows`."""
         first_records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]
-        starts, ends = first_records[firsts], np.append(first_records[firsts[1:]], scanned.count)
+        starts, ends = first_records[firsts], np.append(first_records[firsts[1:]], scanned.count)  # record numbers
         headers = part.batches[rows[firsts]]
         headers["record_count"] = ends - starts
         headers["last_offset_delta"] = ends - starts - 1
@@ -616,7 +616,7 @@ class _Runs:
             np.repeat(headers["base_timestamp"], counts)[is_rewritten],
             np.ones(scanned.count, bool),
         )
-        run_ends = section_ends[np.cumsum(counts[is_joined]) - 1]
+        run_ends = section_ends[np.cumsum(counts[is_joined]) - 1]  # the ends of the last sections of the runs
         run_starts = np.append(0, run_ends[:-1])
         records = RecordBytes(data, run_starts, run_ends - run_starts).compressed(headers[is_joined], levels)
         return cls(rows[firsts[is_joined]], counts[is_joined], headers[is_joined], records, min_timestamps[is_joined])

@@ -259,7 +259,7 @@ def plan_restore(
             # segments that it was split into come back
             later = _removed_after(merged[0].base_offset, removed_at_start.get(number, []), live)
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
-        # compaction may have dropped later tombstones below this offset
+        # below this offset, compaction may have dropped later tombstones, so nothing comes back there
         start = max((end for end in ends if end > state.log_end_offset), default=0)
         filling = _filling(max(state.log_end_offset, start), replaced.get(number, []), live, later)
         all_candidates.append(_Candidates([*older, *later], filling, lost_segments, start))

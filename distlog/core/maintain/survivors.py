@@ -438,7 +438,7 @@ def keyed_records(
         while len(rows):
             scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
             scanned_rows, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
-            # with the first row that is not scanned, for a map that has all scanned batches
+            # the last item is the first row that is not scanned: a map with all scanned batches is complete before it
             rows_after = np.append(scanned_rows, rows[0] if len(rows) else len(batches))
             complete_offsets = np.where(rows_after > 0, last_offsets[rows_after - 1], -1)
             record_ends = np.cumsum(scanned.sections["emitted"])

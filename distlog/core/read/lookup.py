@@ -129,7 +129,7 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Of
     timestamps = state.segments.max_timestamps[first:]
     for index in np.argsort(-timestamps, kind="stable"):
         if timestamps[index] < (0 if best is None else best[1]):
-            break
+            break  # the next segments have smaller times
         segment = state.segments[first + int(index)]
         offset_of_max = segment.offset_of_max_timestamp
         record: OffsetAndTime | None = offset_of_max, segment.max_timestamp
