@@ -432,8 +432,8 @@ class _PartitionExport:
         producers = self._exported_producers(segments, unchanged) if unchanged else None
         if producers is None:
             unchanged = {}
-            stored = StoredProducers(self._handle.storage, self._handle.name, self._partition)
-            producers = stored.newest(segments, self._state.log_end_offset)
+            topic_producers = StoredProducers(self._handle.storage, self._handle.name, self._partition)
+            producers = topic_producers.newest(segments, self._state.log_end_offset)
         new_segments = [segment for segment in segments if segment.base_offset not in unchanged]
         if not new_segments and self._holds_all(last_export, unchanged):
             self.present = last_export

@@ -512,16 +512,16 @@ def _rebuild_transactions_of(
     segment, fields = rebuilt.segment, dict(rebuilt.fields)
     if segment.first_unstable_offset == UNDETERMINED_OFFSET:
         fields["first_unstable_offset"] = transactions.first_unstable_offset
-    is_sound = rebuilt.states[_TXN_SUFFIX] == "fine"
-    present = _transaction_index(reader, segment) if is_sound else b""
+    is_fine = rebuilt.states[_TXN_SUFFIX] == "fine"
+    present = _transaction_index(reader, segment) if is_fine else b""
     complete = complete_index(present, _stored_transactions(transactions))
-    if is_sound and complete == present:
+    if is_fine and complete == present:
         return dataclasses.replace(rebuilt, fields=fields)
     if complete and not dry_run:
         reader.storage.put(reader.name(segment, _TXN_SUFFIX), complete)
         reader.forget_indexes(segment)
     fields |= {"txn_index_bytes": len(complete), "txn_index_crc32c": crc32c(complete)}
-    states = {**rebuilt.states, _TXN_SUFFIX: "stale" if is_sound else rebuilt.states[_TXN_SUFFIX]}
+    states = {**rebuilt.states, _TXN_SUFFIX: "stale" if is_fine else rebuilt.states[_TXN_SUFFIX]}
     written = {**rebuilt.written, _TXN_SUFFIX: len(complete)}
     return dataclasses.replace(rebuilt, states=states, fields=fields, written=written)
 

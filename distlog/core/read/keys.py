@@ -142,10 +142,10 @@ def _find_in_each(
     return {}
 
 
-def _step(reader: SegmentReader, segment: SegmentInfo, search: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
+def _step(reader: SegmentReader, segment: SegmentInfo, steps: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
     """Send `blocks` to a search. Return the next ranges that it needs, or its result, or None for a damaged index."""
     try:
-        return search.send(blocks)
+        return steps.send(blocks)
     except StopIteration as result:
         batches: KeyBatches = result.value
         return batches

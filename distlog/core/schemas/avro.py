@@ -187,8 +187,8 @@ class _SchemaWalk:
         if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:  # Arrow's limit
             precision, scale = schema["precision"], schema.get("scale", 0)
             decimal = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
-            annotations = {"logicalType": "decimal", "precision": precision, "scale": scale}
-            plain = {**(fixed or {"type": kind}), **annotations}
+            logical_fields = {"logicalType": "decimal", "precision": precision, "scale": scale}
+            plain = {**(fixed or {"type": kind}), **logical_fields}
             plain = self._definition_or_name(schema["name"], plain) if fixed else plain
             return plain, decimal, False
         if fixed:
