@@ -96,8 +96,8 @@ def read_segments(
         for batches in walk:
             inspection.add(walk, batches)
         yield inspection.finish(walk, position)
-        # the broker's index files describe only the first of several segments
-        names, position, begin = {".log": file}, walk.position, inspection.next_base_offset
+        names = {".log": file}  # the broker's index files describe only the first of several segments
+        position, begin = walk.position, inspection.next_base_offset
 
 
 class _SegmentInspection:

@@ -293,7 +293,8 @@ def list_transactions(
     ]
     if not transactions:
         return TransactionsReport(())
-    states, now_ms, listed = _states_of_root(handle), handle.trusted_ms(), []
+    states, now_ms = _states_of_root(handle), handle.trusted_ms()
+    listed = list[ListedTransaction]()
     for entry in transactions:
         transactional_id, state, will_end = _coordinator_state(states, handle, entry, now_ms)
         is_hanging = not will_end and (state is not None or entry.is_late(now_ms, max_timeout_ms))

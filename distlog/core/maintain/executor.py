@@ -16,8 +16,6 @@ from distlog.core.storage.storage import Storage
 
 
 class Executor(Protocol):
-    """Runs the work of maintenance."""
-
     @property
     def memory(self) -> int:
         """The default memory of a merge in one process, in bytes; 0 means the minimum."""

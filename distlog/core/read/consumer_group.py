@@ -532,7 +532,8 @@ class Membership:
         if state is None or is_due:
             state = self._refresh(state)
         partitions = count_partitions()
-        new_member_id, started, had_lapsed = self.new_id(), self.clock(), self.is_lapsed
+        new_member_id = self.new_id()
+        started, had_lapsed = self.clock(), self.is_lapsed
         race = GroupRace(self.log, state)
         for current in race:
             member = self.id if current.member(self.id) else new_member_id
