@@ -397,10 +397,11 @@ def _plan_partition(
     live_segments = current.segments if start_offset and old_start < start else ()
     hidden = [segment for segment in live_segments if segment.base_offset < start and segment.next_offset > old_start]
     lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
-    # the partition is dirty from `dirty` on, since restored segments may have superseded records and tombstones.
+    # the partition is dirty from this offset on, since restored segments may have superseded records and tombstones.
     # Compacted segments before it stay clean, since only a clean range may have gaps
-    merged_starts = [segment.base_offset for segment in restored[:1] if len(missing) > len(restored)]
-    dirty = [max([old_state.first_dirty_offset, *merged_starts])] if restored or not missing else []
+    dirty_offset = old_state.first_dirty_offset if restored or not missing else current.first_dirty_offset
+    if restored and len(missing) > len(restored):
+        dirty_offset = max(dirty_offset, restored[0].base_offset)
     return PartitionRestore(
         partition=number,
         segments=tuple(restored),
@@ -408,7 +409,7 @@ def _plan_partition(
         lost_segments=lost_count,
         start_before=current.log_start_offset,
         log_start_offset=start,
-        first_dirty_offset=min([current.first_dirty_offset, *dirty]),
+        first_dirty_offset=min(current.first_dirty_offset, dirty_offset),
         gap_neighbors=_around_gaps(current.segments, gaps, replaced),
     )
 

@@ -541,7 +541,7 @@ class Membership:
             # after the lease has lapsed, only a version of the state renews it
             if next_state == current and not had_lapsed:
                 break
-            race.put(_renewed(next_state, member))
+            race.put(_with_heartbeat(next_state, member))
         after = race.state
         if not race.is_committed:
             self._set_state(after)
@@ -578,7 +578,7 @@ class Membership:
                     group=self.log.group,
                 )
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
-            renewed = _renewed(_without(state, self._dead_ids(state)), self.id)
+            renewed = _with_heartbeat(_without(state, self._dead_ids(state)), self.id)
             race.put(dataclasses.replace(renewed, positions={**renewed.positions, **moved}))
         after = race.state
         self._renew(after, started)
@@ -705,8 +705,7 @@ def _ids(state: GroupState) -> set[str]:
     return {member.id for member in state.members}
 
 
-def _renewed(state: GroupState, member: str) -> GroupState:
-    """Return the state with a heartbeat of `member`."""
+def _with_heartbeat(state: GroupState, member: str) -> GroupState:
     members = (dataclasses.replace(peer, beat=peer.beat + (peer.id == member)) for peer in state.members)
     return dataclasses.replace(state, members=tuple(members))
 

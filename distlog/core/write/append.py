@@ -57,8 +57,8 @@ _SHARED_BYTES = 1 << 20
 #: Rows for at least MANY_PARTITIONS, with at most SMALL_PART_BYTES per partition on average, may be written as one
 #: bundle (a file with small segments of several partitions), since a SegmentWriter per partition needs 90 kB each.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
-#: To find out whether rows fit a bundle, an append gathers up to SMALL_PART_BYTES for each partition of the topic. The
-#: sum is at least the first of these limits, and at most the second.
+#: To find out whether rows fit a bundle, an append gathers up to SMALL_PART_BYTES for each partition of the topic. In
+#: all, it gathers at least the first and at most the second number of bytes.
 MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
 #: The fewest bytes that a writer gathers before it writes, so that they can be written past the page cache.
 MIN_GATHER_BYTES = 256 << 10
