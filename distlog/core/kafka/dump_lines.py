@@ -47,7 +47,7 @@ from distlog.core.read.row_lines import (
     joined,
     joined_items,
     json_texts,
-    numbers,
+    number_texts,
     or_else,
     raw,
     scalar,
@@ -89,9 +89,9 @@ class LineField:
             return [label, texts(words).cast(TEXT).take(integers(values, pa.int64()))]
         column = integers(values, pa.int64())
         if self.kind == _NUMBER:
-            return [label, numbers(column)]
+            return [label, number_texts(column)]
         absent, prefix, suffix = words
-        present = joined([prefix, numbers(column), suffix], len(column))
+        present = joined([prefix, number_texts(column), suffix], len(column))
         return [label, pc.if_else(booleans(values == ABSENT), scalar(absent), present)]
 
 

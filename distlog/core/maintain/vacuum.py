@@ -483,7 +483,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
     names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
     names |= {newest} if newest else set()
     above = (name for name in sorted(names, reverse=True) if _version_of(name) >= head.log_floor)
-    sound = itertools.islice((name for name in above if is_sound(storage, name)), FULL_CHECKPOINTS)
+    sound = itertools.islice((name for name in above if is_sound(storage, name)), FULL_CHECKPOINTS)  # reads no more
     versions = set(map(_version_of, sound))
     if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
         return True

@@ -191,7 +191,7 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
     for partition, state in enumerate(snapshot.partitions):
         compacted_ends = state.segments.next_offsets[state.segments.array("compacted")]
         # compaction leaves gaps up to the first dirty offset; after a restore, compacted segments may follow it
-        gaps_end = max([state.first_dirty_offset, *compacted_ends[-1:].tolist()])
+        gaps_end = max(state.first_dirty_offset, int(compacted_ends.max(initial=0)))
         starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
         log_start = min([state.log_start_offset, *starts[:1]])
         for end, next_start in zip([log_start, *ends], [*starts, state.log_end_offset], strict=True):

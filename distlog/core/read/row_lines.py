@@ -51,7 +51,7 @@ def bytes_of(texts: pa.Array) -> memoryview:
     return memoryview(text_bytes)[offsets[0] : offsets[len(texts)]]
 
 
-def numbers(column: pa.Array) -> pa.Array:
+def number_texts(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_string()).view(TEXT)
 
 
@@ -123,7 +123,7 @@ def iso_times(column: pa.Array) -> pa.Array:
     values = numbers_of(pc.fill_null(ms, scalar_of(0, pa.int64())))
     if ((values == -1) | (values < _FIRST_MS) | (values >= _END_MS)).any():
         return _mapped(ms, lambda value: iso(value).encode())
-    texts = numbers(ms.cast(pa.timestamp("ms")))
+    texts = number_texts(ms.cast(pa.timestamp("ms")))
     return joined([pc.replace_substring(texts, pattern=b" ", replacement=b"T"), "Z"], len(texts))
 
 
@@ -139,7 +139,7 @@ class Style(NamedTuple):
 
 
 def _integers(column: pa.Array) -> pa.Array:
-    return numbers(column.cast(pa.int64()))
+    return number_texts(column.cast(pa.int64()))
 
 
 _SHOWN = Style(null="null", of_bytes=shown_texts, of_times=iso_times, header=("", "=", "", " "))
@@ -188,7 +188,7 @@ def texts_of(column: pa.Array, style: Style) -> pa.Array:
     elif pa.types.is_timestamp(column.type):
         texts = style.of_times(column)
     elif pa.types.is_integer(column.type):
-        texts = numbers(column)
+        texts = number_texts(column)
     else:
         texts = style.of_bytes(column)
     return or_else(texts, style.null)
