@@ -267,6 +267,7 @@ class FindSuperseded:
                 yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
+        # with _NO_OFFSETS, since `concatenate` needs at least one array
         blobs = survivors.offsets_by_group(np.concatenate([*self._superseded, _NO_OFFSETS]), self._item.base_offsets)
         yield blob_rows(blobs, self._item.first_group + blobs.targets, np.full(len(blobs.ends), SUPERSEDED))
         self._superseded, self._size = [], 0

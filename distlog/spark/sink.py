@@ -51,7 +51,7 @@ COMMITTER_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """The topic of a write, as planned at `version`; `is_replayed` if its batch was committed by an earlier write."""
+    """The topic of a write, as planned at `version`. `is_replayed`: whether an earlier write committed the batch."""
 
     version: int
     topic_id: str

@@ -89,8 +89,8 @@ class SeenFields:
 class JsonFields:
     """A LineParser of objects of any kind, one per line; some fields are the key, the value and the timestamp.
 
-    If no field is the value, the line is. A text loses its quotes, and any other JSON value is used as written. A
-    missing field is null. A kernel finds the fields; Python's `json` reads the lines of state UNSURE.
+    Without a field for the value, the value is the line. A text loses its quotes, and any other JSON value is used as
+    written. A missing field is null. A kernel finds the fields; Python's `json` reads the lines of state UNSURE.
     """
 
     fields: Mapping[str, str]

@@ -55,7 +55,7 @@ from distlog.core.storage.storage import FileInfo, Storage
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory's partitions and their checkpoints; `is_clean` after a clean shutdown of the broker."""
+    """A log directory's partitions and their checkpoints. `is_clean`: whether the broker has shut down cleanly."""
 
     storage: Storage
     #: The partitions whose folders are symbolic links.
@@ -524,7 +524,7 @@ def _is_batch(data: memoryview) -> bool:
 #: The default of an import, since a topic must not lose records because its settings are unknown.
 _KEEP_ALL = {"retention.ms": "-1"}
 _POLICY = "cleanup.policy"
-#: Settings that delete records if `cleanup.policy` has its default, as it has if the topic's own policy is invalid.
+#: Settings that would delete records if `cleanup.policy` got its default because the topic's own policy is invalid.
 _DELETING = ("retention.bytes", "retention.ms")
 #: Settings that only suit the topics of a broker, and why they are not imported.
 _UNSUITABLE = {

@@ -109,7 +109,7 @@ class TransactionState:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def without_future_start(self, now_ms: int) -> TransactionState:
-        """Return the state; an open transaction from the future starts now, since it would time out too late."""
+        """Return the state. A future start of an open transaction becomes `now_ms`, to let it time out in time."""
         # a decided transaction keeps its start: the coordinator recognizes its decision by the start
         # (`_check_current` of the gateway's transaction_coordinator)
         has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms

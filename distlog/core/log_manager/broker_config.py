@@ -76,7 +76,7 @@ _SETTING = "broker_setting"
 
 
 class BrokerSetting(NamedTuple):
-    """A setting. Messages show its first name. Its value times `unit` (as the ms of a minute) is the field's."""
+    """A setting. Messages show its first name. Its field has the value times `unit`, such as the ms of a minute."""
 
     names: tuple[str, ...]
     meaning: str

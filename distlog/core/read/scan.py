@@ -649,8 +649,7 @@ def known_count(part: SegmentSlice) -> int | None:
 
 
 def max_record_count(slices: Sequence[SegmentSlice]) -> int:
-    counts = ((part, known_count(part)) for part in slices)
-    return sum(part.span[1] - part.span[0] if count is None else count for part, count in counts)
+    return sum(part.span[1] - part.span[0] if (n := known_count(part)) is None else n for part in slices)
 
 
 def count_records(

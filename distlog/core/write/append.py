@@ -495,7 +495,7 @@ def commit_append(
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     # warn before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # no group commit on a local disk, where a commit is fast, or with a `write_id`, which one writer's commit has
+    # no group commit on a local disk, where a commit is fast, or with a `write_id`, which is for one commit only
     if handle.storage.is_local or write_id is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
     else:

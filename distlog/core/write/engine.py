@@ -531,7 +531,7 @@ def commit_batches(
     segments = [segment.info for segment in written]
     segments_at_ends: Sequence[SegmentInfo] = ()
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # as in `commit_append`, no queue on a local disk, or with a fence, which only this process checks
+    # as in `commit_append`, no group commit on a local disk, or with a fence, which only this process checks
     if handle.storage.is_local or fence is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=snapshot.version)
     else:
