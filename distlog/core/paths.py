@@ -6,21 +6,21 @@ A topic is a folder; all names below are relative to it:
     _commits/00000000000000000100.<sha256>.checkpoint.arrow.zst the state at version 100
     _commits/<version>.<sha256>.of.<full checkpoint>.checkpoint.arrow.zst   the changes since that checkpoint
     _commits/_last_checkpoint                                   the name of the last checkpoint, a hint
-    _commits/.removed-files                                     on a local disk, the lock of vacuum and restore
+    _commits/.removed-files                                     local disk: vacuum and restore lock removed files here
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex .keyindex  a segment
     <topic>-<partition>/<stem>.snapshot                         the states of producers at the segment's start
-    <topic>-<partition>/<offset:020d>.snapshot                  the same at the log's start, or a broker's log end
+    <topic>-<partition>/<offset:020d>.snapshot                  these states at the log's start or a broker's log end
     <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
     _bundles/<stem>.bundle                                      segments of many partitions, all with this stem
     _pending/<stem>.json                                        an append that another writer may commit
-    _pending/<stem>.<actions>.append                            the same, without content: the name has the actions
+    _pending/<stem>.<actions>.append                            the same in the name of an empty file: needs no read
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of direct appends
-    <topic>-<partition>/.lock.page .flush.page                  copies of the locks' pages, for users that only read
+    <topic>-<partition>/.lock.page .flush.page                  copies of values in the locks' files, for readers
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a consumer group
     _groups/<topic id>/<group>/<member id>.beat                 the last heartbeat of a member
 
-The gateways of a root are also a group, in the root's own `_groups`, with zeros as the topic id; `topics.json` there
-caches what a listing of the topics returns.
+A root is a folder of topics, which gateways serve to Kafka clients. The root's own `_groups` has the consumer group
+of the gateways, with zeros as the topic id; `topics.json` there caches what a listing of the topics returns.
 
 On a local disk, `.<uuid hex>.tmp` in any folder is a file that is being written. `_commits/.probe-<uuid hex>` is
 written to test the storage, and deleted at once.
@@ -46,8 +46,7 @@ REMOVED_FILES_LOCK = f"{COMMITS_DIR}/.removed-files"
 NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
-#: The ending of the name of a copy of a lock file's page.
-PAGE_COPY = ".page"
+PAGE_COPY = ".page"  # the suffix of a copy of the values in a lock's file
 SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
 BUNDLE_SUFFIX = ".bundle"
 _CHECKPOINT_SUFFIX = ".checkpoint.arrow.zst"
@@ -75,7 +74,7 @@ _PARTITION_DIR = rf"(?P<topic>.+)-{_PARTITION}"
 #: A file with the states of producers at an offset. Unlike other files named by 20 digits, it is not of a segment.
 _PRODUCER_SNAPSHOT = re.compile(rf"{_PARTITION_DIR}/(?P<offset>[0-9]{{20}}){re.escape(SNAPSHOT_SUFFIX)}")
 _LEADER_EPOCHS = re.compile(rf"{_PARTITION_DIR}/{LEADER_EPOCHS}")
-#: The part of a name after the topic's name and a dash: a search for the last dash would take longer.
+#: The part of a name after `<topic>-`. It is faster than `_PARTITION_DIR`, which must search for the topic's end.
 _SEGMENT_FILE = re.compile(
     rf"{_PARTITION}/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
@@ -133,7 +132,7 @@ def is_own_stem(stem: str) -> bool:
     return stem_read_version(stem) is not None
 
 
-@lru_cache(1024, typed=True)
+@lru_cache(1024, typed=True)  # True equals 1, but its cached name must not be the name of partition 1
 def partition_dir(topic: str, partition: int) -> str:
     return f"{check_topic_name(topic)}-{partition}"
 
@@ -146,6 +145,7 @@ def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
 
 def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:
     match = _SEGMENT_FILE.fullmatch(name, len(topic) + 1) if name.startswith(f"{topic}-") else None
+    # imported segments also have 20 digits as their stem, so the first pattern matches a producer snapshot
     is_of_producers = name.endswith(SNAPSHOT_SUFFIX) and _PRODUCER_SNAPSHOT.fullmatch(name)
     return (int(match["partition"]), match["stem"]) if match and not is_of_producers else None
 
@@ -230,6 +230,7 @@ def parse_group_folder(name: str) -> str | None:
     if not _GROUP.fullmatch(name):
         return None
     group = _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()), name.encode()).decode("utf-8", "replace")
+    # a group has one folder: ignore other spellings of its name
     return group if group_folder("", group).endswith(f"/{name}") else None
 
 

@@ -118,7 +118,7 @@ class WriteOptions:
         if not is_stream and (app_id is None) != (version is None):
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = parse_batch_id(version)
-        # the batch ids of a stream come with its commits: check the app id with any batch id
+        # check the app id of a stream with 0 as the batch id, since Spark passes the batch id only to the commit
         checked_batch_id(app_id, 0 if is_stream and app_id is not None else batch_id)
         codec = options.text("compression") or options.text("kafka.compression.type")
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
@@ -135,7 +135,7 @@ class WriteOptions:
 
 
 def parse_batch_id(batch_id: BatchId | None) -> BatchId | None:
-    """Parse digits as a number, since options are texts, but the batches of a stream have numbers."""
+    """Parse digits as a number, since a stream's ids are numbers. Too many digits stay a text, to be refused."""
     if batch_id is None:
         return None
     text = str(batch_id)
@@ -156,10 +156,10 @@ def is_committed(storage: Storage, write_id: str, read_version: int, newest: int
     try:
         for commits in CommitFiles(storage).follow(read_version + 1, end=newest + 1, known_version=newest):
             if any(commit.write_id == write_id for commit in commits):
-                storage.sync(paths.COMMITS_DIR)
+                storage.sync(paths.COMMITS_DIR)  # the commit is visible, but may not be durable yet
                 return True
     except CorruptMetadataError as error:
-        # a commit before the log retention horizon was deleted on purpose; another bad commit is damage
+        # the log retention horizon if the bad commit is older, so vacuum may delete it; None if the commit is damaged
         horizon = SnapshotLoader(storage).horizon_above(error)
         if horizon is None:
             raise
@@ -188,12 +188,11 @@ class TaskWriter:
             topic.config,
             topic.partitions,
             read_version=topic.version,
-            # not 0, since many writes of one task each would all begin at partition 0
+            # the version differs between writes, and the id between tasks: not all start to fill the same partition
             first_partition=topic.version + (self._context.partitionId() if self._context else 0),
             clock=now_ms,
             random=Random(),
-            # a task has one core
-            workers=1,
+            workers=1,  # a task has one core
             compression=options.compression,
             timestamp_unit=options.timestamp_unit,
             held_bytes=held_bytes,
@@ -206,7 +205,7 @@ class TaskWriter:
         except BaseException:
             self.abort()
             raise
-        exclude_from_gc()
+        exclude_from_gc()  # Spark collects garbage after each task, which is slow with the objects of numba
 
     def close(self) -> WrittenSegments:
         segments = tuple(self._appender.close())
@@ -238,7 +237,7 @@ def written_segments(messages: Sequence[WriterCommitMessage | None]) -> list[Wri
 def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | None:
     """Return the micro-batch of a task, or of a function of foreachBatch, by Spark's local properties."""
     query_id = local_property("sql.streaming.queryId")
-    batch_id = local_property("streaming.sql.batchId")
+    batch_id = local_property("streaming.sql.batchId")  # Spark spells it so, unlike the id of the query
     return MicroBatch(query_id, int(batch_id)) if query_id and batch_id else None
 
 
@@ -278,7 +277,7 @@ def commit_written(
         read_version=topic.version,
         app_id=options.app_id,
         batch_id=options.batch_id,
-        # Spark numbers the batches of a query, so the newest number shows which were committed
+        # for Spark's own number of the batch only: these numbers ascend, so a lower number was committed before
         in_order=batch is not None and options.batch_id == batch.batch_id,
         write_id=write_id,
         checked_config=topic.config,
@@ -338,7 +337,7 @@ class DistlogWriter(DataSourceArrowWriter):
 
 
 class DistlogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch. The process that commits it has an object without a topic."""
+    """Writes one micro-batch. `topic` is None in the process that commits, since the tasks report their topic."""
 
     def __init__(self, options: WriteOptions, topic: PlannedTopic | None) -> None:
         self._options, self._topic = options, topic
@@ -372,8 +371,9 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             text = "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
             raise CommitConflictError(text)
         options = replace(self._options, app_id=app_id, batch_id=batchId)
-        own_batch = MicroBatch(app_id, batchId)  # if no task has reported the micro-batch
-        result = commit_written(options, topic, task_reports, handle, snapshot, batch=own_batch)
+        # if no task reported its micro-batch; its query id is only for an error about a missing app id
+        default_batch = MicroBatch(app_id, batchId)
+        result = commit_written(options, topic, task_reports, handle, snapshot, batch=default_batch)
         if result.replayed:
             records = sum(segment.record_count for report in task_reports for segment in report.segments)
             _log_skipped(handle, app_id, batchId, records, result)

@@ -1,10 +1,10 @@
 """Copies a topic into a table of Parquet, Delta or Iceberg, each record once.
 
-A stream that ends with the log writes Parquet: each batch is a folder, named by the batch's number. A repeated batch
-has the same records, and replaces its folder. A commit of Delta or Iceberg carries the next offsets, as Delta's
-`userMetadata` or in Iceberg's snapshot summary, so rows and offsets are written atomically. If no commit has the
-offsets, because the table's history was cut or restored, they are computed from the rows. For a compacted topic,
-Delta and Iceberg get the last record of each key by an idempotent `MERGE INTO`; a separate commit has the offsets.
+A stream (`availableNow`) writes Parquet, and stops at the log's end. Each batch is a folder, named by the batch's
+number. A repeated batch has the same records, and replaces its folder. A commit of Delta or Iceberg carries the next
+offsets, as Delta's `userMetadata` or in Iceberg's snapshot summary, so rows and offsets are written atomically. If no
+commit has the offsets, because the table's history was cut or restored, they are computed from the rows. For a
+compacted topic, an idempotent `MERGE INTO` writes the last record of each key; a separate commit has the offsets.
 """
 
 from __future__ import annotations
@@ -46,23 +46,20 @@ LakeFormat = Literal["delta", "iceberg"]
 Output = Literal["parquet"] | LakeFormat
 """The formats of tables."""
 ToTableRows = Callable[[DataFrame], DataFrame]
-#: The columns of a table in addition to the value's fields; `batch` is the name of the folder that a row is in.
+#: The columns of a table in addition to the value's fields.
 COLUMNS = ("partition", "offset", "timestamp", "key")
+#: The column of a table of Parquet with a row's batch, which Spark reads from the name of the row's folder.
 BATCH_COLUMN = "batch"
-#: The column that marks a change that deletes its key.
-DELETED_COLUMN = "deleted"
+DELETED_COLUMN = "deleted"  # marks a change that deletes its key
 #: Folders in the table that readers of Parquet skip: the table's topic and query, and the stream's checkpoint.
 _MARK_FOLDER, _CHECKPOINT_FOLDER = "_distlog", "_checkpoint"
-#: The property of a table with the topic's id.
-TOPIC_PROPERTY = "distlog.topic"
-#: The name of the JSON object that a commit carries.
-_JSON_NAME = "distlog"
+TOPIC_PROPERTY = "distlog.topic"  # the property of a table with the topic's id
+_JSON_NAME = "distlog"  # the name of the JSON object that a commit carries
 #: A temporary column that is true for a tombstone: a record that deletes its key.
 _TOMBSTONE_COLUMN = "__distlog_deletes"
 #: Errors of the JVM if a jar was built for another release of Spark.
 _JAR_ERRORS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
-#: The number of newest commits that are searched before the whole history is.
-_RECENT_COMMITS = 100
+_RECENT_COMMITS = 100  # the newest commits, which are searched before the whole history is
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +174,10 @@ def _check_location(spark: SparkSession, topic: Topic, folder: str) -> None:
     try:
         location, topic_url = parse_url(files.makeQualified(make_path(folder)).toString()).url, topic.url
     except StorageError:
-        # no topic can be there
-        return
+        return  # no topic can be there
     if topic.storage.is_local:
         location, topic_url = os.path.realpath(location), os.path.realpath(topic_url)
+    # the folder is the topic's folder or contains it, or lies in it; a / ends each name, since /ab does not lie in /a
     if f"{topic_url}/".startswith(f"{location.rstrip('/')}/") or f"{location}/".startswith(f"{topic_url}/"):
         text = "the folder is the topic's folder, contains it or is in it: choose one outside of the topic"
         raise InvalidConfigError(text, folder=folder, topic=topic.url)
@@ -218,6 +215,7 @@ def _to_parquet(
         query.stop()
         raise
     except Exception:
+        # Spark raises an error of its own for an error of `writer.write`: raise the writer's error instead
         if writer.error is not None:
             raise writer.error from None
         raise
@@ -270,8 +268,7 @@ class _ParquetWriter:
 def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFrame | None:
     """Read a folder by `spark.read.text` or `parquet`; returns None if there are no files."""
     try:
-        # Spark must not read the path as a pattern
-        return read_folder(re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", folder))
+        return read_folder(re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", folder))  # Spark reads a path as a pattern
     except AnalysisException as error:
         if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise
@@ -280,7 +277,7 @@ def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFr
 
 @dataclass(frozen=True, slots=True)
 class _CommitMark:
-    """The mark that a commit of a table carries: the topic, the run, the next offsets, and the mark's number."""
+    """The mark that a commit of a table carries, with the next offsets. Only concurrent runs repeat a `number`."""
 
     topic: str
     keyed: bool
@@ -306,8 +303,7 @@ class _CommitMark:
 class LakeTable(ABC):
     spark: SparkSession
     requested_name: str
-    #: The name in SQL.
-    name: str = field(init=False)
+    name: str = field(init=False)  # in SQL
 
     format: ClassVar[LakeFormat]
     #: The tested jar of each PySpark, by its minor version, or by the full version if only that fits.
@@ -333,7 +329,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def last_number(self) -> int:
-        """Return a number that is at least the largest number of a mark."""
+        """Return a number for a table without marks: an append with this number, or the next, succeeds."""
 
     @abstractmethod
     def options(self, mark: _CommitMark) -> dict[str, str]:
@@ -347,8 +343,8 @@ class LakeTable(ABC):
             minor = ".".join(pyspark.__version__.split(".")[:2])
             jar = self.jars.get(pyspark.__version__, self.jars.get(minor))
             if jar is None:
-                text = f"none was tried with PySpark {pyspark.__version__}: {self._remedy()}"
-                raise InvalidConfigError(f"Spark has no jar of {self.format.capitalize()}, and {text}") from None
+                reason = f"none was tried with PySpark {pyspark.__version__}: {self._remedy()}"
+                raise InvalidConfigError(f"Spark has no jar of {self.format.capitalize()}, and {reason}") from None
             text = f"Spark has no jar of {self.format.capitalize()}: start it with --packages {jar}"
             raise InvalidConfigError(text, pyspark=pyspark.__version__) from None
 
@@ -435,14 +431,14 @@ class DeltaTable(LakeTable):
                 yield mark, int((commit.operationMetrics or {}).get("numOutputRows", 0))
 
     def _history(self, max_commits: int | None) -> list[Any]:
-        """Return the commits, newest first; none if the newest `max_commits` have no mark, but older ones may."""
+        """Return the newest `max_commits`, newest first; [] if only an older commit can have the newest mark."""
         limit = "" if max_commits is None else f" LIMIT {max_commits}"
         commits = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").collect()
         is_marked = any(_CommitMark.parse(commit.userMetadata) or commit.operation == "RESTORE" for commit in commits)
         return commits if max_commits is None or is_marked or len(commits) < max_commits else []
 
     def last_number(self) -> int:
-        """Return the table's version: each mark has its own commit."""
+        """Return the table's version. Each mark has a commit of its own, so no mark's number exceeds the version."""
         return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
 
     def options(self, mark: _CommitMark) -> dict[str, str]:
@@ -489,7 +485,7 @@ class IcebergTable(LakeTable):
             snapshot = snapshots.get(snapshot.parent_id)
 
     def last_number(self) -> int:
-        """Return 0, since Iceberg checks no numbers."""
+        """Return 0, since an append to Iceberg succeeds with any number."""
         return 0
 
     def options(self, mark: _CommitMark) -> dict[str, str]:
@@ -501,7 +497,8 @@ _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg"
 
 def _next_offset(mark: _CommitMark, number: int, state: PartitionState) -> int:
     """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
-    # a partition that is newer than the table begins at offset 0, so that deleted records raise an error
+    # An empty table starts at the log's start. In another table, a partition without an offset starts at 0, since
+    # this raises an error if the topic has deleted records of the partition that were not copied.
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         text = "the records after the table's end were deleted from the topic: make another table"
@@ -531,6 +528,7 @@ class TableUpdate:
             mark = self._newest_mark()
             states = snapshot.partitions
             starts = {number: _next_offset(mark, number, state) for number, state in enumerate(states)}
+            # the partitions with records that the table lacks; the condition is evaluated first, and assigns `end`
             available = {n: (start, end) for n, start in starts.items() if start < (end := states[n].log_end_offset)}
             if not available:
                 return rows, batches
@@ -568,7 +566,7 @@ class TableUpdate:
         return mark
 
     def _mark_by_rows(self) -> _CommitMark:
-        """Return a mark with the offsets after the rows of a table without marks. Raises InvalidConfigError."""
+        """Return a mark for a table without marks: its offsets follow the last rows. Raises InvalidConfigError."""
         number = self.table.last_number()
         last_offsets = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
         offsets = {row.partition: row.last + 1 for row in last_offsets.collect()}
@@ -581,7 +579,8 @@ class TableUpdate:
             raise InvalidConfigError(text, table=self.table.requested_name, topic_id=self.topic.snapshot.topic_id)
         mark = _CommitMark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
         if self.keyed and not has_topic:
-            # a merge carries no mark: without this mark, the topic of the rows is unknown until the next mark
+            # A merge carries no mark. After a first merge, a killed run would leave rows of an unnamed topic, and the
+            # next run would refuse them. So append a mark before the merge.
             self.table.append(self._no_rows(), mark)
         return mark
 
@@ -602,7 +601,7 @@ class TableUpdate:
                 f"{mark.number}: restore the table to the commit before these, and run one at a time"
             )
             raise CommitConflictError(text, table=self.table.requested_name)
-        # Delta drops this commit if another run committed first
+        # if another run committed first, Delta skips this append without an error, so no commit has this mark: 0 rows
         return sum(rows for other, rows in same_number if other == mark)
 
     def _merge(self, frame: DataFrame, mark: _CommitMark) -> int:

@@ -50,7 +50,8 @@ class Conditions:
             keys = frozenset(value for value in values if isinstance(value, bytes))
             return self & replace(self, keys=keys) if operator in ("=", "in") else self.inexact()
         numbers = frozenset(value for value in values if isinstance(value, int))
-        # times are compared in us, but bounded in ms: round to the ms that satisfy the comparison
+        # Times are compared in us, but bounded in ms: `//` rounds down, and `-(-n // unit)` rounds up. "=" and "in"
+        # set both bounds, ">" and ">=" set `low`, and "<" and "<=" set `high`; ">" and "<" exclude the number.
         unit = 1000 if column == "timestamp" else 1
         low = MIN_LONG if operator[0] == "<" else -(-min(numbers) // unit)
         high = MAX_LONG if operator[0] == ">" else max(numbers) // unit
@@ -88,7 +89,8 @@ class Conditions:
             return self
         oldest, newest = min(self.times.oldest, other.times.oldest), max(self.times.newest, other.times.newest)
         keys = None if self.keys is None or other.keys is None else self.keys | other.keys
-        # the result is exact only if no record lies between the operands: if they differ in nothing but their keys
+        # Ranges may have records between them, but sets of keys have none: the result is exact only if the operands
+        # differ in nothing but keys. Then they also have the same `is_exact`.
         differs_only_by_keys = replace(self, keys=None) == replace(other, keys=None)
         return Conditions(
             self.partitions | other.partitions,
@@ -114,7 +116,6 @@ class Conditions:
         return {} if self.keys is not None and not self.keys else narrowed
 
     def key_array(self) -> pa.Array | None:
-        """Return the keys as a binary array; None for all."""
         return None if self.keys is None else pa.array(sorted(self.keys), pa.binary())
 
 
@@ -134,7 +135,7 @@ class _SubstraitFilter:
     def __init__(self, encoded: bytes, names: list[str], unbounded: Conditions) -> None:
         message = _Message(encoded)
         functions = [extension.child(3) for extension in message.children(_EXTENSIONS)]
-        self._functions = {function.number(2): function.text(3) for function in functions}
+        self._functions = {function.number(2): function.text(3) for function in functions}  # number (2), name (3)
         self._root = message.child(_REFERRED_EXPRESSIONS).child(1)
         self._names, self._unbounded = names, unbounded
 
@@ -183,8 +184,8 @@ class _SubstraitFilter:
         """Return the name of the column that a selection refers to; None for a part of a column, or a computation."""
         if _SELECTION not in column:
             return None
-        reference = column.child(_SELECTION).child(1).child(2)
-        return None if 2 in reference else self._names[reference.number(1)]
+        reference = column.child(_SELECTION).child(1).child(2)  # a direct reference (1) to a field (2)
+        return None if 2 in reference else self._names[reference.number(1)]  # 1: its number, 2: its child
 
 
 #: The kinds of literals that bound a column.

@@ -24,10 +24,8 @@ from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
 from distlog.core.storage.parallel import cores
 
-#: The most rows of a batch that is made from metadata.
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 16  # the maximum, of a batch made from metadata
 TEXT_COLUMNS = ("key", "value")
-#: The error's text if Arrow's own C++ code asks for the dataset's files.
 _NO_FILES = "a topic has no Arrow files: call to_table() or scanner() of its dataset"
 
 
@@ -35,7 +33,6 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
     """The records of one snapshot as a `pyarrow.dataset.Dataset`, which can be pickled; made by `Topic.dataset`.
 
     A filter on partition, offset, timestamp and key bounds what is read; the whole filter is applied to the records.
-    A count uses metadata where it can.
     """
 
     def __init__(
@@ -49,18 +46,19 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         decoder: Decoder | None = None,
         on_error: OnError = "fail",
     ) -> None:
-        # methods of Arrow's C++ code would end the process if the Python object had no C++ dataset: give it one
+        # Without a C++ dataset, methods of Arrow's C++ code would end the process. This dataset has one missing file.
+        # The path of the file is the text `_NO_FILES`, so that Arrow's error for a missing file shows the text.
         files = SubTreeFileSystem("/dev/null", LocalFileSystem())
         fragment = ds.IpcFileFormat().make_fragment(_NO_FILES, files)
         super().__init__(SCHEMA, [ds.FileSystemDataset([fragment], SCHEMA, ds.IpcFileFormat())])
         self._reader, self._snapshot, self._isolation = reader, snapshot, isolation
-        self._text, self._condition, self._decoder, self._on_error = text, condition, decoder, on_error
+        self._string_columns, self._condition, self._decoder, self._on_error = text, condition, decoder, on_error
         self._all_records = Conditions(frozenset(range(len(snapshot.partitions))))
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the records."""
-        kinds = dict.fromkeys(self._text, pa.string())
+        kinds = dict.fromkeys(self._string_columns, pa.string())
         columns = pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in SCHEMA])
         return columns if self._decoder is None else schema_with(columns, self._decoder, flatten=False)
 
@@ -187,8 +185,8 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         return f"TopicDataset({self._reader.topic!r}, version={self._snapshot.version}, columns={self.schema.names})"
 
     def _constructor_with(self, condition: pc.Expression | None) -> tuple[Any, ...]:
-        """Return the function and the arguments that make this dataset with another condition."""
-        options: dict[str, Any] = {"text": self._text, "decoder": self._decoder, "on_error": self._on_error}
+        """Return the function and the arguments that copy this dataset with a condition, for pickle and `filter`."""
+        options: dict[str, Any] = {"text": self._string_columns, "decoder": self._decoder, "on_error": self._on_error}
         return partial(TopicDataset, condition=condition, **options), (self._reader, self._snapshot, self._isolation)
 
     def _conditions(self, filter: pc.Expression | None) -> tuple[Conditions, pc.Expression | None]:
@@ -209,7 +207,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             return COLUMNS
         check_columns(tuple(columns))
         if condition is None:
-            return list(dict.fromkeys(columns)) or ["partition"]
+            return list(dict.fromkeys(columns)) or ["partition"]  # for a count, which metadata may have
         return [name for name in COLUMNS if name in columns or _refers_to(condition, name, self.schema)]
 
     def _slices(self, conditions: Conditions) -> tuple[list[SegmentSlice], Isolation]:
@@ -232,7 +230,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         return pa.schema([schema.field(name) for name in names])
 
     def _stored_columns(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns to read for the result columns `names`. The error of a bad value needs more columns."""
+        """Return the columns to read for the columns `names`: the error of a bad value has partition and offset."""
         is_decoded = self._decoder is not None and "value" in names
         return list(dict.fromkeys((*names, *DECODING_COLUMNS))) if is_decoded else names
 
@@ -251,7 +249,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def _typed(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
         """Return the columns `names` with texts as strings and decoded values."""
-        for name in set(self._text).intersection(names):
+        for name in set(self._string_columns).intersection(names):
             if not is_text(batch[name]):
                 raise self._not_text(name)
             batch = batch.set_column(batch.schema.get_field_index(name), name, batch[name].cast(pa.string()))
@@ -279,7 +277,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class _Scanner:
-    """Arrow's scanner on demand. Arrow's own one reads 32 batches ahead, in a thread that may end the process."""
+    """Arrow's scanner without its thread that reads ahead, which ends the process if Python exits after a LIMIT."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, **options: Any) -> None:
         self._batches, self.dataset_schema, self._options = batches, schema, options
@@ -288,6 +286,7 @@ class _Scanner:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
+            # a Mapping has expressions, which may change values, but not the schema
             if self._is_unchanged and not isinstance(self._options["columns"], Mapping):
                 yield batch
             else:
@@ -319,7 +318,7 @@ class _Scanner:
 
 
 def _refers_to(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
-    """Return whether an expression needs a column: Substrait has no encoding for a name that is not in the schema."""
+    """Return whether an expression needs a column: if so, encoding it fails with a schema that lacks the column."""
     other_columns = pa.schema([field for field in schema if field.name != name])
     try:
         expression.to_substrait(other_columns)
