@@ -42,10 +42,10 @@ PARTITION_METADATA = "partition.metadata"
 CLUSTER_METADATA = "__cluster_metadata"
 Positions = npt.NDArray[np.int64]
 _COPIED_BYTES = 8 << 20
-#: The bytes of a step of a walk that reads only the headers in a map, and of any other walk.
+#: The bytes per step of a walk: the first for a mapped log of which only headers are read, the second for others.
 _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
-#: For batches of at least this mean size, fetching the pages of headers is faster than reading the log: a measured
-#: disk read 45,000 pages a second, or 440 MB sequentially.
+#: For batches of at least this mean size, fetching the pages of headers is faster than reading the log. A measured
+#: disk read 45,000 single pages a second, or 440 MB sequentially, so a page took as long as 10 kB of the log.
 _MIN_BATCH_BYTES = 12 << 10
 #: The most positions in a sample, and the share of the sample that must be right so that all positions are used.
 _SAMPLE_SIZE, _MIN_SHARE = 64, 0.95
@@ -61,14 +61,14 @@ class PartitionFolder:
 
     @cached_property
     def loaded(self) -> LoadedFiles:
-        """The valid files. Raises StorageError for a link, a pipe or a device, since a read could block."""
+        """The files that a broker would load. Raises StorageError as `check_files`."""
         self.check_files(filter(parse_file, self._files))
         return loaded_files(self._files, self._next_offset)
 
     def check_files(self, names: Iterable[str]) -> None:
         """Raise StorageError for a link, and for a pipe or a device among `names`, since a read could block."""
         self._storage.refuse_links()
-        for name in names if self._storage.is_local else ():
+        for name in names if self._storage.is_local else ():  # an object store has only objects
             if not os.path.isfile(self.path(name)):
                 text = "not a file, but a link, pipe or device: remove it, and adopt again"
                 raise StorageError(text, file=self.path(name))
@@ -93,7 +93,7 @@ class PartitionFolder:
         """Walk over the batches in [start, end) of a log, up to damage; an `offset_index` locates some headers."""
         log = self.log(name) if checked or offset_index is None else self.headers(name, offset_index)
         step = _WINDOW_BYTES if self._storage.is_local and not checked else _READ_BYTES
-        # `min`, since the log may have become shorter
+        # damage ends the walk ("stop"); `min`, since the log may have become shorter
         return BatchWalk(log.read, start, min(log.size, end), step, "stop", self.path(name), checked=checked)
 
     def log(self, name: str) -> SourceLog:
@@ -107,13 +107,13 @@ class PartitionFolder:
         """Return a log for reading headers; only the pages of headers are fetched if this is faster."""
         size = self.size(name)
         positions = batch_positions(offset_index, size) if self._storage.is_local else _NO_POSITIONS
-        if len(positions) * _MIN_BATCH_BYTES > size or not len(positions):
-            # the batches are small, or their positions are unknown
+        if len(positions) * _MIN_BATCH_BYTES > size or not len(positions):  # small batches, or no positions
             return self.log(name)
         with failing_as("open the log", self.path(name)):
             file = SparseMap(self.open_file(name))
         sample = positions[:: -(-len(positions) // _SAMPLE_SIZE)]  # rounded up: at most _SAMPLE_SIZE
         if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, positions):
+            # the headers need no fetch, or the index lacks batches
             return SourceLog(lambda start, end: file.data[start:end], len(file.data))
         file.read_nothing_ahead()
         return SourceLog(HeaderScan(file, positions).read, len(file.data))
@@ -122,7 +122,7 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """Return the time of the last write in ms; 0 for a time before 1970, which exports give to empty logs."""
+        """Return the last write's time in ms; at least 0, since an export's `_put_empty` sets a time before 1970."""
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not report write times, which retention may need: copy the files to a disk"
@@ -131,8 +131,7 @@ class PartitionFolder:
 
     def _next_offset(self, name: str) -> int:
         """Return the offset after the last batch of a log, or its base offset if it has no batch."""
-        # a name begins with the 20 digits of the base offset
-        end = int(name[:20])
+        end = int(name[:20])  # the digits of the base offset
         for batches in self.walk(name, checked=False):
             end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
         return end
@@ -145,6 +144,7 @@ class PartitionFolder:
         """Return the leader epochs between these offsets; none if the folder has no checkpoint of epochs."""
         file = LEADER_EPOCHS
         epochs = read_epochs(self.read(file), file=self.path(file)) if file in self._files else []
+        # all entries are joined as one segment's
         return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
 
     def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
@@ -204,8 +204,8 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
-# A checkpoint (`CheckpointFile`) has lines for the version, 0, for the number of entries, and for the entries:
-# `<topic> <partition> <offset>`, or `<epoch> <start offset>` in a leader-epoch-checkpoint.
+# A checkpoint (`CheckpointFile`) has a line with the version (0), a line with the number of entries, and a line for
+# each entry: `<topic> <partition> <offset>`, or `<epoch> <start offset>` in a leader-epoch-checkpoint.
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -244,7 +244,7 @@ def joined_epochs(segments: Iterable[Iterable[tuple[int, int]]], log_start_offse
     for epoch, start in itertools.chain.from_iterable(segments):
         if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, start))
-    # the last epoch that began before the log start offset begins there
+    # the epoch of the log start offset may begin earlier: its entry gets the log start offset
     earlier = [epoch for epoch, start in epochs if start < log_start_offset]
     later = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
     if earlier and (not later or later[0][1] > log_start_offset):
@@ -302,7 +302,7 @@ def _malformed(file: str) -> CorruptMetadataError:
 
 @contextmanager
 def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[None]:
-    """Lock out brokers and exports from the log directory; imports, too, if `is_exclusive`. Raises StorageError."""
+    """Lock the log directory against brokers; imports share the lock, an export is exclusive. Raises StorageError."""
     if not log_dir.is_local:
         yield
         return
@@ -343,7 +343,8 @@ class LoadedFiles:
 def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
     """Select the valid files of `names`; `next_offset` returns the offset after the last batch of a `.log.swap`."""
     # a broker that replaces segments writes `.cleaned` files, renames them to `.swap` from the highest offset down,
-    # deletes the old files, and renames the new files; it may have stopped after any step
+    # deletes the old files, and renames the new files. It may have stopped after any step. If a `.cleaned` file is
+    # left, the `.swap` files from its offset on belong to the same, incomplete replacement
     files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
     cleaned_start = min((file.offset for file in files.values() if file.temporary == ".cleaned"), default=MAX_LONG)
     reasons = {
@@ -364,7 +365,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
         if not parsed.temporary and swap_start <= parsed.offset < swap_end:
             left_out[name] = "replaced by a .swap file"
     plain = {name: parsed for name, parsed in files.items() if not parsed.temporary and name not in left_out}
-    loaded = LoadedFiles(left_out=left_out)
+    loaded = LoadedFiles(left_out=left_out)  # `left_out` gets more files below
     for name, parsed in sorted({**plain, **swaps}.items(), key=lambda item: item[1].offset):
         if parsed.suffix == SNAPSHOT_SUFFIX:
             loaded.snapshots[parsed.offset] = name
@@ -377,7 +378,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
 
 
 class SourceLog(NamedTuple):
-    """A log of `size` bytes; `read` returns the bytes [start, end), in ascending order only."""
+    """A log of `size` bytes; `read` returns the bytes [start, end); calls must not go back."""
 
     read: Callable[[int, int], memoryview]
     size: int
@@ -415,6 +416,7 @@ def _are_batches(log: SparseMap, sample: Positions, positions: Positions) -> boo
     An offset index has an entry for each batch only if batches are larger than `index.interval.bytes`.
     """
     log.announce(sample.tolist(), HEADER_SIZE)
+    # for each sampled batch, the position of the next batch, or the end of the log
     ends = np.append(positions[1:], len(log.data))[np.searchsorted(positions, sample)]
     sizes = [size_of_first(log.data[position : position + HEADER_SIZE]) for position in sample]
     return bool((sample + sizes == ends).mean() >= _MIN_SHARE)

@@ -40,8 +40,8 @@ from distlog.core.write.rows import (
     row_of,
 )
 
-#: The bytes of records, at their largest size in a batch, after which a buffer is full. A writer has up to two
-#: buffers (Kafka's `buffer.memory`).
+#: A buffer is full if its records may fill this many bytes of batches. A writer has up to two buffers (Kafka's
+#: `buffer.memory`).
 BUFFER_BYTES = 16 << 20
 
 
@@ -53,8 +53,8 @@ class Writer:
     elsewhere a buffer is one commit. While one full buffer is sent and the next is full, `append` waits. Threads may
     share a writer.
 
-    A record is durable when `flush` or `close` has returned and, by default (`flush.messages`), when `on_delivery`
-    gets its Delivery. Direct appends are visible earlier, and may survive a crash without an acknowledgement.
+    A record is durable when `flush` or `close` has returned. By default (`flush.messages=1`) it is durable earlier,
+    when `on_delivery` gets its Delivery. Direct appends are visible earlier, and may survive a crash unacknowledged.
 
     `append` raises for a record that the topic refuses, and the writer stays usable. After an error of the storage,
     every call raises that error, and later records are not committed. The error has the number of records that were
@@ -89,12 +89,12 @@ class Writer:
             text = "linger_ms must be at least 0, and buffer_bytes at least 1"
             raise InvalidConfigError(text, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
         self._handle, self._sender, self._on_delivery = sender.handle, sender, on_delivery
-        self._now, self._per_ms = fastest(self._handle.clock)
+        self._now, self._per_ms = fastest(self._handle.clock)  # a fast clock, and its units in a ms
         self._closed = self._is_close_done = False
         self.result = AppendResult(None)
         linger_s = linger_ms / 1000
         self._accumulator = Accumulator(self._send, self._on_empty, linger_s=linger_s, buffer_bytes=buffer_bytes)
-        self.reset_in_child()
+        self.reset_in_child()  # defines the attributes that a fork resets
         _unclosed.all.add(self)
 
     def __reduce__(self) -> NoReturn:
@@ -137,7 +137,7 @@ class Writer:
             ...     writer.append("{}", key="dora", headers={"source": b"app"})
         """
         accumulator, now = self._accumulator, self._now
-        if self._current.snapshot is not self._rules_snapshot:
+        if self._current.snapshot is not self._rules_snapshot:  # None after an error or `close`: `_load_rules` raises
             self._load_rules()
         # a fast path for the usual case, since this is called for every record
         if (
@@ -148,13 +148,13 @@ class Writer:
             and (partition is None or (type(partition) is int and 0 <= partition < self._partitions))
             and (size := len(value) + (ROW_OVERHEAD if key is None else ROW_OVERHEAD + len(key))) <= self._max_bytes
         ):
-            accumulator.put((partition, None, key, value, None, now()))
+            accumulator.put((partition, None, key, value, None, now()))  # the fields of a Row, and the append time
         else:
             row = self._checked_row(value, key, timestamp, headers, partition)
             size = row.max_bytes
             accumulator.put((*row, now()))
         accumulator.bytes = total = accumulator.bytes + size
-        if total >= accumulator.schedule_from_bytes:
+        if total >= accumulator.schedule_from_bytes:  # 0 for an empty buffer, then the size of a full one
             self._schedule()
 
     def _checked_row(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
@@ -179,7 +179,8 @@ class Writer:
 
     def _schedule(self) -> None:
         self._accumulator.schedule(lambda: _unclosed.add(self))  # keeps the writer alive until its records are sent
-        if self._closed:  # by another thread, which may have drained the buffer before this record
+        if self._closed:
+            # another thread closed the writer, perhaps before this record: send it, and close the files again
             self._drain()
             self._sender.engine.close()
         self._raise_error()
@@ -196,7 +197,7 @@ class Writer:
         self._drain()
         self._raise_error()
         self._sender.engine.flush()
-        self._accumulator.report_if_empty()
+        self._accumulator.report_if_empty()  # after the flush, an empty writer need not be kept alive
         return self.result
 
     def close(self) -> None:
@@ -226,7 +227,7 @@ class Writer:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            # first send the records that other threads appended concurrently, so that the error counts them
+            # the sending thread first fails the records of concurrent appends, so that the error counts them
             self._drain()
             _unclosed.discard(self)
             # raise with the first traceback, since each raise adds frames, which would keep objects alive
@@ -277,7 +278,7 @@ class Writer:
     def _fail_records(self, fields: list[Any], error: BaseException, *, in_doubt: bool = False) -> list[Delivery]:
         try:
             counts = _counts_by_partition(fields, len(self._current.snapshot.partitions))
-        except MemoryError:
+        except MemoryError:  # the count copies keys, and a lack of memory may be why the send failed
             counts = Counter({None: len(fields) // FIELDS_PER_RECORD})
         self._count_in_error(error, counts, in_doubt=in_doubt)
         return failed_deliveries(counts, error)
@@ -326,7 +327,8 @@ def _counts_by_partition(fields: Sequence[Any], partitions: int) -> Counts:
     keys = [key for partition, key in partitions_and_keys if partition is None and key is not None]
     column = pa.array(keys, pa.large_binary())
     batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
-    counts.update({partition: len(rows) for partition, rows in Partitioner(partitions, 0).split(batch)})
+    partitioner = Partitioner(partitions, 0)  # 0 has no effect, since all these records have a key
+    counts.update({partition: len(rows) for partition, rows in partitioner.split(batch)})
     without_key = len(row_partitions) - sum(counts.values())
     if without_key:
         counts[0 if partitions == 1 else None] += without_key
@@ -343,8 +345,8 @@ class Accumulator:
     `send` gets the fields of a buffer's records, one record after the other, and raises nothing. `on_empty` is called
     when no record is left. There are at most two buffers of about `buffer_bytes`: one fills while the other is sent.
 
-    The sending thread lives while there are records, and a little longer. No other thread removes records, since a
-    thread that appends or waits may be interrupted anywhere. If no thread can be started, the caller sends.
+    The sending thread lives while there are records, and a little longer. Only this thread removes records, since an
+    interrupt of a caller could lose removed records. If no thread can be started, the caller sends.
 
     A lock for each record would add half to its cost. So the writer calls `put` with FIELDS_PER_RECORD values, in one
     step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `schedule_from_bytes`, which
@@ -361,14 +363,14 @@ class Accumulator:
         self.reset()
 
     def reset(self) -> None:
-        self.fields.clear()  # keep the list, since an append that the fork interrupted refers to it
+        self.fields.clear()  # keep the list, since `put` adds to it, also in an append whose signal handler forked
         self.bytes = self.schedule_from_bytes = 0
-        # this lock is acquired and released in one step, unlike a condition, so no interrupt can leave it locked
+        # enter `_lock`, not `_changed`: an RLock is acquired in one step, so no interrupt can leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._buffer_in_flight: list[Any] | None = None
         # the number of buffers whose sending has started, and the number of the last buffer that must not linger
-        self._buffers_started = self._last_drained_buffer = 0
+        self._buffers_started = self._last_to_drain = 0
         self._linger_end_s = 0.0
         self._thread: threading.Thread | None = None
 
@@ -390,7 +392,7 @@ class Accumulator:
         """Send all records so far, and wait until they are sent. Not for the sending thread."""
         with self._lock:
             last_buffer = self._buffers_started + bool(self.fields)
-            self._last_drained_buffer = max(self._last_drained_buffer, last_buffer)
+            self._last_to_drain = max(self._last_to_drain, last_buffer)
         self._wait_while(lambda: self._buffers_sent < last_buffer)
 
     def report_if_empty(self) -> None:
@@ -402,7 +404,7 @@ class Accumulator:
         with self._lock:
             # `schedule_from_bytes` first, so that a concurrent record calls `schedule`
             self.schedule_from_bytes = self.bytes = 0
-            count = len(self.fields)
+            count = len(self.fields)  # records of a later `put`, which takes no lock, stay
             fields = self.fields[:count]
             del self.fields[:count]
             return fields
@@ -415,7 +417,7 @@ class Accumulator:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
     def _wait_while(self, must_wait: Callable[[], bool]) -> None:
-        """Wait while `must_wait`; if no sending thread can be started, send the records in this thread."""
+        """Wait in `_must_send_here` while `must_wait`; without a sending thread, send the records in this thread."""
         while self._must_send_here(must_wait):
             with self._lock:
                 if self._thread is not None:
@@ -433,7 +435,7 @@ class Accumulator:
                     return True
                 if self.is_sender or not must_wait():
                     return False
-                # without a timeout, Ctrl-C could not end the wait if a library restarts waits, as Polars does
+                # Ctrl-C ends only waits with a timeout, if a library such as Polars lets signals restart waits
                 self._changed.wait(threading.TIMEOUT_MAX)
         return False
 
@@ -454,9 +456,9 @@ class Accumulator:
                 try:
                     self._send(buffer)
                 finally:
-                    del buffer
+                    del buffer  # free the records before the wait for the next buffer
                     with self._lock:
-                        if self.is_sender:
+                        if self.is_sender:  # not in a child that `_send` forked
                             self._buffer_in_flight = None
                             if not self.fields:
                                 self._on_empty()
@@ -476,7 +478,7 @@ class Accumulator:
                         continue
                     self._thread = None
                     return None
-                may_linger = lingers and self._last_drained_buffer <= self._buffers_started
+                may_linger = lingers and self._last_to_drain <= self._buffers_started  # else `drain` waits
                 wait_s = self._linger_end_s - time.monotonic() if may_linger else 0
                 if wait_s > 0 and not self._is_full():
                     self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
@@ -494,8 +496,7 @@ class UnclosedWriters:
     """The writers of this process with records to commit or an error to raise, which it keeps alive."""
 
     def __init__(self) -> None:
-        #: All writers, which a forked child resets.
-        self.all: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self.all: weakref.WeakSet[Writer] = weakref.WeakSet()  # all writers, which a forked child resets
         self._writers: set[Writer] = set()
         self._committed: set[Writer] = set()
 
@@ -528,8 +529,8 @@ class UnclosedWriters:
 
 _unclosed = UnclosedWriters()
 os.register_at_fork(after_in_child=_unclosed.reset_in_child)
-# Commit twice: before Python ends its threads, which clients of object stores need, and at exit. A child of
-# multiprocessing makes only the first commit. Python has no public function to register it.
+# Commit before Python ends its threads, since clients of object stores need threads, and again at exit. A child of
+# multiprocessing makes only the first commit. Python has no public function to register the first commit.
 getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
 atexit.register(_unclosed.commit_and_warn)
 
@@ -559,7 +560,7 @@ class RecordSender:
         return self.engine.append(parts, self._fence)
 
     def _form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        """Return the format of the partition's next batches: `form`, to which a producer adds its numbers."""
+        """Return `form` as the format of the partition's next batches; a ProducerSender adds its numbers."""
         return form
 
     def _route(self, records: pa.RecordBatch) -> list[PartitionBatches]:
@@ -572,8 +573,8 @@ class RecordSender:
             self._partitioner, self._partitioned_count = Partitioner(count, handle.random.randrange(count)), count
         parts = list[PartitionBatches]()
         for partition, rows in self._partitioner.split(records):
-            size, part_form = records.nbytes * len(rows) // records.num_rows, self._form_of(partition, form)
-            parts.append(PartitionBatches(partition, source, rows, size, config, part_form, now_ms))
+            record_bytes, part_form = records.nbytes * len(rows) // records.num_rows, self._form_of(partition, form)
+            parts.append(PartitionBatches(partition, source, rows, record_bytes, config, part_form, now_ms))
         return parts
 
     def reset_in_child(self) -> None:

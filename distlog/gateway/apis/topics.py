@@ -30,8 +30,8 @@ from distlog.gateway.topics.topic_index import TopicSummary
 
 #: Cluster features with their versions (KIP-584). Clients read from them which group protocols exist.
 _FEATURES = {"group.version": 1}
-#: Clients that send ApiVersions up to this version refuse a feature whose `min_version` is 0.
-_LAST_WITHOUT_ZERO = 3
+#: The last version of ApiVersions whose clients refuse a supported feature with a `min_version` of 0.
+_LAST_WITHOUT_SUPPORTED_FEATURES = 3
 #: The first version of Metadata whose response may have null for a name.
 _FIRST_WITH_NULL_NAMES = 12
 #: The most partitions in a response to DescribeTopicPartitions: Kafka's `max.request.partition.size.limit`.
@@ -55,7 +55,7 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         # the body was not parsed if the gateway does not know the request's version
         "error_code": ErrorCode.unsupported_version if request.body is None else ErrorCode.none,
         "api_keys": keys,
-        "supported_features": supported if request.api_version > _LAST_WITHOUT_ZERO else [],
+        "supported_features": supported if request.api_version > _LAST_WITHOUT_SUPPORTED_FEATURES else [],
         "finalized_features_epoch": 0,
         "finalized_features": finalized,
     }
@@ -79,8 +79,7 @@ def _cluster_fields(request: Request, broker: Broker) -> Fields:
 
 def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     topics = request.body.topics
-    # in version 0, an empty list means all
-    if topics is None or (request.api_version == 0 and not topics):
+    if topics is None or (request.api_version == 0 and not topics):  # in version 0, an empty list means all
         for name, result in broker.metadata.summaries_or_errors().items():
             if request.rights.may_describe(name):
                 if isinstance(result, TopicSummary):
@@ -95,6 +94,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
         topic_id, given_name = getattr(topic, "topic_id", None), requested_name(topic)
         find_or_create = partial(_requested_topic, request, broker, names_by_id, given_name, topic_id, may_create)
         response_name = given_name if request.api_version >= _FIRST_WITH_NULL_NAMES else (given_name or "")
+        # an error is returned with the given name and id
         yield fields_or_error(find_or_create, name=response_name, topic_id=topic_id)
 
 
@@ -178,7 +178,6 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     remaining = min(limit, _MAX_PARTITIONS) if limit > 0 else _MAX_PARTITIONS
     topics, next_cursor = list[Fields](), None
     requested_names = {topic.name for topic in body.topics}
-    # a request without names is for all topics
     names = sorted(requested_names or filter(request.rights.may_describe, broker.metadata.summaries_or_errors()))
     for name in (name for name in names if name >= cursor_topic):
         if not remaining:
@@ -187,6 +186,7 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
         start = cursor_partition if name == cursor_topic else 0
         read = partial(_fields_from, request, broker, name, start, remaining)
         fields = fields_or_error(read, name=name, partitions=())
+        # the cursor is a field of the response, not of the topic
         next_cursor = fields.get("next_cursor")
         topics.append({field: value for field, value in fields.items() if field != "next_cursor"})
         remaining -= len(fields["partitions"])
@@ -204,8 +204,7 @@ def _fields_from(request: Request, broker: Broker, name: str, start: int, most: 
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**partition, **no_elr} for partition in _partition_fields(summary, range(start, end), broker)]
     next_cursor = {"topic_name": name, "partition_index": end} if end < summary.partitions else None
-    # ask for 0 partitions, since the requested partitions are added below
-    fields = _topic_fields(summary._replace(partitions=0), request, broker)
+    fields = _topic_fields(summary._replace(partitions=0), request, broker)  # its partitions are added below
     return {**fields, "partitions": partitions, "next_cursor": next_cursor}
 
 
@@ -281,8 +280,7 @@ def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool
         "configs": [{name: setting[name] for name in _SETTING_FIELDS} for setting in topic_setting_fields(config)],
     }
     if not request.rights.allows(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
-        # the client may not read the settings (KIP-525)
-        code = ErrorCode.topic_authorization_failed
+        code = ErrorCode.topic_authorization_failed  # for the settings, which the client may not read (KIP-525)
         fields = {"num_partitions": -1, "replication_factor": -1, "configs": None, "topic_config_error_code": code}
     if validate_only:
         broker.metadata.check_new(topic.name, count)
@@ -339,7 +337,7 @@ def _drop_by_name_or_id(request: Request, broker: Broker, names_by_id: _ListName
     if topic.name is None:
         # the name must not be revealed to a client that has only the id
         request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    # returns errors instead of raising them: the caller cannot name the topic if the request has only its id
+    # return an error with `name`, since the caller knows only the topic's id if the request has no name
     return fields_or_error(_drop, request, broker, name, topic.topic_id, name=name)
 
 
@@ -390,6 +388,7 @@ def _election(broker: Broker, topic: str, number: int) -> Fields:
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
+    """Check only the rights: the response lists nothing, since gateways have no reassignments."""
     return fields_or_error(request.rights.check_cluster, Operation.DESCRIBE)
 
 
@@ -400,9 +399,9 @@ def describe_quorum(request: Request, broker: Broker) -> Fields:
     return {"error_code": ErrorCode.invalid_request, "error_message": "gateways have no quorum: the storage decides"}
 
 
-_changing_api = partial(Api, handlers=Handlers.TOPICS)
+_changing_api = partial(Api, handlers=Handlers.TOPICS)  # in the threads for changes of topics
 _CREATES = "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS for its settings in the response"
-APIS = (
+APIS = (  # the last text of an API has the rights for the documentation
     Api(API_VERSIONS_KEY, "ApiVersions", 0, 4, api_versions, ""),
     Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of the topic or the cluster"),
     Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions, "DESCRIBE of the topic"),

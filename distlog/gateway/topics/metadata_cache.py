@@ -54,7 +54,7 @@ class MetadataCache:
         self._missing_names = MissingNames(root.list_folders, self._max_age_ms)
         self._colliding_names = CollidingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenLogs(Partition.open_log), TopicIndex(root)
-        #: Flushes logs whose `flush.ms` has passed without an append. The next append raises an error of the flush.
+        #: Flushes logs whose `flush.ms` has passed without an append. If a flush fails, the next append raises.
         self.flush_due = self._logs.flush_due
         self.failed_batches = FailedBatches()
 
@@ -64,10 +64,11 @@ class MetadataCache:
             return dict(self._topics)
 
     def cached_topic(self, topic: str | uuid.UUID) -> HostedTopic | None:
-        """The topic with this name or id if it was used before, else None. Makes no request."""
+        """The topic with this name or id if it was used before, else None. A dict look-up: no request, no lock."""
         return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
     def topic(self, name: str) -> HostedTopic:
+        """The topic, opened if it was not used before, but not refreshed."""
         hosted = self._topics.get(name)
         return self._open(name) if hosted is None else hosted
 
@@ -88,7 +89,7 @@ class MetadataCache:
         """The topic with this id, as `fresh_topic` returns it. Raises UnknownTopicIdError, StorageError."""
         hosted = self._by_id.get(topic_id)
         if hosted is None:
-            name = self._name_of_id(topic_id)
+            name = self._name_of_id(topic_id)  # since the listing, the name's topic may have been dropped or replaced
             with suppress(errors.TopicNotFoundError):
                 if name is not None and (topic := self.fresh_topic(name)).id == topic_id:
                     return topic
@@ -140,7 +141,7 @@ class MetadataCache:
     def summaries_or_errors(self) -> dict[str, TopicSummary | Exception]:
         """All topics by name; a topic that cannot be opened has its error, which is logged. Raises StorageError."""
         names = self._names()
-        if self.root.is_local_disk:
+        if self.root.is_local_disk:  # where refreshes are cheap; on an object store, each is a request
             return _results_or_errors(lambda name: self.fresh_topic(name).summary, names)
         loaded_names = self.loaded.keys() & names
         max_age_ms = max(self._max_age_ms, MAX_AGE_PER_TOPIC_MS * len(names))
@@ -188,8 +189,7 @@ class MetadataCache:
             dropped = self._topics.pop(name, None)
             if dropped is not None:
                 self._by_id.pop(dropped.id, None)
-        if dropped is not None:
-            # another process has dropped the earlier topic of this name
+        if dropped is not None:  # another process has dropped the earlier topic of this name
             dropped.close(SHORT_WAIT_S)
         return self._keep(name, storage, log, snapshot)
 
@@ -213,8 +213,7 @@ class MetadataCache:
         except errors.TopicNotFoundError:
             return False
         except (errors.CorruptMetadataError, errors.UnsupportedVersionError):
-            # it exists, but cannot be opened
-            pass
+            pass  # the topic exists, but cannot be opened
         return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
@@ -240,7 +239,7 @@ class MetadataCache:
             if is_stopping():
                 return
             with suppress(errors.DistlogError, OSError):
-                self._refreshed(IDLE_MS, name)
+                self._refreshed(IDLE_MS, name)  # closes a dropped topic
 
     def commit_now(self) -> None:
         for hosted in self.loaded.values():
@@ -267,13 +266,12 @@ class MetadataCache:
 
     def _load(self, name: str, storage: Storage) -> HostedTopic:
         hosted = self._topics.get(name)
-        if hosted is not None:
-            # another thread has loaded the topic concurrently
+        if hosted is not None:  # another thread has loaded the topic concurrently
             return hosted
         log = self._commit_log(storage)
         snapshot = log.load()
         if name != snapshot.name:
-            # the topic was copied: its files have the name of the original
+            # the topic was copied, since its files name the original; `copy_text` has the command for a new id
             with suppress(errors.DistlogError):
                 if self._commit_log(self.root.child(snapshot.name)).load().topic_id == snapshot.topic_id:
                     text = "the topic %s %s; until then Kafka clients get another id for it, %s"
@@ -288,8 +286,7 @@ class MetadataCache:
         handle = TopicHandle.of(storage, snapshot.name, log, self._clock, producer_expiration_ms=expiration_ms)
         hosted = HostedTopic(name, Topic(handle, snapshot), self._logs, self._config, self.failed_batches)
         with self._lock:
-            # another thread may have added the topic first
-            cached = self._topics.setdefault(name, hosted)
+            cached = self._topics.setdefault(name, hosted)  # another thread may have added the topic first
             self._by_id[cached.id] = cached
             return cached
 
@@ -309,7 +306,7 @@ class SharedLoads(Generic[T]):
         """Return the result of a load. If another thread's load failed, load once more."""
         task, is_own = self._join(name, load)
         try:
-            return task.wait()
+            return task.wait()  # the first thread that waits runs the load
         except errors.DistlogError:
             if is_own:
                 raise
@@ -360,8 +357,10 @@ class HostedTopic(RefreshingTopic):
         return partition
 
     def _first_batch_check(self, number: int) -> FirstBatch:
+        """Return a check that refuses an unknown producer's first batch if the producer's earlier batch failed."""
+
         def check(batch: BatchFields) -> None:
-            for topic in (self.name, self.id):
+            for topic in (self.name, self.id):  # Produce notes a failed batch by the requested name or id
                 self._failed_batches.check(topic, number, batch)
 
         return check
@@ -388,7 +387,7 @@ class HostedTopic(RefreshingTopic):
     ) -> dict[int, Future[Any]]:
         """Write durable end markers of a producer's transaction, unless `fence` refuses. The call may be repeated."""
         if not self.is_local:
-            # commit even if no transaction is open: a batch in flight meets this commit as a conflict, and is refused
+            # commit even if no transaction is open, since a batch in flight then conflicts, and is refused
             return dict(self._gathered.append_runs(markers, fence))
 
         def end(number: int) -> Future[None]:
@@ -396,7 +395,7 @@ class HostedTopic(RefreshingTopic):
             try:
                 partition = self.partition(number)
                 appended = partition.end_transaction(markers[number], fence, timeout_s=timeout_s)
-                # an existing marker may not be durable: `sync` flushes the whole log for None
+                # for None, `sync` flushes the whole log, since a marker may exist, but not be durable
                 partition.sync(appended, timeout_s=timeout_s)
                 result.set_result(None)
             except Exception as error:
@@ -427,12 +426,11 @@ class MissingNames:
         self._folders, self._listed_ms, self._misses = frozenset[str](), float("-inf"), 0
 
     def __contains__(self, name: str) -> bool:
-        """Whether a recent listing lacks the name. Lists the folders after many misses."""
+        """Whether a recent listing lacks the name. After many misses, lists the folders, and counts from 0 again."""
         with self._lock:
             if self._misses >= _MANY_MISSES:
                 self._misses, listed_ms = 0, monotonic_ms()
-                # if the listing fails, each name is looked up alone
-                with suppress(errors.DistlogError):
+                with suppress(errors.DistlogError):  # if the listing fails, each name is looked up alone
                     self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
             return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
 
@@ -468,7 +466,7 @@ class CollidingNames:
 
 #: How often an unused topic on an object store is refreshed, to find out whether the topic was dropped.
 IDLE_MS = 3_600_000
-#: The topics with the quotas of clients and the settings of groups, with ACLs, and with the credentials of users.
+#: CONFIGS_TOPIC has the quotas of clients and the settings of groups.
 CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "__user_credentials"
 #: The topics that only gateways write. No client may read the secret topics.
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})

@@ -36,7 +36,7 @@ class TopicIndex:
         with self._lock:
             self._forget(self._topics.keys() - set(names))
             due = self._due(names, max_age_ms)
-            if len(due) >= CHECKS_PER_EXCHANGE:
+            if len(due) >= CHECKS_PER_EXCHANGE:  # gateways exchange results by the stored index
                 self._read_index(names)
                 due = self._due(names, max_age_ms)
             errors = dict(zip(due, in_parallel(self._read_topic, due), strict=True))
@@ -70,7 +70,7 @@ class TopicIndex:
             # the time of the store's newest reply, by the store's clock; 0 before the first reply
             indexed, store_ms = self._topics.get(name), storage.replied_ms()
             if indexed is not None and indexed.is_verifiable_at(store_ms) and _is_newest(storage, indexed, store_ms):
-                # `_is_newest` has read the commit unless it was proven
+                # if the last proof was too old, `_is_newest` has read the commit, which is a new proof
                 proven_ms = indexed.proven_ms if indexed.is_proven_at(store_ms) else store_ms
                 indexed = indexed._replace(seen_ms=store_ms, proven_ms=proven_ms)
             else:
@@ -98,7 +98,7 @@ class TopicIndex:
         for name, entry in stored.items():
             indexed = self._topics.get(name)
             if entry.is_verifiable_at(store_ms) and (indexed is None or indexed.seen_ms < entry.seen_ms):
-                age_ms = max(0, store_ms - entry.seen_ms)
+                age_ms = max(0, store_ms - entry.seen_ms)  # the age is the same by both clocks
                 self._topics[name], self._checked_ms[name] = entry, now_ms - age_ms
 
     def _write_index(self) -> None:
@@ -113,7 +113,7 @@ class TopicIndex:
         self._checks_since_write = 0
 
 
-#: A list of n topics accepts entries of n times this age, so frequent lists cost a read in 30 ms for any n.
+#: A list of n topics accepts entries up to n times this age. So frequent lists check one topic in 30 ms on average.
 MAX_AGE_PER_TOPIC_MS = 30
 #: The stored index is read if this many topics need a check, and written after this many checks.
 CHECKS_PER_EXCHANGE = 100
@@ -142,9 +142,9 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic(NamedTuple):
     """A version that was the newest at `seen_ms` by the store's clock; or a missing topic.
 
-    For `span_ms` after `seen_ms`, no vacuum deletes commits after `version`. So if `version + 1` is missing, the
-    topic has not changed, or its folder was replaced. Only in an unchanged topic, the commit of `version`, which
-    existed at `proven_ms`, still exists with the same id.
+    For `span_ms` after `seen_ms`, no vacuum deletes later commits. So if `version + 1` is missing, the topic is
+    unchanged, or its folder was deleted or replaced. In the second case the commit of `version` is missing, or has
+    another id. So a read of the commit with `commit_id` proves, at `proven_ms`, that the topic is unchanged.
     """
 
     topic_id: str
@@ -180,7 +180,7 @@ class _IndexedTopic(NamedTuple):
         return list(self[:-1])
 
     def is_verifiable_at(self, time_ms: int) -> bool:
-        """Whether a missing next version proves at `time_ms`, by the store's clock, that nothing has changed."""
+        """Whether no vacuum has deleted a later version at `time_ms` by the store's clock."""
         return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.span_ms
 
     def is_proven_at(self, time_ms: int) -> bool:
