@@ -1,7 +1,7 @@
 """Decodes Avro values to Arrow: pyruhvro decodes many values at once, fastavro decodes single values.
 
-pyruhvro is about forty times as fast, but it supports only some types, and only values with the columns' own schema.
-fastavro resolves other schemas to the columns' schema, and finds bad values.
+pyruhvro is about forty times as fast, but supports only some types, and only values that were written with the schema
+of the columns. fastavro resolves other schemas to the schema of the columns, and finds bad values.
 """
 
 from __future__ import annotations
@@ -63,23 +63,21 @@ MAX_TYPES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema and Arrow's type for it; `plain` defines each named type at its first use."""
+    """A schema, and its Arrow type `kind`. `plain` is the schema with each named type defined at its first use."""
 
     plain: Any
     kind: pa.DataType
-    #: Whether pyruhvro supports the schema.
-    is_bulk_supported: bool
-    #: The aliases of fields, by the path of the field.
-    aliases: Mapping[str, Sequence[str]]
+    is_bulk_supported: bool  # whether pyruhvro supports the schema
+    aliases: Mapping[str, Sequence[str]]  # of fields, by the path of the field
 
     @classmethod
     def of(cls, source: Any, *, is_reader: bool = True) -> AvroSchema:
         """Parse a text, a dict, or a registry's schema; Arrow must support its columns if `is_reader`."""
-        fastavro = optional("fastavro", "avro()", extra("avro"))
+        fastavro = optional("fastavro", "avro()", extra("avro"))  # or "avro() needs fastavro: pip install ..."
         text, imports = (source.text, source.imports) if isinstance(source, Schema) else (source, ())
         try:
             named_types: dict[str, Any] = {}
-            for definition in (*(text for _, text in imports), text):
+            for definition in (*(import_text for _, import_text in imports), text):
                 parsed = fastavro.parse_schema(_parsed_json(definition), named_types)
             walk = _SchemaWalk(named_types, is_reader)
             plain, kind, is_bulk_supported = walk.walk(parsed, "", ())
@@ -110,8 +108,7 @@ class _SchemaWalk:
 
     def __init__(self, named_types: Mapping[str, Any], is_reader: bool) -> None:
         self._named, self._is_reader, self._remaining_types = named_types, is_reader, MAX_TYPES
-        #: The names that the plain schema has defined already.
-        self._defined: set[str] = set()
+        self._defined: set[str] = set()  # the names that the plain schema has defined already
         self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, enclosing: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
@@ -127,7 +124,7 @@ class _SchemaWalk:
                 self._refuse_for_reader(
                     "a union of several types has no column: use a schema with one type, or without the field", path
                 )
-                kinds = [pa.null()]
+                kinds = [pa.null()]  # of a writer's union, whose bulk flag is not used, since no reader has the union
             supported = [is_supported for _, kind, is_supported in branches if kind in kinds]
             is_bulk_supported = len(schema) == 2 and len(kinds) == 1 and all(supported)  # null and one type
             return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), is_bulk_supported
@@ -135,18 +132,18 @@ class _SchemaWalk:
             if schema in _PRIMITIVE:
                 return schema, _PRIMITIVE[schema], schema not in _NOT_IN_BULK
             return self.walk(self._named[schema], path, enclosing)
-        kind = schema["type"]
-        if kind in ("record", "error"):
+        avro_type = schema["type"]
+        if avro_type in ("record", "error"):
             return self._record(schema, path, enclosing)
-        if kind == "enum":
+        if avro_type == "enum":
             enum = {key: schema[key] for key in ("type", "name", "symbols", "default", "aliases") if key in schema}
             return self._definition_or_name(schema["name"], enum), pa.string(), True
-        if kind == "array":
+        if avro_type == "array":
             plain, item, is_bulk_supported = self.walk(schema["items"], path + "[]", enclosing)
             if pa.types.is_null(item) or (pa.types.is_struct(item) and not item.num_fields):
                 raise InvalidConfigError("an array of null or empty records has no column: omit it", field=path)
             return {"type": "array", "items": plain}, pa.list_(item), is_bulk_supported
-        if kind == "map":
+        if avro_type == "map":
             plain, value, is_bulk_supported = self.walk(schema["values"], path + "{}", enclosing)
             return {"type": "map", "values": plain}, pa.map_(pa.string(), value), is_bulk_supported
         return self._leaf_type(schema, path, enclosing)
@@ -182,20 +179,20 @@ class _SchemaWalk:
 
     def _leaf_type(self, schema: Any, path: str, enclosing: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
         # unknown logical types are ignored, as the specification demands
-        kind, logical = schema["type"], schema.get("logicalType")
-        fixed = {"type": "fixed", "name": schema["name"], "size": schema["size"]} if kind == "fixed" else None
-        if logical == "decimal" and kind in ("bytes", "fixed") and 0 < schema["precision"] <= 76:  # Arrow's limit
+        base, logical = schema["type"], schema.get("logicalType")
+        fixed = {"type": "fixed", "name": schema["name"], "size": schema["size"]} if base == "fixed" else None
+        if logical == "decimal" and base in ("bytes", "fixed") and 0 < schema["precision"] <= 76:  # Arrow's limit
             precision, scale = schema["precision"], schema.get("scale", 0)
             decimal = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
             logical_fields = {"logicalType": "decimal", "precision": precision, "scale": scale}
-            plain = {**(fixed or {"type": kind}), **logical_fields}
-            plain = self._definition_or_name(schema["name"], plain) if fixed else plain
+            plain = {**(fixed or {"type": base}), **logical_fields}
+            plain = self._definition_or_name(schema["name"], plain) if fixed else plain  # only fixed types have names
             return plain, decimal, False
         if fixed:
             return self._definition_or_name(schema["name"], fixed), pa.binary(schema["size"]), False
-        if not isinstance(kind, str) or kind in self._named:
-            return self.walk(kind, path, enclosing)
-        return kind, _NUMBER_TYPES.get((kind, str(logical)), _PRIMITIVE[kind]), kind not in _NOT_IN_BULK
+        if not isinstance(base, str) or base in self._named:
+            return self.walk(base, path, enclosing)
+        return base, _NUMBER_TYPES.get((base, str(logical)), _PRIMITIVE[base]), base not in _NOT_IN_BULK
 
 
 class AvroDecoder:
@@ -203,7 +200,6 @@ class AvroDecoder:
 
     def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
-        #: By id: the schema, or the reason why it cannot be used.
         self._writers: dict[int, AvroSchema | str] = {}
 
     @property
@@ -240,6 +236,7 @@ class AvroDecoder:
                 faults.update(dict.fromkeys(rows.tolist(), writer))
 
     def writer(self, schema_id: int) -> AvroSchema | str:
+        """Return the schema with this id, or the reason why it cannot be used."""
         if schema_id not in self._writers:
             assert self._registry is not None
             try:
@@ -256,12 +253,14 @@ class AvroDecoder:
     def _decode_in_bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
-        # without a registry the schema may be wrong: it leaves trailing bytes, which only fastavro reports
+        # Without a registry, the values may have another schema, and bytes may be left after a decoded value. These
+        # bytes are ignored by pyruhvro but reported by fastavro, so fastavro decodes the first payload as a test.
         if self._registry is None and len(payloads) and attempt(self._value_reader(writer), payloads[0].as_py())[1]:
             return None
         try:
             columns = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
             columns.validate(full=True)  # pyruhvro accepts text that is not UTF-8
+            # pyruhvro returns times as plain numbers, since `plain` has no units: add the units, then convert them
             return columns.cast(self._schema_with_units(writer)).cast(self.schema)
         except (ValueError, pa.ArrowException):
             return None
@@ -269,11 +268,12 @@ class AvroDecoder:
     def _record_by_record(
         self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
     ) -> DecodedRows:
-        values = decode_singly(self._value_reader(writer), "Avro of its schema", faults, rows, payloads.to_pylist())
+        expected = "Avro of its schema"  # after "the value is not"
+        values = decode_singly(self._value_reader(writer), expected, faults, rows, payloads.to_pylist())
         return self._columns(writer, values, faults)
 
     def _schema_with_units(self, writer: AvroSchema) -> pa.Schema:
-        """Return the columns with the writer's units of time, since fastavro does not convert units."""
+        """Return the columns with the writer's units of time, which the decoded values have."""
         assert self._reader is not None
         kind = _with_units(self._reader.kind, writer.kind, self._reader.aliases)
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])

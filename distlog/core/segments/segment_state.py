@@ -1,7 +1,7 @@
 """The state of a segment after its batches so far, which its next append, its readers and its seal need.
 
 `fold` adds batches to the state, and computes their index entries. Writers fold as they append, so a seal need not
-read the log. A recovery, a rebuild and a check fold the batches in the log, and get the same state and indexes.
+read the log. A recovery, a rebuild and a check fold the log, and get the same state and indexes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MAX_CRC = 2**32 - 1
 
 
 def _between(low: int, high: int, default: int = 0) -> int:
-    # typed as the value of the field, as `dataclasses.field` is
+    # a `Field`, but typed as int, since mypy accepts only an int as the default of an int field
     spec: int = dataclasses.field(default=default, metadata={"bounds": (low, high)})
     return spec
 
@@ -70,13 +70,15 @@ _crc_or_unknown = partial(_between, UNKNOWN, _MAX_CRC, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The state of a segment (times in ms; -1 for none). Kernels use the fields after `stem` as an array."""
+    """The state of a segment (times in ms; -1 for none).
+
+    Kernels use the fields after `stem` as an array, so their order must match the positions in `kernels.segments`.
+    """
 
     stem: str
-    # The log bytes since the last offset entry.
-    since_entry: int = _size()
+    since_entry: int = _size()  # the log bytes since the last offset entry
     max_timestamp: int = _time()
-    # The last offset of the batch with the largest timestamp, relative to `base_offset`.
+    # An offset, not a time: the last offset of the batch with the largest timestamp, minus `base_offset`.
     max_timestamp_delta: int = _size()
     last_time_entry: int = _time()
     batches: int = _size()
@@ -88,15 +90,12 @@ class SegmentState:
     min_timestamp: int = _time()
     # The offset of the first record with the largest timestamp; -1 if there is none, or headers do not show it.
     offset_of_max_timestamp: int = _offset_or_none()
-    # The start of the segment's span of time (Kafka's rollingBasedTimestamp).
-    roll_timestamp: int = _time()
+    roll_timestamp: int = _time()  # the start of the segment's time span (Kafka's rollingBasedTimestamp)
     first_batch_crc: int = _crc_or_unknown()
     last_batch_crc: int = _crc_or_unknown()
-    # A bit for each codec of the batches that have records.
-    codecs: int = _between(0, 255)
+    codecs: int = _between(0, 255)  # a bit for each codec of the batches that have records
     leader_epoch: int = _between(-1, MAX_INT, -1)
-    # The flags TRANSACTIONS and PRODUCERS.
-    producer_bits: int = _between(0, 3)
+    producer_bits: int = _between(0, 3)  # the flags TRANSACTIONS and PRODUCERS
     # The CRC-32C of the log, and of the entries of each index.
     crc32c: int = _crc()
     offset_index_bytes: int = _size()
@@ -106,6 +105,7 @@ class SegmentState:
     txn_index_bytes: int = _size()
     txn_index_crc32c: int = _crc()
     created_ms: int = _long()
+    # The first offset of the earliest open transaction; NO_OFFSET if there is none, UNDETERMINED_OFFSET if unknown.
     first_unstable_offset: int = _between(UNDETERMINED_OFFSET, MAX_LONG, NO_OFFSET)
     # The end of the durable part of the log, and the time of the last sync.
     flushed_offset: int = _long()
@@ -116,7 +116,7 @@ class SegmentState:
     def new(
         cls, stem: str, base_offset: int, created_ms: int, first_unstable_offset: int = NO_OFFSET
     ) -> SegmentState:
-        """Return the state of a new segment; `first_unstable_offset` is the log's before the segment."""
+        """Return the state of a new segment; `first_unstable_offset` is the partition's before it."""
         return cls(
             paths.check_stem(stem),
             base_offset=base_offset,
@@ -189,7 +189,7 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
-        """Return the active segment up to this state, for readers; its files may already be longer."""
+        """Return the active segment up to this state, with the `created_ms` of a seal. Its files may be longer."""
         return dataclasses.replace(
             self.segment_info(partition), is_active=True, created_ms=self.latest_write_ms(now_ms)
         )
@@ -202,14 +202,11 @@ class SegmentState:
 #: A SegmentState as an array: its fields after `stem`, in their order.
 Numbers = Longs
 
-#: The longest stem; a shorter one is followed by zero bytes.
-_STEM_BYTES = 56
+_STEM_BYTES = 56  # the longest stem; zero bytes follow a shorter stem
 
-#: Stands for any codec that Kafka does not have.
-UNKNOWN_CODEC = "?"
+UNKNOWN_CODEC = "?"  # any codec that Kafka does not have
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]
-#: The fields that a SegmentInfo also has.
 _INFO_FIELDS = tuple(spec.name for spec in dataclasses.fields(SegmentInfo) if spec.name in NAMES)
 _BOUNDS = {spec.name: spec.metadata["bounds"] for spec in dataclasses.fields(SegmentState)[1:]}
 _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
@@ -272,8 +269,7 @@ class Folded(NamedTuple):
 
 _NO_ENTRIES = (b"", b"", b"")
 _NOT_WHOLE = "the batches do not fill their bytes without gaps"
-#: The text after "offsets a to b".
-_FAULTS = {
+_FAULTS = {  # the texts after "offsets a to b"
     NOT_NEXT: "are not above the last offset in the segment",
     BAD_OFFSET: f"are more than {MAX_INT} above the segment's base offset: roll the segment",
     BAD_POSITION: f"would make a log file of more than {MAX_INT} bytes: roll the segment",
@@ -309,7 +305,7 @@ def fold(
         after, byte_array(data), *per_batch, interval_bytes, offset_entries, time_entries
     )
     if status != OK:
-        raise _unfit_error(status, batches, row=offset_count)
+        raise _unfit_error(status, batches, row=offset_count)  # a bad row takes the place of the count
     if not (offset_count or time_count or aborted):
         return Folded(after, _NO_ENTRIES)
     entries = (
@@ -333,21 +329,17 @@ def fold_all(
     data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval_bytes: int, *, key_index: bool = False
 ) -> FoldedSegments:
     """Fold the batches of many segments with offsets from 0 on; segment i has the next counts[i] batches."""
-    segment_count, empty = len(counts), _EMPTY.copy()
+    segment_count, empty, scratch = len(counts), _EMPTY.copy(), _EMPTY.copy()
     numbers = np.empty((segment_count, len(empty)), np.int64)
     offset_entries = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
-    # the seal of each segment may add an entry
-    time_entries = np.empty(TIME_ENTRY_SIZE * (len(batches) + segment_count), np.uint8)
+    time_entries = np.empty(TIME_ENTRY_SIZE * (len(batches) + segment_count), np.uint8)  # a seal may add an entry
     entry_counts = np.empty((segment_count, 2), np.int64)
-    results = (numbers, offset_entries, time_entries, entry_counts)
-    row = fold_segments(
-        empty, empty.copy(), byte_array(data), batches, counts, min_timestamps, interval_bytes, *results
-    )
+    outputs = (numbers, offset_entries, time_entries, entry_counts)  # the kernel fills them
+    row = fold_segments(empty, scratch, byte_array(data), batches, counts, min_timestamps, interval_bytes, *outputs)
     fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
     has_unknown_codec = bool((fields["codecs"] >> len(CODEC_NAMES)).any())
     if row < 0 and has_unknown_codec:
-        # the row of the batch is not known, and the caller does not use it
-        row = 0
+        row = 0  # stands for an unknown row, since the only caller (`merge_job`) ignores the row
     if row >= 0:
         raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
     offset_sizes, time_sizes = (entry_counts * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)).T.copy()
@@ -367,7 +359,7 @@ def fold_all(
         crcs_of_slices(byte_array(files), ends - file_sizes, ends, crcs)
         fields |= {INDEX_FIELDS[suffix].size: file_sizes, INDEX_FIELDS[suffix].checksum: crcs}
     fields["key_index_crc32c"][key_sizes == 0] = UNKNOWN
-    bits = fields["producer_bits"]
+    bits = fields["producer_bits"]  # for the flags, 0 is false and any other number is true
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segment_count, np.int64)}
     codec_sets, set_of_segment = np.unique(fields["codecs"], return_inverse=True)
@@ -387,8 +379,7 @@ def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[Index
         rows, keys = batches[start:end], KeyIndexBuilder()
         result: tuple[IndexBytes, int] = b"", 0
         if rows["size"].sum() > LEAST_LOG_BYTES:
-            # positions in the index count from the start of the segment's log
-            keys.add(data, rows, -int(rows["position"][0]))
+            keys.add(data, rows, -int(rows["position"][0]))  # positions count from the start of the segment's log
             result = keys.finish()
         files.append(result[0])
         entry_counts.append(result[1])
@@ -396,7 +387,7 @@ def _key_indexes(data: Any, batches: Batches, counts: Longs) -> tuple[list[Index
 
 
 def fold_seal(numbers: Numbers) -> Folded:
-    """Add the time entry of a seal, which has the largest timestamp, unless the time index has it."""
+    """Add a time entry with the largest timestamp, as a seal does, unless the last time entry has it already."""
     if numbers[MAX_TIMESTAMP] <= numbers[LAST_ENTRY_TIMESTAMP]:
         return Folded(numbers, _NO_ENTRIES)
     after = numbers.copy()
@@ -424,8 +415,7 @@ def room(numbers: Numbers, batches: Batches, interval_bytes: int, index_bytes: i
 def _with_entries(numbers: Numbers, entries: IndexEntries) -> Folded:
     for field, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
         if data:
-            # the field after an index's size is its checksum
-            numbers[field + 1] = crc32c(data, int(numbers[field + 1]))
+            numbers[field + 1] = crc32c(data, int(numbers[field + 1]))  # the checksum follows the size
             numbers[field] += len(data)
     return Folded(numbers, entries)
 
@@ -438,28 +428,28 @@ def _unfit_error(status: int, batches: Batches, row: int) -> UnfitBatchError:
     return UnfitBatchError(f"offsets {first} to {last} {_FAULTS[status]}", row)
 
 
-# As in Kafka's `LogSegment.shouldRoll`, a segment's span of time begins with its first batch, and the segment ends
-# before a batch whose largest timestamp is more than `segment.ms` later. The span begins at the first batch's base
-# timestamp if that is its smallest timestamp and the batch fits in the span, else at its largest timestamp.
+# As in Kafka's `LogSegment.shouldRoll`, a segment ends before a batch whose largest timestamp is more than
+# `segment.ms` after the start of the segment's time span. The start is the base timestamp of the first batch, if no
+# record is older and the batch fits in the span. Otherwise, the start is the largest timestamp of the first batch.
 class RollTime:
     """Counts the batches whose records are in the time span of the open segment, which lasts `span_ms`."""
 
     def __init__(self, span_ms: int) -> None:
         self.span_ms = span_ms
-        self._first_ms = NO_TIMESTAMP
+        self._span_start_ms = NO_TIMESTAMP
         self._opened_ms = 0
 
     def open(self, batch: npt.NDArray[Any], min_timestamp: int, now_ms: int) -> None:
         first, largest = int(batch["base_timestamp"]), int(batch["max_timestamp"])
         begins_at_base = first >= 0 and first == min_timestamp and largest - first <= self.span_ms
-        self._first_ms = first if begins_at_base else largest
+        self._span_start_ms = first if begins_at_base else largest
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
-        """Return how many of the next `batches` are in the span, which without timestamps begins at `open`."""
-        if self._first_ms < 0:
+        """Return how many of `batches` are in the span. If its first batch has no timestamp, `open` starts it."""
+        if self._span_start_ms < 0:
             return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
-        is_late = batches["max_timestamp"] - self._first_ms > self.span_ms
+        is_late = batches["max_timestamp"] - self._span_start_ms > self.span_ms
         return int(np.argmax(is_late)) if is_late.any() else len(batches)
 
 
@@ -491,14 +481,14 @@ class RecordStats:
         return {
             "record_count": self.count,
             "first_timestamp": self.first,
-            "min_timestamp": self.oldest if self.count else UNKNOWN,
+            "min_timestamp": self.oldest if self.count else UNKNOWN,  # the default in a SegmentInfo
             "max_timestamp": self.newest,
             "offset_of_max_timestamp": self.offset_of_newest,
         }
 
 
 class LogDescription:
-    """Folds the batches of a log from `base_offset` on into its state and its indexes."""
+    """Builds the state and the index files of a log: `add` folds its batches, from `base_offset` on."""
 
     def __init__(
         self,
@@ -567,6 +557,7 @@ class LogDescription:
         return info, files
 
     def _add_folded(self, folded: Folded) -> None:
+        # no transaction entries, since `add` and `fold_seal` pass no aborted transactions
         self._numbers = folded.numbers
         self._offset_index += folded.entries[0]
         self._time_index += folded.entries[1]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _WRITABLE_PROTOCOLS = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
-#: How often an object is put to get the store's time, if another process deletes it.
+#: The attempts to get the store's time from a new object, since another process may delete the object.
 _TIME_PROBES = 3
 #: The fields with the time of a listed object, by the clients of S3, Google, Azure and memory.
 _MODIFIED_FIELDS = ("LastModified", "mtime", "updated", "last_modified", "created")
@@ -72,14 +72,14 @@ class ObjectStore:
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """Return `call()`, retried after temporary errors, for a shorter time if the server has never answered."""
-        timeout_s, min_pauses = retries.RETRY_TIMEOUT_S, 1
+        timeout_s, min_pauses = retries.RETRY_TIMEOUT_S, 1  # 1: a retry even after a call that took all the time
         if not self._client.has_answered:
             timeout_s, min_pauses = min(timeout_s, retries.FIRST_TIMEOUT_S), 0
             call = partial(self._noting_answer, call)
         return retried(call, action, path, self._errors, Deadline(timeout_s, min_pauses=min_pauses))
 
     def retried_in_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """Same as `retried`, for a request that needs only the bucket: FileNotFoundError becomes a StorageError."""
+        """Same as `retried`, but FileNotFoundError becomes StorageError, since only the bucket can be missing."""
         try:
             return self.retried(action, path, call)
         except FileNotFoundError as error:
@@ -112,7 +112,7 @@ class ObjectStore:
         self.retried_in_bucket("put", path, lambda: self._put(path, data))
 
     def _put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        # the times of the replies, by attempt
+        # by attempt: the times of the replies, which REPLY_TIMES receives
         reply_times: list[list[int]] = []
 
         def create() -> bytes:
@@ -123,10 +123,11 @@ class ObjectStore:
             finally:
                 REPLY_TIMES.reset(context)
 
+        # one byte more than a commit may have, so that callers notice larger objects
         stored = resolve_put(
             create, lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1), path, self._errors, Deadline(timeout_s)
         )
-        if stored == data and len(reply_times) == 1:
+        if stored == data and len(reply_times) == 1:  # after a retry, the time stays unknown (0)
             put_time.time_ms = times.now_ms() if self.protocol == "memory" else min(reply_times[0], default=0)
         return stored
 
@@ -207,6 +208,7 @@ class ObjectStore:
         return parts
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
+        """See `Storage.read_joined`. Ends after the first short part, since later parts would hide the gap."""
         parts: list[memoryview] = []
         for (_, start, end), part in zip(ranges, self.read_ranges(ranges), strict=True):
             parts.append(part)
@@ -236,7 +238,7 @@ class ObjectStore:
                 return
             left_s = timeout_s - (time.monotonic() - start_s)
             if left_s <= 0:
-                # no further probe, or waiting writers would time out one after the other
+                # The wait for the lock took all the time. A new probe would make writers time out one after another.
                 text = "nothing was written: the storage did not answer another writer; try again"
                 raise StorageError(text, folder=folder)
             path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
@@ -264,7 +266,7 @@ class ObjectStore:
         return [
             FileInfo(name, entry["size"], modified_ms(entry)) if entry["type"] == "file" else name
             for name, entry in named
-            if name.strip("/")
+            if name.strip("/")  # not an object with the name of the folder itself
         ]
 
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
@@ -275,13 +277,14 @@ class ObjectStore:
             return
         _, key, _ = self.fs.split_path(folder)
         prefix = f"{key}/" if key else ""
-        page: dict[str, Any] | None = {"StartAfter": prefix + name} if name else {}
-        while page is not None:
-            reply = self.list_s3("list", folder, Delimiter="/", **page)
+        # the arguments that request the next page; None after the last page
+        paging: dict[str, Any] | None = {"StartAfter": prefix + name} if name else {}
+        while paging is not None:
+            reply = self.list_s3("list", folder, Delimiter="/", **paging)
             for entry in reply.get("Contents", []):
                 if entry_name := entry["Key"][len(prefix) :]:
                     yield FileInfo(entry_name, entry["Size"], to_ms(entry["LastModified"]))
-            page = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
+            paging = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
 
     def modified_ms(self, path: str) -> int:
         return modified_ms(self.describe(path))
@@ -308,11 +311,10 @@ class ObjectStore:
                 written_ms = self.modified_ms(path)
                 break
             except FileNotFoundError:
-                # this process was paused, and a vacuum deleted the object
-                continue
+                continue  # this process was paused, and a vacuum deleted the object
             finally:
                 self.delete_one(path)
-        else:
+        else:  # no attempt found its object
             raise StorageError("the storage lost a new object: check what else deletes files here", file=path)
         if written_ms == MAX_LONG:
             text = "this storage does not report when an object was written: use another storage"
@@ -325,7 +327,7 @@ class ObjectStore:
         marker: dict[str, str] | None = {} if self.protocol == "s3" else None
         while marker is not None:
             reply = self.list_s3("list the uploads in", folder, "list_multipart_uploads", **marker)
-            root = folder[: len(folder) - len(self.fs.split_path(folder)[1])]
+            root = folder[: len(folder) - len(self.fs.split_path(folder)[1])]  # the bucket's URL
             for entry in reply.get("Uploads", []):
                 uploads.append(UnfinishedUpload(root + entry["Key"], entry["UploadId"], to_ms(entry["Initiated"])))
             has_more = reply.get("IsTruncated")
@@ -412,7 +414,7 @@ class BufferedWriter(ObjectWriter):
         self._drop_parts()
 
     def _send_full(self) -> None:
-        # in the memory store, parts would be a second copy
+        # `close` puts a small object, and any object of the memory store, in one request
         if self.written_bytes < SINGLE_PUT_BYTES or self._store.protocol == "memory":
             return
         if self._upload is None:
@@ -437,25 +439,24 @@ class MultipartUpload:
         self._store, self._path = store, path
         self._bucket, self._key, _ = store.fs.split_path(path)
         self._threads = WorkerThreads(PARTS_IN_FLIGHT, "distlog-upload")
-        self._tag_tasks: list[Task[str]] = []
+        self._part_tasks: list[Task[str]] = []  # each uploads a part, and returns its ETag
         self._sent_bytes = 0
         self._id = self._call("create_multipart_upload")["UploadId"]
 
     def send(self, part: bytearray) -> None:
         """Start to upload `part` once fewer than PARTS_IN_FLIGHT parts are in flight. Raises an earlier error."""
-        if len(self._tag_tasks) >= PARTS_IN_FLIGHT:
-            self._tag_tasks[-PARTS_IN_FLIGHT].wait()
-        self._tag_tasks.append(Task(partial(self._upload, len(self._tag_tasks) + 1, part)))
-        self._threads.put(self._tag_tasks[-1].run)
+        if len(self._part_tasks) >= PARTS_IN_FLIGHT:
+            self._part_tasks[-PARTS_IN_FLIGHT].wait()
+        self._part_tasks.append(Task(partial(self._upload, len(self._part_tasks) + 1, part)))
+        self._threads.put(self._part_tasks[-1].run)
         self._sent_bytes += len(part)
 
     def finish(self) -> None:
-        parts = [{"PartNumber": number, "ETag": tag.wait()} for number, tag in enumerate(self._tag_tasks, start=1)]
+        parts = [{"PartNumber": number, "ETag": task.wait()} for number, task in enumerate(self._part_tasks, start=1)]
         self._threads.end(joined=True)
         try:
             self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
-        except FileNotFoundError:
-            # if only the response was lost, the object exists
+        except FileNotFoundError:  # if only the response was lost, the object exists
             try:
                 size = self._store.size(self._path)
             except FileNotFoundError:

@@ -22,7 +22,7 @@ from distlog.core.errors import (
 
 #: How long requests are retried. A time limit, since a number of retries would end during a short outage.
 RETRY_TIMEOUT_S = 60.0
-#: How long requests are retried until the server has first answered, so that a typo in its name costs no minute.
+#: The same until the server has first answered (see `ObjectStore.retried`): a typo in its name costs seconds.
 FIRST_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
@@ -58,8 +58,8 @@ class Deadline:
         random: Callable[[], float] = jitter,
         min_pauses: int = 0,
     ) -> None:
-        """Up to `min_pauses` pauses are allowed after the deadline, since one call may have used all the time."""
-        self._clock, self._sleep, self._random, self._pauses_left = clock, sleep, random, min_pauses
+        """Allow `min_pauses` pauses even after the deadline, since the first call may have used all the time."""
+        self._clock, self._sleep, self._random, self._guaranteed_pauses = clock, sleep, random, min_pauses
         self._end_s = clock() + timeout_s
         self._max_pause_s = FIRST_PAUSE_S
 
@@ -70,10 +70,11 @@ class Deadline:
     def pause(self) -> bool:
         """Sleep for a pause and return True, or return False if no time is left."""
         left_s = self._end_s - self._clock()
-        if left_s <= 0 and self._pauses_left <= 0:
+        if left_s <= 0 and self._guaranteed_pauses <= 0:
             return False
-        self._pauses_left -= 1
-        self._sleep(min(max(left_s, FIRST_PAUSE_S), self._random() * self._max_pause_s))  # `left_s` may be below 0
+        self._guaranteed_pauses -= 1
+        # a guaranteed pause sleeps up to FIRST_PAUSE_S even if no time is left
+        self._sleep(min(max(left_s, FIRST_PAUSE_S), self._random() * self._max_pause_s))
         self._max_pause_s = min(self._max_pause_s * 2, MAX_PAUSE_S)
         return True
 
@@ -112,7 +113,7 @@ def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifi
                 raise FileNotFoundError(errno.ENOENT, "the object does not exist", path) from None
             if kind is not ErrorKind.UNCLEAR or not deadline.pause():
                 raise errors.failure(action, path, error) from None
-            if deadline.has_max_pause and not is_logged:
+            if deadline.has_max_pause and not is_logged:  # short outages are not logged
                 is_logged = True
                 _log.warning("cannot %s %s, trying again: %s", action, path, errors.describe(error))
 
@@ -128,13 +129,14 @@ def resolve_put(
 
     After an error of `create`, `read_back` reads the object. The error "it exists" may be about our own put, since
     responses get lost and clients retry. Raises StorageError if the put was refused, and CommitStateUnknownError if
-    it may have happened. Expired credentials don't show that nothing was put, since the client may have retried.
+    it may have happened. Expired credentials are not a refusal: before its last retry, the client may have put it.
     """
     may_have_landed = False
     while True:
         try:
             return create()
         except Exception as error:
+            # MISSING refuses the put, since only the bucket or folder of a new object can be missing
             refusal = error if errors.kind(error) in (ErrorKind.MISSING, ErrorKind.REFUSED) else None
             may_have_landed = may_have_landed or refusal is None
         try:
@@ -143,7 +145,8 @@ def resolve_put(
             if refusal is not None and not may_have_landed:
                 raise errors.failure("put", path, refusal) from None
             cannot_read_back = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
-            # a put that is refused now cannot show whether an earlier one succeeded
+            # A retry needs an unclear put and a read that may succeed later. The refusal of this put does not show
+            # whether an earlier put succeeded. The object can be a commit, which names other files.
             if refusal is not None or cannot_read_back or not deadline.pause():
                 raise CommitStateUnknownError(
                     f"unknown whether the storage wrote the file ({errors.describe(refusal or error)}): keep "

@@ -107,6 +107,7 @@ def check_acl(acl: Acl) -> Acl:
             raise InvalidConfigError("a prefix * matches no name: use the literal * for all resources")
     elif acl.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise InvalidConfigError(f"the cluster's name must be {CLUSTER_NAME}", name=name)
+    # no topic is named `.` or `..`, but the names of topics may start with them
     elif acl.resource_type is ResourceType.TOPIC and not (
         is_topic_name(name) or (acl.pattern_type is PatternType.PREFIXED and name in (".", ".."))
     ):
@@ -121,8 +122,7 @@ def _is_valid_text(text: str) -> bool:
         return False
 
 
-#: The start of an IPv4 address that is written as an IPv6 address.
-_MAPPED = "::ffff:"
+_MAPPED = "::ffff:"  # the start of an IPv4 address that is written as an IPv6 address
 
 
 def check_host(host: str) -> str:
@@ -133,7 +133,8 @@ def check_host(host: str) -> str:
         address = ipaddress.ip_address(host)
         if address.version == 6:
             if address.scope_id is not None:
-                raise ValueError("a scope is of one machine")
+                raise ValueError("a scope is of one machine")  # becomes the InvalidConfigError below
+            # `str(address)` may write a mapped IPv4 address without the dots that `client_host` looks for
             return client_host(socket.inet_ntop(socket.AF_INET6, address.packed))
     except ValueError:
         text = "the host of an ACL must be * or one IP address without a scope"
@@ -183,11 +184,11 @@ class AclFilter(NamedTuple):
         if self.name is None or self.name == acl.name:
             return True
         is_literal = acl.pattern_type is PatternType.LITERAL
-        is_match = (acl.name == WILDCARD) if is_literal else self.name.startswith(acl.name)
-        return is_match and self.pattern_type is PatternType.MATCH
+        includes_name = (acl.name == WILDCARD) if is_literal else self.name.startswith(acl.name)
+        return includes_name and self.pattern_type is PatternType.MATCH
 
 
-#: The most cached decisions, and the most characters of the names in a cached decision, which clients choose.
+#: The most cached decisions. Decisions with more characters of names are not cached, since clients choose the names.
 _MAX_DECISIONS, _MAX_CACHED_TEXT = 20_000, 512
 
 
@@ -233,6 +234,7 @@ class AccessLists:
                 (denied if acl.permission is Permission.DENY else allowed).append(acl)
         if any(acl.pattern_type is PatternType.LITERAL and acl.name == WILDCARD for acl in denied):
             return False
+        # true if resources without ACLs are allowed, or if an ACL allows the operation and no denial covers this ACL
         return self._everyone_if_none or any(not any(_covers(denial, acl) for denial in denied) for acl in allowed)
 
     def _decide(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:

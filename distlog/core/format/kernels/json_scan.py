@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.format.kernels.native import (
-    called,
+    called,  # a subroutine of kernels, compiled once per kernel
     copy_bytes,
     fill_kernel,
-    inlined,
+    inlined,  # a subroutine of kernels, inlined at each call
     int64_at,
     item_at,
     low_zeros,
@@ -26,14 +26,15 @@ _ZERO, _NINE, _SPACE, _TAB, _RETURN, _NEWLINE = b"09 \t\r\n"
 _E, _F, _N, _T, _U = b"efntu"
 _ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)], np.bool_)
 _HEX = np.array([byte in b"0123456789abcdefABCDEF" for byte in range(256)], np.bool_)
-_LITERALS = np.frombuffer(b"truefalsenull", np.uint8)
-#: The int64s whose 8 bytes are all 0x80, and all 1.
+_LITERALS = np.frombuffer(b"truefalsenull", np.uint8)  # true at 0, false at 4, null at 9
+#: The int64s whose 8 bytes are all 0x80, and all 1. The first is 0x8080808080808080 - 2**64, to fit in an int64.
 _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
 #: A line with more levels is UNSURE, since `object_bits`, an int64, has a bit for each level.
 _DEEPEST = 60
 _FAILED = -1
-#: The tokens that may come next: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. `_scan_line`
-#: relies on the order: the first two allow a name, and the middle three allow the end of the object or array.
+#: The next token. _NAME: a name. _FIRST_NAME: a name or `}`. _AFTER: a comma, `}` or `]`. _FIRST_ITEM: a value or
+#: `]`. _VALUE: a value. `_scan_line` compares these numbers: up to _FIRST_NAME, a name may come; from _FIRST_NAME to
+#: _FIRST_ITEM, an end; from _FIRST_ITEM on, a value.
 _NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
 
 
@@ -96,8 +97,9 @@ def _after_string(data: np.ndarray, position: int, end: int) -> tuple[int, bool]
     has_escapes = False
     while position < end:
         if position + 8 <= end:
-            # Find the first of 8 bytes that is a quote, a backslash, below 0x20 or not ASCII. XOR makes a quote 0,
-            # and `(x - _ONES) & ~x` sets the highest bit of the first byte that is 0; later bits may be wrong.
+            # Find the first of 8 bytes that is a quote, a backslash or below 0x20 (the terms of `special`, in this
+            # order), or not ASCII (the high bits of `word`). XOR makes a quote or backslash 0. `(x - _ONES) & ~x`
+            # sets the high bit of the first byte that is 0; later bits may be wrong.
             word = int64_at(data, position)
             quotes = word ^ 0x2222222222222222
             escapes = word ^ 0x5C5C5C5C5C5C5C5C
@@ -249,7 +251,8 @@ def _scan_line(
         return UNSURE
     # the lowest bit of `object_bits` is 1 if the innermost open value is an object; the next bit is for its parent
     depth, object_bits, expected = 1, 1, _FIRST_NAME
-    # the field of the next value, and the field and position of the open object or array
+    # the field of the next value; the field whose value is open, and the start of the value: one field suffices,
+    # since only names of the outermost object have a field
     field, open_field, open_start = -1, -1, 0
     position = _after_space(data, position + 1, end)
     while position < end:
@@ -262,7 +265,6 @@ def _scan_line(
         elif byte == _COMMA and expected == _AFTER:
             position += 1
             expected = _NAME if object_bits & 1 else _VALUE
-        # the end of the open object or array
         elif _FIRST_NAME <= expected <= _FIRST_ITEM and byte == (_END_OBJECT if object_bits & 1 else _END_ARRAY):
             depth, position, object_bits = depth - 1, position + 1, object_bits >> 1
             expected = _AFTER
