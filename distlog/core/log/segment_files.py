@@ -312,11 +312,13 @@ class ActiveIndex:
 
     def trim(self, size: int) -> None:
         """Cut the file to `size` bytes of entries, unless it is shorter."""
-        self.file.cut(min(size, self.file.checked_size()))
+        if size or self.file.checked_size():
+            self.file.cut(min(size, self.file.checked_size()))
 
     def clear(self, size: int) -> None:
         """Fill the file with zeros from `size` to `max_bytes`."""
-        self.file.cut(min(size, self.file.checked_size()), self.max_bytes)
+        if self.max_bytes or size or self.file.checked_size():
+            self.file.cut(min(size, self.file.checked_size()), self.max_bytes)
 
 
 #: The bytes that are read at once if a whole file is read.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
-from weakref import WeakSet
+from typing import Any
 
 import pytest
 from gateways import Wire, open_topic, producing, serving, until
@@ -13,7 +14,6 @@ from open_files import open_below
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.log import partition_log
 from distlog.core.log.partition_log import OpenLogs, PartitionLog
 from distlog.core.topic import Topic
 from distlog.gateway import gateway_server
@@ -23,20 +23,29 @@ from distlog.gateway.topics.partition import RefreshingTopic
 DATA = batch([record(0)])
 
 
+def partition_log(topic: Topic, number: int) -> PartitionLog:
+    return PartitionLog(topic.handle, number, topic.current)
+
+
 def logs_of(topic: Topic) -> OpenLogs[int]:
-    return OpenLogs(lambda number: PartitionLog(topic.handle, number, topic.current))
+    return OpenLogs(partial(partition_log, topic))
 
 
-def limit(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    # without the open logs of other tests, which would have a share
-    monkeypatch.setattr(partition_log, "_caches", WeakSet())
-    monkeypatch.setattr(partition_log, "MAX_OPEN_LOGS", most)
+class OneOpenLog(OpenLogs[Any]):
+    """Open logs with a limit that the open logs of other tests have no share of."""
+
+    def open_limit(self) -> int:
+        return 1
 
 
-def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, 2)
+class TwoOpenLogs(OpenLogs[Any]):
+    def open_limit(self) -> int:
+        return 2
+
+
+def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), partitions=4)
-    logs, open_logs = logs_of(topic), list[list[int]]()
+    logs, open_logs = TwoOpenLogs(partial(partition_log, topic)), list[list[int]]()
     for number in (0, 1, 2, 2, 1, 0):
         with logs.use(number) as log:
             log.append_batches(DATA)
@@ -47,12 +56,9 @@ def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path, monkeypatch: pyte
     assert topic.refresh().end_offsets() == {0: 2, 1: 2, 2: 2, 3: 0}
 
 
-def test_an_append_is_not_failed_by_another_log_that_cannot_be_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit(monkeypatch, 1)
+def test_an_append_is_not_failed_by_another_log_that_cannot_be_closed(tmp_path: Path) -> None:
     topics = {name: distlog.create(str(tmp_path / name)) for name in ("gone", "sound")}
-    logs = OpenLogs[str](lambda name: PartitionLog(topics[name].handle, 0, topics[name].current))
+    logs = OneOpenLog(lambda name: PartitionLog(topics[name].handle, 0, topics[name].current))
     with logs.use("gone") as log:
         log.append_batches(DATA)
     shutil.rmtree(tmp_path / "gone")
@@ -144,11 +150,10 @@ def records(topic: Topic) -> list[int]:
 
 
 @pytest.mark.parametrize("by_time", [True, False])
-def test_a_log_closed_for_others_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_time: bool) -> None:
-    limit(monkeypatch, 1)
+def test_a_log_closed_for_others_is_flushed(tmp_path: Path, by_time: bool) -> None:
     settings = {"flush.messages": 1000, **({"flush.ms": 0} if by_time else {})}
     topic = distlog.create(str(tmp_path / "clicks"), partitions=3, config=settings)
-    logs = logs_of(topic)
+    logs = OneOpenLog(partial(partition_log, topic))
     for number in range(3):
         with logs.use(number) as log:
             log.append_batches(DATA)
