@@ -73,7 +73,7 @@ class AvroSchema:
     @classmethod
     def of(cls, source: Any, *, is_reader: bool = True) -> AvroSchema:
         """Parse a text, a dict, or a registry's schema; Arrow must support its columns if `is_reader`."""
-        fastavro = optional("fastavro", "avro()", extra("avro"))  # or "avro() needs fastavro: pip install ..."
+        fastavro = optional("fastavro", "avro()", extra("avro"))
         text, imports = (source.text, source.imports) if isinstance(source, Schema) else (source, ())
         try:
             named_types: dict[str, Any] = {}
