@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.config import TopicConfig, settings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
-from distlog.core.integers import MAX_LONG
 
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distlog.core.storage.parallel import process_lock
+from distlog.core.storage.calls import process_lock
 
 
 @pytest.fixture

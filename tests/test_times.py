@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.format.kernels.record_scan import to_microseconds
-from distlog.core.integers import MAX_LONG
 from distlog.core.times import to_ms
 
 

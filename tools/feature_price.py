@@ -194,7 +194,6 @@ FEATURES = (
         (
             "distlog/core/read/conditions.py",
             "distlog/core/read/dataset.py",
-            "distlog/core/json_columns.py",
             "distlog/core/sql.py",
         ),
         r"reading/test_dataset|topics/test_sql",

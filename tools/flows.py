@@ -32,7 +32,7 @@ from distlog.gateway.protocol.messages import ChunkWriter, message_writer, reque
 ROOT = Path(__file__).parents[1]
 LIBRARY = f"{ROOT / 'distlog'}/"
 #: Runs what it is given, as the executors of the standard library, whose calls are not traced either.
-POOL = f"{LIBRARY}core/storage/parallel.py"
+POOL = f"{LIBRARY}core/storage/calls.py"
 PAGE = ROOT / "CONTRIBUTING.md"
 #: The API and the version of the request that is traced.
 _PRODUCE, _PRODUCE_VERSION = 0, 9

@@ -23,12 +23,12 @@ from distlog.cli.options import AtTime, AtVersion, Json, StorageOptions, Url, op
 from distlog.console import arguments, output
 from distlog.console.arguments import FromEnd, registry_at
 from distlog.core import extra, optional
+from distlog.core.arrays import MAX_INT
 from distlog.core.display import Progress, counted
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.files.file_reader import FileReader
 from distlog.core.files.input_files import ReadOptions
 from distlog.core.format.record_batch import COLUMNS
-from distlog.core.integers import MAX_INT
 from distlog.core.kafka.dump import DumpedFile
 from distlog.core.kafka.dump import dump as dump_files
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput

@@ -32,7 +32,7 @@ from distlog.core.log_manager.broker_config import parse_properties
 from distlog.core.log_manager.log_manager import LogManager, Metric
 from distlog.core.log_manager.log_tasks import TaskRun
 from distlog.core.opening import check_root
-from distlog.core.storage.parallel import begin
+from distlog.core.storage.calls import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.warm_up import warm_up
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings

@@ -1,10 +1,11 @@
-"""Arrays from Python and numpy to Arrow and back, and memory for kernels, without pandas."""
+"""Arrays from Python and numpy to Arrow and back, without pandas; memory for kernels; and checked integers."""
 
 from __future__ import annotations
 
 # `_prepare_fork` may import this module in a fork. The module acquires a lock before each fork and releases it
 # afterwards, so an import in between would release the lock without acquiring it.
 import concurrent.futures.thread  # noqa: F401
+import operator
 import os
 import re
 from array import array as packed
@@ -15,6 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from distlog.core.errors import InvalidConfigError
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+MIN_LONG = -(2**63)
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -237,3 +244,24 @@ def lies_in_pages(memory: npt.NDArray[np.uint8], position: int) -> bool:
 def address(memory: npt.NDArray[np.uint8]) -> int:
     begin: int = memory.__array_interface__["data"][0]
     return begin
+
+
+def whole_number(name: str, value: object) -> int:
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise InvalidConfigError(f"{name} must be a whole number", value=repr(value))
+
+
+def count_of(name: str, value: object) -> int:
+    if (number := whole_number(name, value)) < 0:
+        raise InvalidConfigError(f"{name} must be 0 or more", value=number)
+    return number
+
+
+def whole_numbers(name: str, values: object) -> list[int]:
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        return [whole_number(name, value) for value in values]
+    return [whole_number(name, values)]

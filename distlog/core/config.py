@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from distlog.core.arrays import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.display import DisplayableSettings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
-from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -177,26 +177,6 @@ class TopicConfig(DisplayableSettings):
         if "commit.retention.ms" in self.names and 0 <= self.commit_retention_ms < least_ms:
             text = f"commit.retention.ms must be at least {COMMIT_RETENTION_DELAYS} times file.delete.delay.ms"
             raise InvalidConfigError(f"{text}, or -1", value=self.commit_retention_ms, least=least_ms)
-
-    @property
-    def least_retention_ms(self) -> int:
-        """The shortest time for which vacuum keeps a commit after the next commit was written.
-
-        All processes must agree on it, so a default that a caller passed does not apply. It is COMMIT_RETENTION_MS if
-        the topic has no setting of its own, or keeps all commits (-1).
-        """
-        is_of_caller = "commit.retention.ms" in dict(self.defaults) and "commit.retention.ms" not in self.names
-        if is_of_caller or self.commit_retention_ms == -1:
-            return COMMIT_RETENTION_MS
-        return self.commit_retention_ms
-
-    @property
-    def commits_kept_ms(self) -> int | None:
-        """The time for which vacuum keeps commits, None for no limit; never shorter than `least_retention_ms`."""
-        if self.commit_retention_ms == -1:
-            return None
-        least_ms = COMMIT_RETENTION_DELAYS * self.file_delete_delay_ms
-        return max(self.commit_retention_ms, self.least_retention_ms, least_ms)
 
     @classmethod
     def stored(cls, settings: Mapping[str, str]) -> TopicConfig:

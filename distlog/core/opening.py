@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import table_of_rows
+from distlog.core.arrays import table_of_rows, whole_number
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.display import Displayable, Listing, counted, sums_of
@@ -32,7 +32,6 @@ from distlog.core.errors import (
     TopicIdWarning,
     TopicNotFoundError,
 )
-from distlog.core.integers import whole_number
 from distlog.core.kafka.adopt import AdoptedTopic, Replicas, adopt_topic, by_topic
 from distlog.core.kafka.log_dir import (
     ClusterMetadata,
@@ -48,7 +47,7 @@ from distlog.core.kafka.partition_folder import PartitionName, locked_log_dir
 from distlog.core.maintain.executor import Executor
 from distlog.core.maintain.verify import VerifyReport
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
-from distlog.core.storage.parallel import in_order, in_parallel
+from distlog.core.storage.calls import in_order, in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import RemoteTopic, TieredStorage, find_topic, load
 from distlog.core.times import Time, to_ms

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import display
-from distlog.core.arrays import booleans, integers, numbers_of, table_of_rows
+from distlog.core.arrays import MAX_LONG, booleans, count_of, integers, numbers_of, table_of_rows, whole_number
 from distlog.core.commits.actions import (
     Add,
     Commit,
@@ -38,7 +38,6 @@ from distlog.core.commits.snapshot import Snapshot, check_partition
 from distlog.core.config import TopicConfig
 from distlog.core.display import Listing, SegmentColumns, counted, size_text, topic_figure
 from distlog.core.errors import InvalidConfigError, InvalidPartitionsError, TopicNotFoundError
-from distlog.core.integers import MAX_LONG, count_of, whole_number
 from distlog.core.kafka.export import ExportReport, export_topic
 from distlog.core.kafka.transactions import (
     ListedTransaction,
@@ -49,7 +48,7 @@ from distlog.core.kafka.transactions import (
 )
 from distlog.core.log.active_partition import ActiveSeals, seal_all
 from distlog.core.log.live_snapshot import LiveSnapshot, with_tails
-from distlog.core.log.segment_files import DamagedLogError
+from distlog.core.log.partition_files import DamagedLogError
 from distlog.core.maintain.compaction import DEDUPE_BUFFER_BYTES, CompactionReport, compact
 from distlog.core.maintain.executor import Executor, LocalExecutor
 from distlog.core.maintain.merge import MergeReport, job_bytes_of, merge
@@ -785,7 +784,7 @@ class Topic:
 
     def engine(self) -> Engine:
         """Return the engine that appends batches: directly to active segments on a local disk, else by commits."""
-        return engine_of(self.handle, self.current, self.live.invalidate)
+        return engine_of(self.handle, self.current)
 
     def appender(self, compression: str | None = None) -> Appender:
         """Return an Appender, which writes rows as segments that are not committed yet."""

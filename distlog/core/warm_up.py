@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.errors import RetentionWarning, TimestampWarning
 from distlog.core.files.json_lines import JsonFields, SeenFields
 from distlog.core.files.record_times import TimeReader
 from distlog.core.format.kernels.record_scan import to_microseconds
-from distlog.core.integers import MAX_LONG
 from distlog.core.kafka.dump import DumpedFile, dump
 from distlog.core.kafka.dump_lines import DumpOptions, DumpOutput
 from distlog.core.opening import create

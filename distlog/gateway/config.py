@@ -9,10 +9,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+from distlog.core.arrays import MAX_INT
 from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.integers import MAX_INT
 from distlog.core.log_manager.broker_config import (
     SAME_MEANING,
     TIMES,

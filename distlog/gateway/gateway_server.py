@@ -13,9 +13,9 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.display import counted
 from distlog.core.errors import DistlogError
-from distlog.core.integers import MAX_LONG
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.broker_config import BrokerConfig
@@ -23,7 +23,7 @@ from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.log_tasks import Scheduler
 from distlog.core.opening import create
 from distlog.core.read.fetch import fetch_stored
-from distlog.core.storage.parallel import Task, begin
+from distlog.core.storage.calls import Task, begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.apis import APIS

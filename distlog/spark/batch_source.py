@@ -30,7 +30,7 @@ from distlog.core.read.conditions import Conditions
 from distlog.core.read.scan import plan_slices
 from distlog.core.segments.chunks import Isolation, SegmentSlice, split_by_bytes
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, read_slices, topic_log
-from distlog.core.storage.parallel import process_lock
+from distlog.core.storage.calls import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.tiered.tiered_storage import load as load_tiered

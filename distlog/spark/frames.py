@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distlog.core.arrays import table_of_rows
+from distlog.core.arrays import count_of, table_of_rows, whole_number
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
 from distlog.core.errors import (
@@ -23,7 +23,6 @@ from distlog.core.errors import (
     InvalidTopicError,
     TopicNotFoundError,
 )
-from distlog.core.integers import count_of, whole_number
 from distlog.core.opening import open as open_topic
 from distlog.core.opening import topics
 from distlog.core.read.keys import Keys, key_array

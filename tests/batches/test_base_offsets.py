@@ -10,8 +10,9 @@ from adopted import adopt, offsets, with_indexes
 from golden import partitions
 
 from distlog.core.errors import UnsupportedVersionError
-from distlog.core.format.record_batch import check_crcs, header_offsets, read_headers, write_base_offsets
+from distlog.core.format.record_batch import check_crcs, read_headers
 from distlog.core.format.record_decoder import decode
+from distlog.core.format.record_encoder import header_offsets, write_base_offsets
 from distlog.core.maintain.merge import merge
 from distlog.core.topic import Topic
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from searches import examples
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits import actions, checkpoint, partition_table
 from distlog.core.commits.actions import (
     ADD_TABLE,
@@ -43,7 +44,6 @@ from distlog.core.commits.fields import write
 from distlog.core.commits.segment_table import SegmentInfo, to_rows
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.integers import MAX_LONG
 
 STEMS = [paths.new_stem(number, f"{number:032x}") for number in range(40)]
 COUNT = 5

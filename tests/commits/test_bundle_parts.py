@@ -11,12 +11,12 @@ import pytest
 from histories import History, segment
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits import checkpoint, fields
 from distlog.core.commits.actions import Add, Remove, first_stem_below
 from distlog.core.commits.segment_table import OWN_FILE, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.integers import MAX_LONG
 
 STEM = paths.new_stem(0, uuid.UUID(int=1).hex)
 POSITIONS = ("log_position", "offset_index_position", "time_index_position")

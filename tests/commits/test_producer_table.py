@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits import actions, checkpoint, deduplication
 from distlog.core.commits.actions import Add, Commit, Drop, ProducerBatches
 from distlog.core.commits.deduplication import (
@@ -31,7 +32,6 @@ from distlog.core.commits.snapshot import Snapshot, apply, fold
 from distlog.core.config import DAY_MS
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.integers import MAX_LONG
 from distlog.core.segments.producer_states import NONE, ProducerStates, batches_of, producer_batches
 
 

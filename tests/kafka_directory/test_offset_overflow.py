@@ -9,8 +9,8 @@ import pytest
 from raw_batches import batch, record
 
 import distlog
+from distlog.core.arrays import MAX_INT, MAX_LONG
 from distlog.core.format.record_batch import read_headers
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.partition_folder import file_name
 
 HIGH_OFFSET = MAX_INT + 5

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.format.kernels.batch_scan import BATCH, RUN, first_misplaced
-from distlog.core.integers import MAX_LONG
 
 #: (base offset, last offset delta) of each batch of a run, and the known properties of the run.
 Batches = list[tuple[int, int]]

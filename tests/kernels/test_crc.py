@@ -15,14 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import MAX_LONG, byte_array
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format import record_batch
 from distlog.core.format.kernels import batch_scan as crc
 from distlog.core.format.kernels.batch_scan import first_mismatch
 from distlog.core.format.kernels.native import HAS_CRC_INSTRUCTION
 from distlog.core.format.record_batch import BATCH, check_crcs, read_headers
-from distlog.core.integers import MAX_LONG
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from raw_batches import batch, record
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import MIN_LONG, byte_array
 from distlog.core.format.kernels.record_scan import (
     HEADER_LOCATION,
     LOCATION,
@@ -21,7 +21,6 @@ from distlog.core.format.kernels.record_scan import (
 )
 from distlog.core.format.record_batch import HEADER_SIZE, read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.integers import MIN_LONG
 
 TEXTS = (None, b"", b"key", b"v" * 70)
 HEADERS = ((b"h1", b"x"), (b"h2", None), (b"", b""))

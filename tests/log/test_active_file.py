@@ -13,12 +13,12 @@ from active_segments import FailingCalls, append, files, found_again, new_segmen
 from open_files import open_below
 from raw_batches import batch, entry, record
 
+from distlog.core.arrays import MAX_INT
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.format.compression import compress
 from distlog.core.format.record_batch import read_headers
 from distlog.core.format.record_decoder import decode
-from distlog.core.integers import MAX_INT
-from distlog.core.log.segment_files import ActiveFile, batches_from
+from distlog.core.log.partition_files import ActiveFile, batches_from
 from distlog.core.segments.segment_state import UnfitBatchError
 
 BATCHES = [records(0, [b"abcd"]), records(1, [b"efgh"]), records(2, [b"ijkl"])]

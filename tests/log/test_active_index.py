@@ -11,7 +11,7 @@ from active_segments import FailingCalls
 from index_files import offset_entries
 
 from distlog.core.format.indexes import OFFSET_ENTRY
-from distlog.core.log.segment_files import ActiveIndex
+from distlog.core.log.partition_files import ActiveIndex
 
 COUNT = 10_000
 

@@ -19,7 +19,7 @@ from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
 )
-from distlog.core.log.partition_lock import PageStatus
+from distlog.core.log.partition_files import PageStatus
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from partition_logs import Killed, Killer, Process, append, commit_sealed, new_t
 from topics import NOW
 from transacting import Sender, committed
 
-from distlog.core.log.partition_lock import PageStatus
+from distlog.core.log.partition_files import PageStatus
 
 CHANGES: dict[str, Callable[[Path], object]] = {
     "gone": Path.unlink,

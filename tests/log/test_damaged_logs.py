@@ -16,8 +16,8 @@ from partition_logs import Process, append, append_rows, encoded, log, new_topic
 import distlog
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
 from distlog.core.log.live_snapshot import _warn_once
+from distlog.core.log.partition_files import DamagedLogError
 from distlog.core.log.partition_log import LostRecordsError
-from distlog.core.log.segment_files import DamagedLogError
 from distlog.core.storage.locks_and_pages import PAGE_BYTES
 
 SIZE = encoded(b"0")[0].nbytes

@@ -13,9 +13,8 @@ from partition_logs import Killed, Process, append, append_rows, commit_sealed, 
 from topics import contents
 
 from distlog.core.errors import StorageError
-from distlog.core.log.partition_lock import PageStatus, StateRecord
+from distlog.core.log.partition_files import DamagedLogError, PageStatus, StateRecord
 from distlog.core.log.partition_log import Appended, LostRecordsError
-from distlog.core.log.segment_files import DamagedLogError
 
 
 def test_readers_see_the_durable_records_after_a_failed_sync(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

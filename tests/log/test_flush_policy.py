@@ -11,9 +11,9 @@ from partition_logs import Process, append, append_rows, encoded, new_topic
 from topics import NOW, Clock
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
-from distlog.core.integers import MAX_LONG
 from distlog.core.log.log_segment import Unflushed, is_flush_due
 
 NEVER = {"flush_messages": MAX_LONG}

@@ -21,7 +21,7 @@ from distlog.core import paths
 from distlog.core.errors import LockHeldError, StorageError
 from distlog.core.log import live_snapshot
 from distlog.core.log.live_snapshot import TailWatch
-from distlog.core.log.partition_lock import counters_in
+from distlog.core.log.partition_files import counters_in
 from distlog.core.maintain.vacuum import removed_files_held
 from distlog.core.storage.locks_and_pages import FileLock, counters_of, flocked, read_newest
 

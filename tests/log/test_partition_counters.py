@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from partition_logs import Process, append, commit_sealed, encoded, new_topic
 
-from distlog.core.log.partition_lock import PartitionCounters, counters_in
+from distlog.core.log.partition_files import PartitionCounters, counters_in
 from distlog.core.storage.locks_and_pages import COUNTER_COUNT
 
 FSYNC_S = 0.01

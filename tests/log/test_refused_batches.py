@@ -11,11 +11,11 @@ from producer_batches import CODECS, checked, packed, records, refused
 from raw_batches import batch, entry, record, with_right_crc
 from topics import NOW
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.errors import CorruptRecordError, InvalidRecordError, RecordTooLargeError, RecordValidationError
 from distlog.core.format.compression import compress
 from distlog.core.format.record_batch import CONTROL, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.format.record_decoder import decode
-from distlog.core.integers import MAX_LONG
 
 
 @pytest.mark.parametrize("magic", [0, 1])

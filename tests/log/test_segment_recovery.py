@@ -27,7 +27,7 @@ from distlog.core.format.indexes import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.record_batch import read_headers
 from distlog.core.log.log_segment import ReadableSegment
-from distlog.core.log.segment_files import DamagedLogError
+from distlog.core.log.partition_files import DamagedLogError
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_state import SegmentState
 
@@ -220,7 +220,7 @@ def test_a_torn_batch_in_preallocated_space_is_truncated(tmp_path: Path) -> None
 def test_an_out_of_order_batch_at_a_step_of_the_walk_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr("distlog.core.log.segment_files.WALK_BYTES", step)
+    monkeypatch.setattr("distlog.core.log.partition_files.WALK_BYTES", step)
     new_segment(tmp_path).close()
     (tmp_path / f"{0:020d}.log").write_bytes(records(0) + records(1) + records(1) + records(2))
     segment = found_again(tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.commits.actions import Active
-from distlog.core.log.partition_lock import RECORD_BYTES, PageStatus, StateRecord
+from distlog.core.log.partition_files import RECORD_BYTES, PageStatus, StateRecord
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.locks_and_pages import MAX_VALUE_BYTES
 

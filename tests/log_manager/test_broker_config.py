@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.config import HOUR_MS, TopicConfig
 from distlog.core.errors import InvalidConfigError
-from distlog.core.integers import MAX_LONG
 from distlog.core.log_manager.broker_config import BrokerConfig
 
 

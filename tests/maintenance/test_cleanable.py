@@ -19,12 +19,12 @@ from histories import History, segment
 from raw_batches import batch, record, with_right_crc
 
 import distlog
+from distlog.core.arrays import MAX_INT
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove, SetLogStartOffset
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
-from distlog.core.integers import MAX_INT
 from distlog.core.maintain.compaction import CompactionReport, cleanable, group_segments, plan_compaction
 from distlog.core.maintain.group_rewrite import RewriteFailure, result_or_failure
 

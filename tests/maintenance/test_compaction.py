@@ -13,9 +13,9 @@ from compacting import log as log
 from keyed_batches import keyed, last_offsets
 from raw_batches import batch, record
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.format.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
-from distlog.core.integers import MAX_LONG
 from distlog.core.maintain.compaction import GroupToClean, clean_group
 from distlog.core.maintain.group_rewrite import SegmentGroup
 from distlog.core.maintain.survivors import OffsetSurvivors, Verdicts, keyed_records

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlog.core.arrays import MAX_INT
 from distlog.core.commits import segment_table
 from distlog.core.commits.deduplication import NO_TRANSACTIONS
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_table import SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.integers import MAX_INT
 from distlog.core.maintain.merge import LARGE_GROWTH, plan_merge
 from distlog.core.segments.segment_writer import LARGEST_PART
 

@@ -20,7 +20,7 @@ from docs_pages import read, section, table
 
 import distlog
 from distlog.core import paths
-from distlog.core.arrays import PAGE_BYTES
+from distlog.core.arrays import MAX_LONG, PAGE_BYTES
 from distlog.core.commits import actions, checkpoint, deduplication, fields
 from distlog.core.commits.actions import (
     MAX_PARTITIONS,
@@ -43,8 +43,7 @@ from distlog.core.commits.deduplication import KEPT_MS, KEPT_ORDERED_BATCHES, MA
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format import record_batch
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
-from distlog.core.integers import MAX_LONG
-from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, packed_header
+from distlog.core.log.partition_files import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, packed_header
 from distlog.core.read.consumer_group import RETAINED_VERSIONS, Member
 from distlog.core.segments.producer_states import ENTRY as PRODUCER_ENTRY
 from distlog.core.segments.producer_states import write_producer_snapshot

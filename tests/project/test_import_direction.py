@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 #: Lowest first: the modules and packages of the library. A module imports its own layer and those below; in each
 #: layer, as in each package, the imports between packages have no circle either.
 LAYERS = (
-    "errors config display integers paths times arrays",
+    "errors config display paths times arrays",
     "storage schemas format",
     "commits",
     "segments",
     "log read",
     "write maintain",
     "kafka files tiered",
-    "topic opening json_columns sql log_manager warm_up distlog console",
+    "topic opening sql log_manager warm_up distlog console",
     "gateway spark",
     "cli jobs __main__",
 )

@@ -19,7 +19,7 @@ from distlog import CorruptRecordError, InvalidConfigError, Topic
 from distlog.core.segments import segment_parts, segment_reader
 from distlog.core.segments.chunks import OUTPUT_BYTES
 from distlog.core.segments.segment_reader import SegmentReader
-from distlog.core.storage.parallel import WorkerThreads
+from distlog.core.storage.calls import WorkerThreads
 
 PATIENCE_S = 30.0
 MIB = 1 << 20

@@ -14,7 +14,7 @@ from distlog import StorageError
 from distlog.core.segments import segment_parts
 from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
-from distlog.core.storage.parallel import in_order
+from distlog.core.storage.calls import in_order
 from distlog.core.storage.storage import Storage
 
 PATIENCE_S = 30.0

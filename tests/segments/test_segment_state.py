@@ -15,13 +15,13 @@ from crc32c import crc32c
 from raw_batches import batch, entry, record
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits import fields
 from distlog.core.config import TopicConfig
 from distlog.core.format.compression import CODEC_NAMES
 from distlog.core.format.kernels import segments
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, read_headers
 from distlog.core.format.record_encoder import RecordInput, encode
-from distlog.core.integers import MAX_LONG
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage

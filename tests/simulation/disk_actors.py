@@ -18,7 +18,7 @@ from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.errors import OutOfOrderSequenceError, RecordTooLargeError
 from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.format.record_encoder import encode
-from distlog.core.log.partition_lock import PageStatus, PartitionLock
+from distlog.core.log.partition_files import PageStatus, PartitionLock
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.times import now_ms
 from simulation.actors import PASSING, Memory, Stage

@@ -11,7 +11,7 @@ from unittest import mock
 
 import distlog
 from distlog import CorruptionError
-from distlog.core.integers import MAX_LONG
+from distlog.core.arrays import MAX_LONG
 from distlog.core.log import partition_log
 from distlog.core.segments.segment_parts import Part, part_of
 from simulation import actors, disk_actors, owner, readers

@@ -8,13 +8,12 @@ from typing import Any
 from unittest import mock
 
 from distlog.core.errors import StorageError
-from distlog.core.log import active_partition, live_snapshot, partition_log, segment_files
+from distlog.core.log import active_partition, live_snapshot, partition_files, partition_log
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.partition_lock import StateRecord
+from distlog.core.log.partition_files import ActiveFile, ActiveIndex, SegmentFiles, StateRecord
 from distlog.core.log.partition_log import PartitionFlush
 from distlog.core.log.producers import PartitionProducers
-from distlog.core.log.segment_files import ActiveFile, ActiveIndex, SegmentFiles
 from distlog.core.storage import local_files
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.locks_and_pages import FileLock
@@ -67,12 +66,12 @@ def _other_boots_are_believed() -> Any:
 
 def _the_last_batch_is_cut() -> Any:
     """Recovery cuts off the last sound batch."""
-    real = segment_files._count_in_order
+    real = partition_files._count_in_order
 
     def in_order(rows: Any, next_offset: int) -> int:
         return max(real(rows, next_offset) - 1, 0)
 
-    return mock.patch.object(segment_files, "_count_in_order", in_order)
+    return mock.patch.object(partition_files, "_count_in_order", in_order)
 
 
 def _flushed_before_the_sync() -> Any:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits import actions, checkpoint, group_commit
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.integers import MAX_LONG
 from distlog.core.maintain import merge, merge_job, vacuum
 from distlog.core.maintain.vacuum import LONGEST_PUT_MS
 from distlog.core.read import consumer, consumer_group, keys, last_records, lookup, scan

@@ -34,7 +34,7 @@ from distlog.core.maintain import merge, merge_job, restore, vacuum
 from distlog.core.maintain.group_rewrite import SegmentGroup
 from distlog.core.maintain.vacuum import StemSet
 from distlog.core.read import consumer_group
-from distlog.core.storage import object_store, retries
+from distlog.core.storage import calls, object_store
 from distlog.core.write import append as append_commit
 from distlog.core.write import engine, producer
 from distlog.gateway import cluster
@@ -70,7 +70,7 @@ def _exists_means_lost() -> Any:
             unanswered.add(stored)
             return stored
         except Exception:
-            return retries.resolve_put(create, read_back, path, errors, deadline)
+            return calls.resolve_put(create, read_back, path, errors, deadline)
 
     def put_and_forget(self: Any, attempt: Any, timeout_s: float, put_time: Any) -> bytes | None:
         winner = put(self, attempt, timeout_s, put_time)
@@ -97,7 +97,7 @@ def _unclear_means_failed(
 def _unknown_means_failed(*arguments: Any) -> bytes:
     """An unknown outcome counts as a failure after the deadline."""
     try:
-        return retries.resolve_put(*arguments)
+        return calls.resolve_put(*arguments)
     except CommitStateUnknownError as error:
         raise StorageError("nothing was written") from error
 

@@ -8,6 +8,7 @@ from unittest import mock
 
 from distlog.core import topic as topics
 from distlog.core.commits import snapshot_loader
+from distlog.core.commits.snapshot import commits_kept_ms
 from distlog.core.maintain import compaction, retention
 from distlog.core.read import lookup, scan
 from distlog.gateway.topics import partition
@@ -84,4 +85,4 @@ def aborted_records_are_fetched() -> Any:
 
 def settings_begin_at_once() -> Any:
     """A lowered `commit.retention.ms` applies to earlier commits."""
-    return mock.patch.object(topics.Snapshot, "commits_kept_ms", property(lambda self: self.config.commits_kept_ms))
+    return mock.patch.object(topics.Snapshot, "commits_kept_ms", property(lambda self: commits_kept_ms(self.config)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from distlog.core.integers import MAX_LONG
+from distlog.core.arrays import MAX_LONG
 from simulation import actors, gateways, inspector, kafka_directories, readers, roots, schema_values
 from simulation.actors import Actor
 from simulation.history import Plan, key_index, rules_of_compacted

@@ -29,7 +29,7 @@ from numba.core.dispatcher import _DispatcherBase
 from distlog.core.format import indexes
 from distlog.core.log import partition_log
 from distlog.core.read.dataset import TopicDataset
-from distlog.core.storage import parallel, retries
+from distlog.core.storage import calls
 from distlog.core.write import writer
 from simulation.rebound_names import ReboundNames
 from simulation.threads import (
@@ -134,7 +134,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (time, "clock_gettime", _choose(time.clock_gettime, lambda fiber, _: fiber.world.now)),
     (time, "time", _choose_bare(time.time, lambda fiber: fiber.process.now_ns() / 1e9)),
     (time, "time_ns", _choose_bare(time.time_ns, lambda fiber: fiber.process.now_ns())),
-    (parallel, "cores", _choose_bare(parallel.cores, lambda fiber: 2)),
+    (calls, "cores", _choose_bare(calls.cores, lambda fiber: 2)),
     (os, "getpid", _pid),
     (os, "urandom", _choose(os.urandom, lambda fiber, size: fiber.process.random.randbytes(size))),
     (uuid, "uuid4", _choose_bare(uuid.uuid4, _uuid4)),
@@ -148,7 +148,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (importlib._bootstrap, "_find_and_load", _outside(importlib._bootstrap._find_and_load)),
     # Arrow asks for batches in a thread of its own
     (TopicDataset, "_batches", _choose(TopicDataset._batches, _at_once(TopicDataset._batches))),
-    (retries, "jitter", _choose_bare(retries.jitter, lambda fiber: fiber.process.random.random())),
+    (calls, "jitter", _choose_bare(calls.jitter, lambda fiber: fiber.process.random.random())),
     (
         random,
         "SystemRandom",
@@ -164,7 +164,7 @@ class Surroundings:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._background_pools = dict[int, parallel.WorkerThreads]()
+        self._background_pools = dict[int, calls.WorkerThreads]()
 
     def install(self) -> None:
         """Redirect all names to the world of the running fiber."""
@@ -174,7 +174,7 @@ class Surroundings:
         self._hook, sys.unraisablehook = sys.unraisablehook, _report_unless_died
         per_process: list[tuple[Any, str, Any]] = [
             # the threads of each process, and its copies of index files
-            (parallel, "_background_pool", self._background_pool),
+            (calls, "_background_pool", self._background_pool),
             (indexes, "default_folder", self._copies),
             # without the open logs of an earlier world
             (partition_log, "_caches", WeakSet()),
@@ -196,10 +196,10 @@ class Surroundings:
         if self._collects:
             gc.enable()
 
-    def _background_pool(self) -> parallel.WorkerThreads:
+    def _background_pool(self) -> calls.WorkerThreads:
         process = living().process
         if process.pid not in self._background_pools:
-            self._background_pools[process.pid] = parallel.WorkerThreads(4, "background")
+            self._background_pools[process.pid] = calls.WorkerThreads(4, "background")
         return self._background_pools[process.pid]
 
     def _copies(self) -> str:

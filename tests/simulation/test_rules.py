@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from distlog.core.kafka.transactions import ProducerId
+from distlog.core.storage.calls import ErrorKind
 from distlog.core.storage.object_client import ClientErrors, StorageOptions
-from distlog.core.storage.retries import ErrorKind
 from distlog.core.storage.storage import Storage
 from simulation.actors import Stage
 from simulation.gateways import NoAnswerError, Numbers, Operation, Register, has_ended

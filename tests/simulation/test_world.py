@@ -19,7 +19,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from distlog.core.format.kernels import native
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.times import now_ms
 from simulation.object_store import Client, ObjectStore
 from simulation.world import BEGIN_MS, StuckError, World

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 import distlog
 from distlog.core.format.record_encoder import encode
+from distlog.core.log.partition_files import FileCalls
 from distlog.core.log.partition_log import BatchRun, PartitionLog
-from distlog.core.log.segment_files import FileCalls
 
 
 class Appending:

@@ -95,7 +95,7 @@ class Lives:
     def _booted(self) -> Iterator[pytest.MonkeyPatch]:
         boot = self._boot.to_bytes(16, "big")
         with pytest.MonkeyPatch.context() as patches:
-            patches.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
+            patches.setattr("distlog.core.log.partition_files.boot_id", lambda: boot)
             # these short logs need recovery points with records after them
             patches.setattr("distlog.core.log.partition_log._RECOVERY_BYTES", self._chance.choice([1, 300, 1 << 24]))
             yield patches

@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError, UnauthorizedSSOTokenError
 
 from distlog.core.errors import StorageDeniedError
+from distlog.core.storage.calls import ErrorKind
 from distlog.core.storage.object_client import TABLES, ClientErrors, Reply, StorageOptions
-from distlog.core.storage.retries import ErrorKind
 
 JUDGE = ClientErrors(StorageOptions({"key": "a-very-secret-key"}), "s3")
 

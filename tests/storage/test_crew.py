@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from distlog.core.storage.parallel import WorkerThreads
+from distlog.core.storage.calls import WorkerThreads
 
 
 def threads(name: str) -> int:
@@ -17,7 +17,7 @@ def threads(name: str) -> int:
 
 INTERRUPTED = """
 import random, signal, sys, threading, time
-from distlog.core.storage.parallel import in_order
+from distlog.core.storage.calls import in_order
 
 def interrupt(*arguments):
     raise KeyboardInterrupt
@@ -56,7 +56,7 @@ def test_an_interrupt_at_any_moment_never_hangs() -> None:
 
 def test_a_process_that_ends_does_not_wait_for_idle_threads() -> None:
     program = """
-from distlog.core.storage.parallel import WorkerThreads
+from distlog.core.storage.calls import WorkerThreads
 crew = WorkerThreads(3, "distlog-test")
 for _ in range(5):
     crew.put(lambda: None)

@@ -16,7 +16,7 @@ from store_servers import Store, free_port, running
 
 import distlog
 from distlog.core.errors import StorageDeniedError, StorageError
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.storage import FileInfo, Storage
 
 pytestmark = pytest.mark.stores
@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """An empty folder; a retry would fail the test."""
-    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(calls, "RETRY_TIMEOUT_S", 2.0)
     return Storage(store.url(uuid.uuid4().hex), store.options())
 
 
@@ -114,7 +114,7 @@ def test_a_wrong_key_fails_at_once_and_is_not_shown(store: Store) -> None:
 
 def test_a_server_that_is_down_is_named_by_its_address(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a limit of the client's own retries this would take half a minute."""
-    monkeypatch.setattr(retries, "FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(calls, "FIRST_TIMEOUT_S", 0.0)
     port = free_port()
     storage = Storage(store.url("x"), store.options(port=port))
     start_s = time.monotonic()

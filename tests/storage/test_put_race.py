@@ -16,7 +16,7 @@ from fault_proxy import CUT, FOREVER, FaultProxy, answer
 
 import distlog
 from distlog.core.errors import StorageError
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.backend import RACERS
 from distlog.core.storage.storage import Storage
 
@@ -133,7 +133,7 @@ def test_an_unfinished_race_writes_no_data(proxy: FaultProxy, address: Any) -> N
 def test_a_writer_without_delete_rights_gets_a_warning(
     proxy: FaultProxy, address: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(calls, "RETRY_TIMEOUT_S", 0.0)
     storage = Storage(*address)
     proxy.inject("POST", answer(403, "AccessDenied"), times=FOREVER)
     with caplog.at_level(logging.WARNING, "distlog"):

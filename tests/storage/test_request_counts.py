@@ -16,7 +16,7 @@ from proxied_storage import running_proxy as running_proxy
 from proxied_storage import storage as storage
 
 from distlog.core.errors import StorageError
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.storage import Storage
 
 pytestmark = pytest.mark.s3
@@ -44,7 +44,7 @@ def test_a_read_of_a_missing_object_is_one_get(proxy: FaultProxy, storage: Stora
 def test_a_try_is_one_request(
     proxy: FaultProxy, storage: Storage, monkeypatch: pytest.MonkeyPatch, status: int, code: str
 ) -> None:
-    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 0)
+    monkeypatch.setattr(calls, "RETRY_TIMEOUT_S", 0)
     proxy.inject("GET", answer(status, code), times=FOREVER)
     with pytest.raises(StorageError, match=code):
         storage.read("a")

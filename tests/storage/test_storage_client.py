@@ -18,8 +18,8 @@ from fault_proxy import CUT, FaultProxy
 from fsspec.implementations.memory import MemoryFileSystem
 
 from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.storage import calls
 from distlog.core.storage import object_client as storage_client
-from distlog.core.storage import retries
 from distlog.core.storage.object_client import ClientErrors, StorageOptions
 from distlog.core.storage.object_store import ObjectStore
 from distlog.core.storage.storage import Storage
@@ -30,10 +30,10 @@ SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value"}
 @pytest.mark.parametrize("operation", ["read", "size", "list", "put"])
 def test_a_server_that_never_answered_is_not_retried(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
     """Without the shorter timeout this test would never end."""
-    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 1e9)
-    monkeypatch.setattr(retries, "FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(calls, "RETRY_TIMEOUT_S", 1e9)
+    monkeypatch.setattr(calls, "FIRST_TIMEOUT_S", 0.0)
     storage = Storage("s3://bucket/logs", {**SECRETS, "endpoint_url": "http://127.0.0.1:9"})
-    calls: dict[str, Any] = {
+    requests: dict[str, Any] = {
         "read": lambda: storage.read("a"),
         "size": lambda: storage.size("a"),
         "list": storage.list,
@@ -42,14 +42,14 @@ def test_a_server_that_never_answered_is_not_retried(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         StorageError, match=r"127\.0\.0\.1:9 cannot be reached, it refuses connections: check .*endpoint"
     ):
-        calls[operation]()
+        requests[operation]()
 
 
 @pytest.mark.s3
 def test_a_server_that_has_answered_is_retried(
     s3_url: tuple[str, dict[str, Any]], s3_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(calls, "FIRST_TIMEOUT_S", 0.0)
     url, options = s3_url
     with FaultProxy(s3_server.endpoint) as proxy:
         storage = Storage(url, {**options, "endpoint_url": proxy.url})

@@ -27,7 +27,7 @@ from proxied_storage import running_proxy as running_proxy
 from proxied_storage import storage as storage
 
 from distlog.core.errors import StorageError, StorageRefusedError
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.storage import Storage, check_store
 from distlog.core.times import now_ms
 
@@ -96,7 +96,7 @@ def test_58_a_read_gives_up_at_its_deadline(
     proxy: FaultProxy, storage: Storage, direct: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct.put("a", b"1")
-    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(calls, "RETRY_TIMEOUT_S", 0.1)
     proxy.inject("GET", answer(503, "SlowDown"), times=FOREVER)
     with pytest.raises(StorageError, match="SlowDown"):
         storage.read("a")
@@ -113,7 +113,7 @@ def test_a_read_of_a_stopped_process_is_retried_once(
     # 1. the server has answered before
     storage.read("a")
     # 2. the time is over when the next request fails
-    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 0)
+    monkeypatch.setattr(calls, "RETRY_TIMEOUT_S", 0)
     proxy.inject("GET", CUT)
     # 3. the server answers again
     assert storage.read("a") == b"0123456789"

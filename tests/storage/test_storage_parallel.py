@@ -14,8 +14,8 @@ from interrupts import waits as waits
 from waiting import until
 
 from distlog import StorageError
-from distlog.core.storage import parallel as task_module
-from distlog.core.storage.parallel import Task, WorkerThreads, begin, cores, in_order, in_parallel
+from distlog.core.storage import calls as task_module
+from distlog.core.storage.calls import Task, WorkerThreads, begin, cores, in_order, in_parallel
 
 
 def test_work_is_done_by_another_thread_and_waited_for() -> None:

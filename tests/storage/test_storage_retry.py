@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from searches import examples
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.retries import Deadline, ErrorClassifier, ErrorKind, resolve_put, retried
+from distlog.core.storage.calls import Deadline, ErrorClassifier, ErrorKind, resolve_put, retried
 
 OURS, THEIRS = b"ours", b"theirs"
 

@@ -14,7 +14,7 @@ from careless_bucket import new_process as new_process
 from command_line import CommandLine
 from every_storage import storage as storage
 
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.storage import Storage, StoreReport, check_store
 from distlog.core.times import now_ms
 
@@ -100,7 +100,7 @@ def test_a_broken_promise_is_named(
 def test_a_server_that_is_down_fails_the_first_check_and_the_others_are_not_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retries, "FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(calls, "FIRST_TIMEOUT_S", 0.0)
     options = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "s"}
     report = checked(Storage("s3://bucket/logs", options))
     assert [check.ok for check in report.checks] == [False, *[None] * 5]

@@ -14,7 +14,7 @@ from partition_logs import Process, append, append_rows, encoded, new_topic, sea
 
 import distlog
 from distlog.core.errors import StorageFullError
-from distlog.core.log.partition_lock import PageStatus
+from distlog.core.log.partition_files import PageStatus
 from distlog.core.log.partition_log import LostRecordsError
 
 SETTINGS = {"segment_index_bytes": 1200}

@@ -16,9 +16,9 @@ PROLOGUE = """
 import faulthandler, gc, os, sys, threading
 import distlog
 from distlog.core.errors import DistlogError
-from distlog.core.storage import parallel
-from distlog.core.storage.parallel import in_parallel
-from distlog.core.storage.parallel import begin
+from distlog.core.storage import calls
+from distlog.core.storage.calls import in_parallel
+from distlog.core.storage.calls import begin
 from distlog.core.storage.storage import Storage
 url, options = {url!r}, {options!r}
 storage = Storage(url, options)
@@ -104,7 +104,7 @@ def test_a_lock_that_a_thread_holds_at_a_fork_is_free_in_the_child(local: Addres
 topic = distlog.open(url)
 topic.append([{"value": bytes(400_000)}, {"value": bytes(400_000)}])
 assert topic.records(0, 1)
-locks = list(parallel._locks)
+locks = list(calls._locks)
 assert len(locks) >= 3, "the topic's, its indexes' and its identified logs'"
 
 def hold(lock, held, proceed):

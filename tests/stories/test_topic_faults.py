@@ -15,7 +15,7 @@ from distlog.core.errors import (
     StorageError,
     TopicNotFoundError,
 )
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topic import Topic
@@ -47,7 +47,7 @@ def proxy(running_proxy: FaultProxy, topic: Topic) -> FaultProxy:
 @pytest.fixture
 def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
     """The same topic through the proxy, with short pauses before a retry."""
-    monkeypatch.setattr(retries, "FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.002)
     running_proxy.reset()
     return topic_on(Storage(s3_url.url, {**s3_url.options, "endpoint_url": running_proxy.url}))
 
@@ -56,7 +56,7 @@ def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address, monkeypatch:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Storage.put_if_absent
     monkeypatch.setattr(Storage, "put_if_absent", lambda self, name, data, **_: real(self, name, data, timeout_s=0.2))
-    monkeypatch.setattr(retries, "RETRY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(calls, "RETRY_TIMEOUT_S", 0.2)
 
 
 def request_names(proxy: FaultProxy) -> list[str]:

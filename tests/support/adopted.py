@@ -17,10 +17,10 @@ from golden import GoldenPartition
 import distlog
 from distlog import Topic
 from distlog.core import paths
+from distlog.core.arrays import MAX_INT
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
 from distlog.core.commits.segment_table import UNDETERMINED_OFFSET, UNKNOWN, SegmentInfo
 from distlog.core.format.record_batch import read_headers
-from distlog.core.integers import MAX_INT
 from distlog.core.kafka.partition_folder import CLEAN_SHUTDOWN_FILE
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import MAX_LONG, byte_array
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.format.record_batch import LOG_OVERHEAD, Source, check_crcs, read_headers
 from distlog.core.format.record_decoder import BatchSelection, decode_parts
-from distlog.core.integers import MAX_LONG
 from distlog.core.segments.segment_state import LogDescription, RecordStats, UnfitBatchError
 
 #: How many log bytes are read, and bytes of records decoded, at once.

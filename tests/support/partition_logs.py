@@ -21,9 +21,9 @@ from distlog.core.commits.commit_log import CommitLog, CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.format.record_batch import read_headers
-from distlog.core.log import partition_lock
+from distlog.core.log import partition_files
 from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.partition_lock import PartitionLock, StateRecord
+from distlog.core.log.partition_files import PartitionLock, StateRecord
 from distlog.core.log.partition_log import Appended, BatchRun, PartitionLog
 from distlog.core.maintain.verify import verify
 from distlog.core.segments.segment_reader import TopicHandle
@@ -172,7 +172,7 @@ def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def reboot() -> None:
         boot = next(boots).to_bytes(16, "big")
-        for module in (locks_and_pages, partition_lock):
+        for module in (locks_and_pages, partition_files):
             monkeypatch.setattr(module, "boot_id", lambda: boot)
 
     return reboot

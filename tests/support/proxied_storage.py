@@ -10,7 +10,7 @@ from fault_proxy import (
     FaultProxy,
 )
 
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.storage import Storage
 
 NAME = "_commits/00000000000000000007.json"
@@ -29,7 +29,7 @@ def running_proxy(request: pytest.FixtureRequest, s3_server: Any) -> Iterator[Fa
 @pytest.fixture
 def proxy(running_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> FaultProxy:
     """A proxy without faults as yet; pauses before a retry are short, since no server is to be spared."""
-    monkeypatch.setattr(retries, "FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.002)
     running_proxy.reset()
     return running_proxy
 

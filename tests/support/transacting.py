@@ -72,7 +72,7 @@ class Producing:
     """A producer with the transactional id; what it sends is written at once."""
 
     def __init__(self, process: Process, transactional_id: str = "payments") -> None:
-        engine = engine_of(process.handle, process.snapshots, lambda: None)
+        engine = engine_of(process.handle, process.snapshots)
         sender = producer_sender(process.handle, process.snapshots, engine, None, transactional_id)
         self.sender = cast(TransactionSender, sender)
 

@@ -8,8 +8,8 @@ import pytest
 from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.config import DAY_MS
-from distlog.core.integers import MAX_LONG
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 

@@ -17,6 +17,7 @@ from faulty_storage import FaultyStorage
 from topics import contents, topic_on
 
 import distlog
+from distlog.core.arrays import MAX_LONG
 from distlog.core.errors import (
     InvalidConfigError,
     OutOfOrderSequenceError,
@@ -24,7 +25,6 @@ from distlog.core.errors import (
     ReadOnlyTopicError,
 )
 from distlog.core.format.record_batch import read_headers
-from distlog.core.integers import MAX_LONG
 from distlog.core.log.partition_log import LostRecordsError
 from distlog.core.storage.storage import Storage
 from distlog.core.write.producer import Producer

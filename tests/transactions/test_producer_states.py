@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
+from distlog.core.arrays import MAX_INT
 from distlog.core.commits.deduplication import EXPIRATION_MS, KnownBatch
 from distlog.core.errors import CorruptIndexError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.format.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, batch_fields, read_headers
-from distlog.core.integers import MAX_INT
 from distlog.core.segments.producer_states import (
     ENTRY,
     ProducerStates,

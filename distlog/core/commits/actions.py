@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Longs, booleans, flags_of, integers, join, numbers_of, texts
+from distlog.core.arrays import MAX_LONG, Longs, booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.commits import fields
 from distlog.core.commits.deduplication import BOUNDS, NONE, ProducerBatch
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, optional, stored
@@ -26,7 +26,6 @@ from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.format.indexes import TIME_ENTRY
 from distlog.core.format.kernels.batch_scan import crcs_joined, crcs_of_rows
 from distlog.core.format.record_batch import LOG_OVERHEAD
-from distlog.core.integers import MAX_LONG
 from distlog.core.paths import NEW_STEM_PATTERN, stem_read_version
 
 #: The format of commits and checkpoints: docs/formats.md has the layouts.

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import paths
-from distlog.core.arrays import Flags, Longs, flags_of, integers, join, numbers_of
+from distlog.core.arrays import MAX_LONG, Flags, Longs, flags_of, integers, join, numbers_of
 from distlog.core.commits import fields, segment_table
 from distlog.core.commits.actions import (
     FORMAT,
@@ -51,8 +51,7 @@ from distlog.core.commits.segment_table import SegmentTable, check_rows
 from distlog.core.commits.snapshot import MAX_FORMER_IDS, PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.integers import MAX_LONG
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import Storage
 
 #: A checkpoint is due after this many commits by default, or after this many bytes of commits.

@@ -43,7 +43,7 @@ from distlog.core.commits.actions import (
     with_tables,
 )
 from distlog.core.commits.segment_table import TIME_OF_COMMIT, SegmentInfo, appended_at, with_numbers
-from distlog.core.commits.snapshot import Snapshot, apply
+from distlog.core.commits.snapshot import Snapshot, apply, least_retention_ms
 from distlog.core.commits.snapshot_loader import (
     MAX_GROUP,
     NO_DEFAULTS,
@@ -67,8 +67,8 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
+from distlog.core.storage.calls import process_lock
 from distlog.core.storage.locks_and_pages import ensure_lock_file
-from distlog.core.storage.parallel import process_lock
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ class CommitLog:
             return None
         now_ms = self.storage.replied_ms() or self.storage.now_ms(paths.COMMITS_DIR)
         # vacuum may have deleted this commit only if its put is at least this old, or the time of the put is unknown
-        if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.least_retention_ms // 2:
+        if not put_time.time_ms or now_ms - put_time.time_ms >= least_retention_ms(head.config) // 2:
             raise CommitStateUnknownError(
                 "it is unknown whether the commit was in the log before vacuum deleted its file: this process was "
                 "paused for longer than commit.retention.ms; check whether its records exist",
@@ -610,6 +610,12 @@ class CurrentSnapshot:
     ) -> None:
         self.snapshot, self.pinned, self._pin_reason = snapshot, pinned, pin_reason
         self._log, self._lock = log, process_lock()
+        #: Replaced when the ends of active segments may have changed: what was read before is stale.
+        self.tails = object()
+
+    def expire_tails(self) -> None:
+        """Make the next read find the ends of the active segments again."""
+        self.tails = object()
 
     def refresh(self) -> Snapshot:
         """Move on to the newest version, and return it; one GET if there is no new commit."""

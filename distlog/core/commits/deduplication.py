@@ -24,10 +24,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Flags, Longs, batch_of_rows, booleans, flags_of, integers, join, numbers_of, texts
+from distlog.core.arrays import (
+    MAX_INT,
+    MAX_LONG,
+    Flags,
+    Longs,
+    batch_of_rows,
+    booleans,
+    flags_of,
+    integers,
+    join,
+    numbers_of,
+    texts,
+)
 from distlog.core.config import DAY_MS
 from distlog.core.format.record_batch import increment_sequence
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
 #: How long batches of applications are kept, in ms, and the most that a pause between two batches adds to an age.

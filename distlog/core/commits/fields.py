@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from distlog.core import arrays
-from distlog.core.integers import MAX_INT, MAX_LONG
+from distlog.core.arrays import MAX_INT, MAX_LONG
 from distlog.core.paths import STEM_PATTERN
 
 # A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check converts a value of

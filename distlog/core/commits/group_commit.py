@@ -31,7 +31,7 @@ from distlog.core.errors import (
     TransactionTooOldError,
     UnsupportedVersionError,
 )
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import Storage
 
 # docs/design/commit-log.md ("Many writers on an object store") has the steps, and why each append is committed once.

@@ -16,10 +16,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Flags, Longs, booleans, flags_of, integers, join, no_rows, numbers_of, texts
+from distlog.core.arrays import (
+    MAX_INT,
+    MAX_LONG,
+    Flags,
+    Longs,
+    booleans,
+    flags_of,
+    integers,
+    join,
+    no_rows,
+    numbers_of,
+    texts,
+)
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, boolean, checks, stored
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import is_own_stem
 
 #: A value that the segment's writer did not store.

@@ -50,7 +50,7 @@ from distlog.core.commits.deduplication import (
 from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
 from distlog.core.commits.partition_table import PartitionState as PartitionState
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, SegmentInfo, check_append_times
-from distlog.core.config import TopicConfig
+from distlog.core.config import COMMIT_RETENTION_DELAYS, COMMIT_RETENTION_MS, TopicConfig
 from distlog.core.errors import CorruptMetadataError, TopicNotFoundError
 
 _PartitionAction = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal
@@ -99,7 +99,7 @@ class Snapshot:
     @property
     def commits_kept_ms(self) -> int | None:
         """The time for which vacuum keeps commits, in ms; None for no limit. A lower setting applies with a delay."""
-        kept_ms = self.config.commits_kept_ms
+        kept_ms = commits_kept_ms(self.config)
         return None if kept_ms is None else max(kept_ms, self.former_retention_ms)
 
     def note_seen(self, time_ms: int) -> None:
@@ -119,12 +119,30 @@ class Snapshot:
         """
         age_ms = time_ms - self.seen_ms
         has_times = self.seen_ms > 0 and time_ms > 0
-        return has_times and -MAX_CLOCK_DIFFERENCE_MS <= age_ms < self.config.least_retention_ms // 2
+        return has_times and -MAX_CLOCK_DIFFERENCE_MS <= age_ms < least_retention_ms(self.config) // 2
 
     @property
     def active_partitions(self) -> list[int]:
         # partitions in columns have no active segment
         return sorted(number for number, state in self.partitions.own_states.items() if state.active is not None)
+
+
+def least_retention_ms(config: TopicConfig) -> int:
+    """Return the shortest time for which vacuum keeps a commit after the next commit was written.
+
+    All processes must agree on it, so a default that a caller passed does not apply. It is COMMIT_RETENTION_MS if the
+    topic has no setting of its own, or keeps all commits (-1).
+    """
+    is_of_caller = "commit.retention.ms" in dict(config.defaults) and "commit.retention.ms" not in config.names
+    return COMMIT_RETENTION_MS if is_of_caller or config.commit_retention_ms == -1 else config.commit_retention_ms
+
+
+def commits_kept_ms(config: TopicConfig) -> int | None:
+    """Return how long vacuum keeps commits, None for no limit; never shorter than `least_retention_ms`."""
+    if config.commit_retention_ms == -1:
+        return None
+    least_ms = COMMIT_RETENTION_DELAYS * config.file_delete_delay_ms
+    return max(config.commit_retention_ms, least_retention_ms(config), least_ms)
 
 
 class PartitionDraft:
@@ -337,10 +355,13 @@ class _Draft:
         if self._head is None:
             raise ValueError("there is no commit")
         changed = {partition: draft.finish() for partition, draft in self._changed.items()}
+        transactions = self._transactions
+        if transactions is not NO_TRANSACTIONS:
+            transactions = transactions.updated({}, self._head.timestamp_ms)  # drops old batches
         return dataclasses.replace(
             self._head,
             partitions=self._partitions.with_states(changed),
-            transactions=self._transactions.updated({}, self._head.timestamp_ms),  # drops old batches
+            transactions=transactions,
         )
 
     def _head_at(self, commit: Commit) -> Snapshot:
@@ -368,8 +389,8 @@ class _Draft:
 
     def _with_former_retention(self, head: Snapshot) -> Snapshot:
         """Note a retention of commits that the commit has lowered, since it still applies to older commits."""
-        former_ms = self._head.config.least_retention_ms if self._head else 0
-        if former_ms <= head.config.least_retention_ms:
+        former_ms = least_retention_ms(self._head.config) if self._head else 0
+        if former_ms <= least_retention_ms(head.config):
             return head
         former_ms = max(former_ms, head.former_retention_ms)
         return dataclasses.replace(head, former_retention_ms=former_ms, former_retention_version=head.version)

@@ -17,6 +17,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
@@ -27,8 +28,7 @@ from distlog.core.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from distlog.core.integers import MAX_LONG
-from distlog.core.storage.parallel import Task, begin, in_parallel
+from distlog.core.storage.calls import Task, begin, in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 _log = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from distlog.core.files.record_times import TimeReader
 from distlog.core.files.table_rows import CsvRows, check_columns, header_names, parquet_records, row_group_sizes
 from distlog.core.files.text_lines import BadLine, LineParser, PatternLines, TextLines, line_at, line_starts
 from distlog.core.format.record_batch import HEADERS_TYPE
-from distlog.core.storage.parallel import in_order, in_parallel
+from distlog.core.storage.calls import in_order, in_parallel
 from distlog.core.storage.storage import CHUNK_BYTES, InputStorage
 
 SPLIT_BYTES = 64 << 20

@@ -11,7 +11,7 @@ from functools import partial
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.backend import FileInfo
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import InputStorage, shown
 from distlog.core.times import check_unit
 

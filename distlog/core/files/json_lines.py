@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from distlog.core.arrays import (
+    MAX_INT,
     Bytes,
     Flags,
     Longs,
@@ -29,7 +30,6 @@ from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import BadLine, Parsed, split_lines, without_bad_rows
 from distlog.core.format.kernels.json_scan import BLANK, ESCAPED, NULL, OBJECT, UNSURE, gather, scan_objects
 from distlog.core.format.record_batch import HEADERS_TYPE
-from distlog.core.integers import MAX_INT
 from distlog.core.write.rows import ACCEPTED_COLUMNS, IGNORED_COLUMNS
 
 _FIELD_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}

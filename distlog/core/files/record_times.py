@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Bytes, Flags, Longs, column_of, flags_of, integers, scalar_of
+from distlog.core.arrays import MAX_LONG, Bytes, Flags, Longs, column_of, flags_of, integers, scalar_of
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.integers import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.write.rows import scaled
 

@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import MAX_INT, MAX_LONG, byte_array
 from distlog.core.errors import CorruptIndexError, StorageError, UnsupportedVersionError
 from distlog.core.format.kernels.segments import WARM_BYTES, first_bad_slot, floor_entry, floor_slot
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.storage.backend import Part
 from distlog.core.storage.local_files import map_sealed
 from distlog.core.storage.storage import Storage

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.arrays import Bytes, Longs, byte_array
-from distlog.core.errors import CorruptRecordError, UnsupportedVersionError
+from distlog.core.arrays import MAX_INT, MAX_LONG, byte_array
+from distlog.core.errors import CorruptRecordError
 from distlog.core.format import compression
 from distlog.core.format.kernels.batch_scan import APPEND_TIME as APPEND_TIME
 from distlog.core.format.kernels.batch_scan import (
@@ -28,7 +28,6 @@ from distlog.core.format.kernels.batch_scan import (
     count_batches,
     first_mismatch,
     read_batches,
-    write_crcs,
 )
 from distlog.core.format.kernels.batch_scan import BATCH as BATCH
 from distlog.core.format.kernels.batch_scan import CODEC_MASK as CODEC_MASK
@@ -42,7 +41,6 @@ from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.format.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
 from distlog.core.format.kernels.native import HAS_CRC_INSTRUCTION
 from distlog.core.format.kernels.record_scan import count_entries
-from distlog.core.integers import MAX_INT, MAX_LONG
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -152,7 +150,7 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
 # the bit DELETE_HORIZON (KIP-534), the base timestamp is the time when compaction may delete the batch's tombstones.
 # Timestamp deltas count from the base timestamp in any case. All formats have their magic at byte 16.
 HEADER = struct.Struct(">qiibIhiqqqhii")
-_ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
+ATTRIBUTES_AT = 21
 #: A kernel computes the checksums of batches under this size. A library computes the larger ones, one by one.
 #: If the processor has a CRC instruction, the kernel is as fast as the library for any size.
 SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
@@ -210,7 +208,7 @@ class BatchFields(NamedTuple):
 def attributes_of(batch: Buffer) -> int:
     """Return the attributes of a batch of format 2, or 0 if it is shorter than a header."""
     header = bytes(memoryview(batch)[:HEADER_SIZE])
-    return int.from_bytes(header[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big") if len(header) == HEADER_SIZE else 0
+    return int.from_bytes(header[ATTRIBUTES_AT : ATTRIBUTES_AT + 2], "big") if len(header) == HEADER_SIZE else 0
 
 
 def batch_fields(rows: np.ndarray) -> list[BatchFields]:
@@ -281,45 +279,6 @@ def _first_bad(data: Any, batches: np.ndarray, is_selected: np.ndarray) -> int:
 def increment_sequence(sequence: int, count: Any) -> Any:
     """Return the sequence number `count` records after `sequence`, or before it; 0 comes after 2^31 - 1."""
     return (sequence + count) & MAX_INT
-
-
-def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
-    """Return the first header field of each of `batches` (BATCH rows) if they are moved to `base_offsets`.
-
-    The field is the base offset in format 2, and the last offset in formats 0 and 1. Raises UnsupportedVersionError
-    for a wrapper of format 0, since its records store absolute offsets, unless its offset stays the same.
-    """
-    is_legacy = batches["magic"] < 2
-    has_absolute_offsets = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
-    if (has_absolute_offsets & (base_offsets != batches["base_offset"])).any():
-        raise UnsupportedVersionError(
-            "the offsets of compressed messages of format 0 cannot change: append the records of this file again"
-        )
-    return np.where(is_legacy, base_offsets + batches["last_offset_delta"], base_offsets)
-
-
-def write_base_offsets(data: Bytes, positions: Longs, offsets: Longs) -> None:
-    """Write `offsets`, the result of `header_offsets`, into the batches at `positions` of `data`."""
-    _put(data, positions, offsets.astype(">i8"))
-
-
-def set_append_times(batches: npt.NDArray[Any], times: Longs) -> None:
-    """Set the append times of BATCH rows (Kafka's `setMaxTimestamp`), in ms; -1 changes nothing."""
-    has_time = times >= 0
-    batches["max_timestamp"][has_time] = times[has_time]
-    batches["attributes"][has_time] |= APPEND_TIME
-
-
-def write_append_times(data: Bytes, batches: npt.NDArray[Any]) -> None:
-    """Write the attributes and largest timestamps of `batches` into `data`, and the new checksums into both."""
-    _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
-    _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
-    write_crcs(data, batches)
-
-
-def _put(data: Bytes, positions: Longs, values: npt.NDArray[Any]) -> None:
-    size = values.dtype.itemsize
-    data[positions[:, None] + np.arange(size)] = values.view(np.uint8).reshape(-1, size)
 
 
 class Batches(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, byte_array, fitted, java_text, new_array
+from distlog.core.arrays import MAX_INT, MAX_LONG, MIN_LONG, booleans, byte_array, fitted, java_text, new_array
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import MAX_RECORDS_BYTES, NONE, Expander
 from distlog.core.format.kernels import record_scan
@@ -44,7 +44,6 @@ from distlog.core.format.record_batch import (
     values_of_rows,
     wrong_crc,
 )
-from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)

@@ -1,4 +1,4 @@
-"""Encodes Arrow data to record batches of format 2, by the settings of a topic (Kafka's `MemoryRecordsBuilder`)."""
+"""Encodes Arrow data to record batches of format 2 (Kafka's `MemoryRecordsBuilder`), and changes stored headers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.arrays import BLOCK_BYTES, byte_array, flags_of, new_array, new_pages
+from distlog.core.arrays import BLOCK_BYTES, MAX_LONG, Bytes, Longs, byte_array, flags_of, new_array, new_pages
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, UnsupportedVersionError
 from distlog.core.format import compression
 from distlog.core.format.kernels import record_write
-from distlog.core.format.kernels.batch_scan import BATCH
+from distlog.core.format.kernels.batch_scan import BATCH, write_crcs
 from distlog.core.format.kernels.record_write import (
     DRAFT,
     BatchLimits,
@@ -31,6 +31,8 @@ from distlog.core.format.kernels.record_write import (
 )
 from distlog.core.format.record_batch import (
     APPEND_TIME,
+    ATTRIBUTES_AT,
+    CODEC_MASK,
     CONTROL,
     CRC_AT,
     CRC_START,
@@ -41,7 +43,6 @@ from distlog.core.format.record_batch import (
     TRANSACTIONAL,
     increment_sequence,
 )
-from distlog.core.integers import MAX_LONG
 
 #: The bytes, and the drafts of batches (rows of DRAFT), that an encoder has room for at first.
 _FIRST_BYTES, _FIRST_DRAFTS = 1 << 16, 64
@@ -57,6 +58,7 @@ _FAULTS = {
 _UNCOMPRESSED = "uncompressed"
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
 _CRC = struct.Struct(">I")
+_MAX_TIMESTAMP_AT = 35
 
 
 class RecordEncoder:
@@ -494,3 +496,42 @@ def write_headers(view: memoryview, batches: np.ndarray) -> None:
         _CRC.pack_into(view, position + CRC_AT, crc)
         crcs.append(crc)
     batches["crc"] = crcs
+
+
+def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
+    """Return the first header field of each of `batches` (BATCH rows) if they are moved to `base_offsets`.
+
+    The field is the base offset in format 2, and the last offset in formats 0 and 1. Raises UnsupportedVersionError
+    for a wrapper of format 0, since its records store absolute offsets, unless its offset stays the same.
+    """
+    is_legacy = batches["magic"] < 2
+    has_absolute_offsets = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
+    if (has_absolute_offsets & (base_offsets != batches["base_offset"])).any():
+        raise UnsupportedVersionError(
+            "the offsets of compressed messages of format 0 cannot change: append the records of this file again"
+        )
+    return np.where(is_legacy, base_offsets + batches["last_offset_delta"], base_offsets)
+
+
+def write_base_offsets(data: Bytes, positions: Longs, offsets: Longs) -> None:
+    """Write `offsets`, the result of `header_offsets`, into the batches at `positions` of `data`."""
+    _put(data, positions, offsets.astype(">i8"))
+
+
+def set_append_times(batches: npt.NDArray[Any], times: Longs) -> None:
+    """Set the append times of BATCH rows (Kafka's `setMaxTimestamp`), in ms; -1 changes nothing."""
+    has_time = times >= 0
+    batches["max_timestamp"][has_time] = times[has_time]
+    batches["attributes"][has_time] |= APPEND_TIME
+
+
+def write_append_times(data: Bytes, batches: npt.NDArray[Any]) -> None:
+    """Write the attributes and largest timestamps of `batches` into `data`, and the new checksums into both."""
+    _put(data, batches["position"] + ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
+    _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
+    write_crcs(data, batches)
+
+
+def _put(data: Bytes, positions: Longs, values: npt.NDArray[Any]) -> None:
+    size = values.dtype.itemsize
+    data[positions[:, None] + np.arange(size)] = values.view(np.uint8).reshape(-1, size)

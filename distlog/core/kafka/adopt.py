@@ -60,9 +60,9 @@ from distlog.core.segments.producer_states import OpenTransactions, ProducerStat
 from distlog.core.segments.segment_parts import index_fields_of
 from distlog.core.segments.segment_reader import topic_log
 from distlog.core.segments.segment_state import LogDescription
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.local_files import OpenedFile, failing_as, make_folders
 from distlog.core.storage.locks_and_pages import flocked
-from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
 #: The log directories that have a partition: one per replica.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distlog.core.arrays import byte_array, numbers_of
+from distlog.core.arrays import MAX_INT, MAX_LONG, byte_array, numbers_of
 from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
 from distlog.core.commits.deduplication import NONE, ProducerBatch
 from distlog.core.commits.segment_table import SegmentInfo
@@ -25,7 +25,6 @@ from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.format.indexes import AbortedTransaction, IndexBytes
 from distlog.core.format.record_batch import CONTROL, Batches, BatchWalk, Source
 from distlog.core.format.record_decoder import BatchSelection, decode, decode_parts
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.log_dir import LogDir
 from distlog.core.kafka.partition_folder import (
     FIRST_DIRTY_OFFSETS,

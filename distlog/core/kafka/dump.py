@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.arrays import Flags, Longs, byte_array
+from distlog.core.arrays import MAX_INT, MAX_LONG, Flags, Longs, byte_array
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptRecordError,
@@ -35,7 +35,6 @@ from distlog.core.format.kernels.batch_scan import (
     read_batches,
 )
 from distlog.core.format.record_batch import Batches, BatchWalk, Headers, Source
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.dump_lines import (
     ABSENT,
     DumpedRecords,
@@ -53,7 +52,7 @@ from distlog.core.kafka.partition_folder import read_epochs
 from distlog.core.segments.producer_states import read_producer_snapshot
 from distlog.core.segments.segment_parts import LogFile
 from distlog.core.storage.backend import Part
-from distlog.core.storage.parallel import cores, in_order, prefetched
+from distlog.core.storage.calls import cores, in_order, prefetched
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP
 

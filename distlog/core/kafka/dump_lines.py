@@ -16,7 +16,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Bytes, Flags, Longs, booleans, byte_array, integers, numbers_of, texts
+from distlog.core.arrays import (
+    MAX_INT,
+    MAX_LONG,
+    MIN_LONG,
+    Bytes,
+    Flags,
+    Longs,
+    booleans,
+    byte_array,
+    integers,
+    numbers_of,
+    texts,
+)
 from distlog.core.errors import CorruptRecordError, DistlogError
 from distlog.core.format.kernels.batch_scan import LOG_OVERHEAD
 from distlog.core.format.record_batch import (
@@ -38,7 +50,6 @@ from distlog.core.format.record_decoder import (
     open_sections,
     scan_sections,
 )
-from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.read.row_lines import (
     TEXT,
     Texts,

@@ -18,7 +18,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import byte_view, new_pages, table_of_numbers
+from distlog.core.arrays import MAX_INT, byte_view, new_pages, table_of_numbers
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, stored
 from distlog.core.commits.segment_table import SegmentInfo
@@ -32,8 +32,7 @@ from distlog.core.errors import (
     TopicExistsError,
 )
 from distlog.core.format.indexes import TRANSACTION_ENTRY, IndexBytes
-from distlog.core.format.record_batch import header_offsets, write_base_offsets
-from distlog.core.integers import MAX_INT
+from distlog.core.format.record_encoder import header_offsets, write_base_offsets
 from distlog.core.kafka.log_dir import check_is_no_topic
 from distlog.core.kafka.partition_folder import (
     FIRST_DIRTY_OFFSETS,
@@ -63,8 +62,8 @@ from distlog.core.segments.producer_states import ProducerStates, last_stable_of
 from distlog.core.segments.segment_parts import checksum_error
 from distlog.core.segments.segment_reader import SegmentReader, TopicHandle, whole_log
 from distlog.core.segments.segment_state import LogDescription
+from distlog.core.storage.calls import Task, begin
 from distlog.core.storage.local_files import failing_as
-from distlog.core.storage.parallel import Task, begin
 from distlog.core.storage.storage import FileInfo, Storage
 
 if TYPE_CHECKING:

@@ -20,14 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import MAX_INT, MAX_LONG, byte_array
 from distlog.core.config import TopicConfig, settings
 from distlog.core.display import short_text
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidConfigError, InvalidTopicError
 from distlog.core.format.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
 from distlog.core.format.record_batch import CONTROL, HEADER_SIZE, Batches, check_crcs, read_headers, size_of_first
 from distlog.core.format.record_decoder import decode
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.kafka.partition_folder import (
     CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA,
@@ -49,7 +48,7 @@ from distlog.core.kafka.transactions import TRANSACTIONS_TOPIC, TransactionState
 from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.read.kafka_offsets import FieldReader
 from distlog.core.segments.producer_states import control_type
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
 
 

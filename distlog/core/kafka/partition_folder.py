@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_INT, MAX_LONG
 from distlog.core.errors import (
     CorruptionError,
     CorruptMetadataError,
@@ -28,7 +29,6 @@ from distlog.core.errors import (
 )
 from distlog.core.format.indexes import OFFSET_ENTRY
 from distlog.core.format.record_batch import HEADER_SIZE, BatchWalk, size_of_first
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.segments.producer_states import ProducerStates, read_producer_snapshot
 from distlog.core.segments.segment_parts import LogFile

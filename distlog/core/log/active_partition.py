@@ -19,8 +19,11 @@ from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, StorageFullError, TransactionTooOldError
 from distlog.core.log.log_segment import LogSegment, closed_on_error
-from distlog.core.log.partition_lock import (
+from distlog.core.log.partition_files import (
     NO_POINT,
+    DamagedLogError,
+    DurableEnd,
+    FileCalls,
     FlushOutcome,
     PageStatus,
     PartitionCounters,
@@ -32,14 +35,12 @@ from distlog.core.log.partition_lock import (
     stored_outcome,
 )
 from distlog.core.log.producers import transactions_at_start
-from distlog.core.log.segment_files import DamagedLogError, DurableEnd, FileCalls
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.segments.segment_writer import with_key_index
+from distlog.core.storage.calls import Deadline, Task, in_parallel
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock, LockGuard
-from distlog.core.storage.parallel import Task, in_parallel
-from distlog.core.storage.retries import Deadline
 
 # The commit log lists the segments. The file of a partition's lock has a page, a small value that processes share in
 # memory (`SharedPage`). The page has the status and the state of the active segment, and is written after the bytes

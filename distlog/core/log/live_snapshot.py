@@ -17,9 +17,15 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
 from distlog.core.log.active_partition import active_folder, check_exists
 from distlog.core.log.log_segment import ReadableSegment
-from distlog.core.log.partition_lock import PageStatus, StateRecord, recovery_point, stored_page_value
+from distlog.core.log.partition_files import (
+    DamagedLogError,
+    DurableEnd,
+    PageStatus,
+    StateRecord,
+    recovery_point,
+    stored_page_value,
+)
 from distlog.core.log.producers import transactions_at_start
-from distlog.core.log.segment_files import DamagedLogError, DurableEnd
 from distlog.core.segments.segment_parts import missing_file_error
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import SegmentState
@@ -39,36 +45,30 @@ class LiveSnapshot:
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
         self._view: _View | None = None
-        # replaced by each request to read the ends again; a view with an earlier request is stale
-        self._request = object()
 
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot to read, never to commit from; its active segments end as at the last `refresh`."""
         view, committed = self._view, self._current.snapshot
-        if view is None or view.committed is not committed or view.request is not self._request:
+        if view is None or view.committed is not committed or view.tails is not self._current.tails:
             view = self._load_view(committed)
         return view.live
 
     def refresh(self) -> Snapshot:
         """Load the newest version and the ends of its active segments. This takes one GET if nothing changed."""
-        self.invalidate()
+        self._current.expire_tails()
         with suppress(SnapshotTooOldError):
             return self._load_view(self._current.refresh()).live
         # an active segment was sealed after the version was read, and vacuum deleted it
         return self._load_view(self._current.refresh()).live
 
-    def invalidate(self) -> None:
-        """Make the next use of `snapshot` read the ends of the active segments again."""
-        self._request = object()
-
     def _load_view(self, committed: Snapshot) -> _View:
-        request, view = self._request, self._view
+        tails, view = self._current.tails, self._view
         if view is not None and view.committed is not committed:
             # vacuum may have deleted files of older versions
             self._handle.reader.forget_deleted()
         live = committed if self._current.pinned else with_tails(self._handle, committed)
-        self._view = view = _View(committed, live, request)
+        self._view = view = _View(committed, live, tails)
         return view
 
 
@@ -265,4 +265,5 @@ class TailWatch:
 class _View(NamedTuple):
     committed: Snapshot
     live: Snapshot
-    request: object
+    #: `CurrentSnapshot.tails` at the time of the read.
+    tails: object

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.arrays import Longs, numbers_of
+from distlog.core.arrays import MAX_INT, MAX_LONG, Longs, numbers_of
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, RecordTooLargeError, StorageError
 from distlog.core.format.indexes import OFFSET_ENTRY, TIME_ENTRY, AbortedTransaction
@@ -32,8 +32,7 @@ from distlog.core.format.kernels.segments import (
 from distlog.core.format.record_batch import LOG_OVERHEAD, Batches, check_crcs
 from distlog.core.format.record_decoder import decode
 from distlog.core.format.record_encoder import jittered, time_span
-from distlog.core.integers import MAX_INT, MAX_LONG
-from distlog.core.log.segment_files import (
+from distlog.core.log.partition_files import (
     NOTHING_DURABLE,
     WALK_BYTES,
     DamagedLogError,

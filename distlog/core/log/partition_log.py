@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.arrays import Bytes, Longs
+from distlog.core.arrays import MAX_LONG, Bytes, Longs
 from distlog.core.commits.actions import Add, Seal, each_action
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -30,24 +30,27 @@ from distlog.core.errors import (
     StorageFullError,
 )
 from distlog.core.format.kernels.segments import BAD_FORMAT, BAD_SIZES, NO_FAULT, inspect_batches, move_batches
-from distlog.core.format.record_batch import (
-    CONTROL,
-    TRANSACTIONAL,
-    batch_fields,
-    set_append_times,
-    write_append_times,
-)
-from distlog.core.integers import MAX_LONG
+from distlog.core.format.record_batch import CONTROL, TRANSACTIONAL, batch_fields
+from distlog.core.format.record_encoder import set_append_times, write_append_times
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.log_segment import LogSegment, Unflushed, check_batch_size, is_flush_due
-from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, outcome_in, packed_outcome
+from distlog.core.log.partition_files import (
+    ActiveFile,
+    DamagedLogError,
+    FileCalls,
+    FlushOutcome,
+    PageStatus,
+    PartitionCounters,
+    SegmentFiles,
+    outcome_in,
+    packed_outcome,
+)
 from distlog.core.log.producers import NO_EFFECT, PartitionProducers, validate
-from distlog.core.log.segment_files import ActiveFile, DamagedLogError, FileCalls, SegmentFiles
 from distlog.core.segments.producer_states import FirstBatch, any_first
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_state import FROM_HEADERS, SegmentState
+from distlog.core.storage.calls import process_lock
 from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock
-from distlog.core.storage.parallel import process_lock
 from distlog.core.times import NO_TIMESTAMP
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import Bytes, byte_array, new_array
+from distlog.core.arrays import MAX_LONG, MIN_LONG, Bytes, byte_array, new_array
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.deduplication import KnownBatch
 from distlog.core.commits.segment_table import SegmentInfo
@@ -54,9 +54,8 @@ from distlog.core.format.record_batch import (
     read_headers,
 )
 from distlog.core.format.record_encoder import ValidBatch, codec_of, compression_level, write_headers
-from distlog.core.integers import MAX_LONG, MIN_LONG
 from distlog.core.log.log_segment import LogSegment, check_batch_size
-from distlog.core.log.segment_files import WALK_BYTES, ActiveFile, batches_from
+from distlog.core.log.partition_files import WALK_BYTES, ActiveFile, batches_from
 from distlog.core.segments.producer_states import (
     EXPIRATION_CHECK_MS,
     FirstBatch,

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from distlog.core.arrays import MAX_INT, MAX_LONG
 from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.config import HOUR_MS, TopicConfig, without_unit
 from distlog.core.errors import InvalidConfigError
-from distlog.core.integers import MAX_INT, MAX_LONG
 
 _SPACE = " \t\f"
 #: A key ends at the first space, colon or equals sign that has no backslash before it.

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
-from distlog.core.integers import MAX_LONG
-from distlog.core.log.partition_lock import counters_in
+from distlog.core.log.partition_files import counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks, Scheduler, TaskRun
 from distlog.core.read.fetch import has_late_transaction
-from distlog.core.storage.parallel import process_lock
+from distlog.core.storage.calls import process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms, now_ms
 from distlog.core.topic import Topic

@@ -31,7 +31,7 @@ from distlog.core.maintain.merge import merge, plan_merge
 from distlog.core.maintain.vacuum import VacuumReport, vacuum
 from distlog.core.opening import copies_in
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
-from distlog.core.storage.parallel import in_parallel, process_lock
+from distlog.core.storage.calls import in_parallel, process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic

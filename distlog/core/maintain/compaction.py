@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import Flags, byte_array, table_of_rows
+from distlog.core.arrays import MAX_INT, MAX_LONG, Flags, byte_array, table_of_rows
 from distlog.core.commits.commit_log import MAX_CLOCK_AHEAD_MS
 from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -23,7 +23,6 @@ from distlog.core.errors import StorageError
 from distlog.core.format.indexes import AbortedTransaction
 from distlog.core.format.kernels.compaction import RETAINED, choose_records
 from distlog.core.format.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.maintain.group_rewrite import (
     MAX_SEGMENTS,
     FilteredBatches,

@@ -11,7 +11,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintain.compaction import Cleanable, clean_dirtiest
 from distlog.core.maintain.group_rewrite import Result, RewriteFailure, RewrittenPartition
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.storage.parallel import in_order
+from distlog.core.storage.calls import in_order
 from distlog.core.storage.storage import Storage
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import Bytes, Flags, Longs, byte_array, join, new_array, numbers_of
+from distlog.core.arrays import MAX_LONG, Bytes, Flags, Longs, byte_array, join, new_array, numbers_of
 from distlog.core.commits.segment_table import (
     NO_OFFSET,
     OWN_FILE,
@@ -35,8 +35,15 @@ from distlog.core.format.kernels.batch_scan import RUN, crcs_of_slices, cut_runs
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.record_batch import CODEC_MASK, HEADER_SIZE
 from distlog.core.format.record_decoder import BatchSelection
-from distlog.core.format.record_encoder import compression_level, largest_batch, usual_batch
-from distlog.core.integers import MAX_LONG
+from distlog.core.format.record_encoder import (
+    compression_level,
+    header_offsets,
+    largest_batch,
+    set_append_times,
+    usual_batch,
+    write_append_times,
+    write_base_offsets,
+)
 from distlog.core.maintain.group_rewrite import (
     FILE_ERRORS,
     FilteredBatches,
@@ -316,9 +323,9 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     times = segments.array("append_time_ms")[row_segments]
     if (times >= 0).any():
         data = data.copy()
-        record_batch.set_append_times(rows, times)
+        set_append_times(rows, times)
         changed_rows = rows[times >= 0]
-        record_batch.write_append_times(data, changed_rows)
+        write_append_times(data, changed_rows)
         rows[times >= 0] = changed_rows
     groups = np.repeat(np.arange(len(job.counts)), job.counts)[row_segments]
     counts = np.bincount(groups, minlength=len(job.counts))
@@ -408,7 +415,7 @@ class _SegmentWrites:
         rows["position"] -= data_start
         bases = self.job.inputs.base_offsets[self.job.firsts[start:end]]
         stored_offsets = self.batches.base_offsets[first_row:end_row] - np.repeat(bases, counts)
-        record_batch.write_base_offsets(data, rows["position"], record_batch.header_offsets(rows, stored_offsets))
+        write_base_offsets(data, rows["position"], header_offsets(rows, stored_offsets))
         rows["base_offset"] = stored_offsets
         min_timestamps = np.ascontiguousarray(self.batches.min_timestamps[first_row:end_row])
         config = self.config

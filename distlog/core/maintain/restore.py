@@ -38,7 +38,7 @@ from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, Topi
 from distlog.core.maintain.vacuum import removed_files_held
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.storage.parallel import in_order
+from distlog.core.storage.calls import in_order
 
 
 def restore(

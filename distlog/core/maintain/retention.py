@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import Flags, Longs, table_of_numbers
+from distlog.core.arrays import MAX_LONG, Flags, Longs, table_of_numbers, whole_number
 from distlog.core.commits.actions import MAX_COMMIT_ROWS, Action, Remove, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitRace
 from distlog.core.commits.segment_table import SegmentTable
@@ -18,7 +18,6 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot, check_partit
 from distlog.core.config import TopicConfig
 from distlog.core.display import Displayable, counted, sums_of
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
-from distlog.core.integers import MAX_LONG, whole_number
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.log.producers import ProducerSnapshots

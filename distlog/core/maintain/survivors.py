@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import Bytes, Flags, Longs, byte_array, new_array, numbers_of
+from distlog.core.arrays import MAX_INT, MAX_LONG, Bytes, Flags, Longs, byte_array, new_array, numbers_of
 from distlog.core.commits.deduplication import EXPIRATION_MS
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import InvalidConfigError
@@ -30,7 +30,6 @@ from distlog.core.format.record_decoder import (
     scan_sections,
 )
 from distlog.core.format.record_encoder import encode
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.segments.chunks import Chunk, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import Flags, Longs, numbers_of, table_of_rows
+from distlog.core.arrays import MAX_LONG, Flags, Longs, numbers_of, table_of_rows
 from distlog.core.commits import actions, checkpoint, fields
 from distlog.core.commits.actions import REMOVE_TABLE, Action, Remove, SetLogHorizon, SetVacuumHorizon, read_table
 from distlog.core.commits.commit_log import CommitLog, CommitRace
@@ -35,10 +35,9 @@ from distlog.core.errors import (
     StorageError,
     StorageFullError,
 )
-from distlog.core.integers import MAX_LONG
 from distlog.core.read.consumer_group import group_files, group_folders
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.locks_and_pages import FileLock, copy_path, flocked
-from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storage, UnfinishedUpload
 
 #: Vacuum keeps temporary files that are younger than this, even if `file.delete.delay.ms` is shorter, since their put

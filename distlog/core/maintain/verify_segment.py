@@ -18,14 +18,14 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import Flags, Longs, byte_array, numbers_of
+from distlog.core.arrays import MAX_LONG, Flags, Longs, byte_array, numbers_of
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, DistlogError
 from distlog.core.format import indexes
 from distlog.core.format.key_index import KeyIndexBuilder
-from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs, set_append_times
+from distlog.core.format.record_batch import CONTROL, BatchWalk, Source, check_crcs
 from distlog.core.format.record_decoder import BatchSelection, OffsetsOutOfOrderError, decode_parts
-from distlog.core.integers import MAX_LONG
+from distlog.core.format.record_encoder import set_append_times
 from distlog.core.segments.chunks import OUTPUT_BYTES
 from distlog.core.segments.segment_parts import LogFile, checksum_error, index_size, remedy
 from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from distlog.core.integers import MAX_LONG, MIN_LONG
+from distlog.core.arrays import MAX_LONG, MIN_LONG
 from distlog.core.segments.chunks import ALWAYS, NEVER, TimeRange
 
 if TYPE_CHECKING:

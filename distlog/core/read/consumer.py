@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import numbers_of
+from distlog.core.arrays import numbers_of, whole_number, whole_numbers
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot, check_partition
 from distlog.core.errors import (
@@ -28,7 +28,6 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     TopicNotFoundError,
 )
-from distlog.core.integers import whole_number, whole_numbers
 from distlog.core.log.live_snapshot import LiveSnapshot, TailWatch
 from distlog.core.read.consumer_group import FREQUENT, LONGEST_LEASE_MS, RARE, GroupLog, Membership, reset_positions
 from distlog.core.read.kafka_offsets import kafka_positions

@@ -34,7 +34,7 @@ from distlog.core.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import elapsed_s
 

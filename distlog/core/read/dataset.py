@@ -22,7 +22,7 @@ from distlog.core.read.scan import check_columns, count_records, first, known_co
 from distlog.core.schemas.decoding import DECODING_COLUMNS, Decoder, OnError, decoded_batch, schema_with
 from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
-from distlog.core.storage.parallel import cores
+from distlog.core.storage.calls import cores
 
 _BATCH_ROWS = 1 << 16  # the maximum, of a batch made from metadata
 TEXT_COLUMNS = ("key", "value")

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distlog.core.arrays import Bytes, Longs
+from distlog.core.arrays import Bytes, Longs, count_of, whole_number
 from distlog.core.commits.segment_table import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.indexes import AbortedTransaction
-from distlog.core.format.record_batch import header_offsets, read_headers, write_base_offsets
-from distlog.core.integers import count_of, whole_number
+from distlog.core.format.record_batch import read_headers
+from distlog.core.format.record_encoder import header_offsets, write_base_offsets
 from distlog.core.segments.chunks import Chunk, SegmentSlice, StoredBatches, bounded_start
 from distlog.core.segments.producer_states import (
     ProducerStates,

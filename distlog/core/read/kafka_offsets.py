@@ -32,7 +32,7 @@ from distlog.core.segments.segment_reader import (
     whole_groups,
     whole_logs,
 )
-from distlog.core.storage.parallel import cores
+from distlog.core.storage.calls import cores
 from distlog.core.storage.storage import Storage
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import Longs
+from distlog.core.arrays import MAX_LONG, Longs
 from distlog.core.commits.segment_table import SegmentInfo
 from distlog.core.errors import CorruptIndexError, InvalidRecordError, StorageError
 from distlog.core.format.key_index import (
@@ -23,7 +23,6 @@ from distlog.core.format.key_index import (
     search,
     search_each,
 )
-from distlog.core.integers import MAX_LONG
 from distlog.core.segments.chunks import SegmentSlice
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.storage.backend import Part

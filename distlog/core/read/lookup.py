@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.arrays import Bytes, Longs, byte_array, numbers_of
+from distlog.core.arrays import MIN_LONG, Bytes, Longs, byte_array, numbers_of
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptionError
@@ -52,12 +52,11 @@ from distlog.core.format.record_batch import (
     LOG_APPEND_TIME,
     SCHEMA,
 )
-from distlog.core.integers import MIN_LONG
 from distlog.core.paths import is_own_stem
 from distlog.core.segments.chunks import READ_UNCOMMITTED, Chunk, SegmentSlice
 from distlog.core.segments.segment_parts import OpenLog
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, spare_bytes
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 
 #: Special times, with the numbers of Kafka's ListOffsets request.
 LATEST = -1

@@ -11,12 +11,20 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core import display, extra, optional
-from distlog.core.arrays import Longs, integers, table_of_numbers
+from distlog.core.arrays import (
+    MAX_LONG,
+    MIN_LONG,
+    Longs,
+    count_of,
+    integers,
+    table_of_numbers,
+    whole_number,
+    whole_numbers,
+)
 from distlog.core.commits.snapshot import Snapshot, check_partition
 from distlog.core.display import Progress, SegmentColumns, counted, scan_figure, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, OffsetOutOfRangeError
 from distlog.core.format.record_batch import COLUMNS, SCHEMA
-from distlog.core.integers import MAX_LONG, MIN_LONG, count_of, whole_number, whole_numbers
 from distlog.core.read.keys import located_slices
 from distlog.core.read.lookup import EARLIEST, LATEST, Record, first_records, start_by_index
 from distlog.core.schemas.avro import avro_decoder
@@ -45,7 +53,7 @@ from distlog.core.segments.chunks import (
 from distlog.core.segments.producer_states import aborted_transactions, last_stable_offset
 from distlog.core.segments.segment_parts import DEPTH
 from distlog.core.segments.segment_reader import INDEX_WORTH_BYTES, SegmentReader, read_slices
-from distlog.core.storage.parallel import cores, in_order
+from distlog.core.storage.calls import cores, in_order
 from distlog.core.times import Time
 
 if TYPE_CHECKING:

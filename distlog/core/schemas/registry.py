@@ -18,8 +18,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import pyarrow as pa
 
+from distlog.core.arrays import whole_number
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, StorageDeniedError, StorageError
-from distlog.core.integers import whole_number
 
 #: The most bytes of a registry's response, and the longest time that it may take.
 MAX_ANSWER_BYTES = 8 << 20

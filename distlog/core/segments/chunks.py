@@ -15,24 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Flags, Longs, byte_array
+from distlog.core.arrays import MAX_LONG, MIN_LONG, Flags, Longs, byte_array
 from distlog.core.commits.segment_table import UNKNOWN, SegmentInfo, SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from distlog.core.format.indexes import AbortedTransaction, GrowingOffsetIndex, OffsetIndex
 from distlog.core.format.kernels.batch_scan import RUN, first_misplaced
-from distlog.core.format.record_batch import (
-    TRANSACTIONAL,
-    Batches,
-    Source,
-    first_bad_crc,
-    read_headers,
-    set_append_times,
-    write_append_times,
-    wrong_crc,
-)
+from distlog.core.format.record_batch import TRANSACTIONAL, Batches, Source, first_bad_crc, read_headers, wrong_crc
 from distlog.core.format.record_decoder import BatchSelection, decode_parts
-from distlog.core.integers import MAX_LONG, MIN_LONG
+from distlog.core.format.record_encoder import set_append_times, write_append_times
 from distlog.core.segments.segment_parts import another_log_error
 from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage

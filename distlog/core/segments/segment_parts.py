@@ -36,8 +36,8 @@ from distlog.core.format.indexes import (
 )
 from distlog.core.format.kernels.batch_scan import CRC_AT, CRC_START, MAGIC_AT
 from distlog.core.storage.backend import Part, too_short_error
+from distlog.core.storage.calls import in_order, process_lock
 from distlog.core.storage.local_files import known_local_disk
-from distlog.core.storage.parallel import in_order, process_lock
 from distlog.core.storage.storage import Storage
 
 _log = logging.getLogger("distlog")

@@ -61,7 +61,7 @@ from distlog.core.segments.segment_parts import (
     part_of,
 )
 from distlog.core.storage.backend import Part
-from distlog.core.storage.parallel import in_order, prefetched, process_lock
+from distlog.core.storage.calls import in_order, prefetched, process_lock
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 

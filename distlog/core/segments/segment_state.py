@@ -19,7 +19,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import Longs, byte_array, integers, numbers_of, texts
+from distlog.core.arrays import MAX_INT, MAX_LONG, Longs, byte_array, integers, numbers_of, texts
 from distlog.core.commits.segment_table import NO_OFFSET, UNDETERMINED_OFFSET, UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.format.compression import CODEC_NAMES
@@ -47,7 +47,6 @@ from distlog.core.format.kernels.segments import (
     fold_segments,
 )
 from distlog.core.format.key_index import LEAST_LOG_BYTES, KeyIndexBuilder
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.times import NO_TIMESTAMP
 

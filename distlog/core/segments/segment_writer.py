@@ -16,7 +16,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, Bytes, Longs, byte_array
+from distlog.core.arrays import BLOCK_BYTES, MAX_INT, PAGE_BYTES, Bytes, Longs, byte_array
 from distlog.core.commits.segment_table import (
     NO_OFFSET,
     OWN_FILE,
@@ -33,7 +33,6 @@ from distlog.core.format.indexes import TIME_ENTRY, AbortedTransaction, IndexByt
 from distlog.core.format.kernels.batch_scan import crcs_of_rows
 from distlog.core.format.kernels.record_write import copy_slices
 from distlog.core.format.key_index import LEAST_LOG_BYTES, KeyIndexBuilder
-from distlog.core.format.record_batch import header_offsets, write_base_offsets
 from distlog.core.format.record_encoder import (
     BatchFormat,
     EncodedBatches,
@@ -41,9 +40,10 @@ from distlog.core.format.record_encoder import (
     RecordInput,
     ValidBatch,
     batch_format,
+    header_offsets,
     time_span,
+    write_base_offsets,
 )
-from distlog.core.integers import MAX_INT
 from distlog.core.segments.producer_states import OpenTransactions
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_fields_of
 from distlog.core.segments.segment_reader import TopicHandle, whole_log

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.integers import MAX_LONG
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self

@@ -40,8 +40,7 @@ from distlog.core.storage.backend import (
     check_one_wins,
     check_process,
 )
-from distlog.core.storage.parallel import Task, begin
-from distlog.core.storage.retries import Deadline, ErrorClassifier, ErrorKind, resolve_put
+from distlog.core.storage.calls import Deadline, ErrorClassifier, ErrorKind, Task, begin, resolve_put
 from distlog.core.times import now_ms
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 
 from distlog.core import extra
 from distlog.core.errors import DistlogError, InvalidConfigError, StorageDeniedError, StorageError
-from distlog.core.storage.parallel import PARALLEL_READS, process_lock
-from distlog.core.storage.retries import ErrorClassifier, ErrorKind
+from distlog.core.storage.calls import PARALLEL_READS, ErrorClassifier, ErrorKind, process_lock
 
 #: The secrets within a connection string of Azure.
 _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")

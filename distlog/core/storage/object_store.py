@@ -13,10 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core import paths, times
-from distlog.core.arrays import byte_view
+from distlog.core.arrays import MAX_LONG, byte_view
 from distlog.core.errors import DistlogError, StorageError
-from distlog.core.integers import MAX_LONG
-from distlog.core.storage import retries
+from distlog.core.storage import calls
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
     Entries,
@@ -29,6 +28,17 @@ from distlog.core.storage.backend import (
     check_process,
     merge_ranges,
 )
+from distlog.core.storage.calls import (
+    PARALLEL_READS,
+    Deadline,
+    ErrorKind,
+    Task,
+    WorkerThreads,
+    in_parallel,
+    process_lock,
+    resolve_put,
+    retried,
+)
 from distlog.core.storage.object_client import (
     REPLY_TIMES,
     ClientErrors,
@@ -37,8 +47,6 @@ from distlog.core.storage.object_client import (
     StorageOptions,
     replied_ms,
 )
-from distlog.core.storage.parallel import PARALLEL_READS, Task, WorkerThreads, in_parallel, process_lock
-from distlog.core.storage.retries import Deadline, ErrorKind, resolve_put, retried
 from distlog.core.times import to_ms
 
 if TYPE_CHECKING:
@@ -72,9 +80,9 @@ class ObjectStore:
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """Return `call()`, retried after temporary errors, for a shorter time if the server has never answered."""
-        timeout_s, min_pauses = retries.RETRY_TIMEOUT_S, 1  # 1: a retry even after a call that took all the time
+        timeout_s, min_pauses = calls.RETRY_TIMEOUT_S, 1  # 1: a retry even after a call that took all the time
         if not self._client.has_answered:
-            timeout_s, min_pauses = min(timeout_s, retries.FIRST_TIMEOUT_S), 0
+            timeout_s, min_pauses = min(timeout_s, calls.FIRST_TIMEOUT_S), 0
             call = partial(self._noting_answer, call)
         return retried(call, action, path, self._errors, Deadline(timeout_s, min_pauses=min_pauses))
 

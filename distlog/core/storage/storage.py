@@ -27,10 +27,10 @@ from distlog.core.storage.backend import (
     check_one_wins,
     too_short_error,
 )
+from distlog.core.storage.calls import in_order
 from distlog.core.storage.local_files import LINK_ERROR, LocalFiles, OpenedFile, known_local_disk
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.object_store import ObjectStore
-from distlog.core.storage.parallel import in_order
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from distlog.core import paths
-from distlog.core.arrays import Longs
+from distlog.core.arrays import MAX_INT, MAX_LONG, Longs
 from distlog.core.commits import fields
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.commits.deduplication import NO_TRANSACTIONS
@@ -43,11 +43,10 @@ from distlog.core.errors import (
 )
 from distlog.core.format.compression import ZSTD, decompress
 from distlog.core.format.indexes import IndexCache
-from distlog.core.integers import MAX_INT, MAX_LONG
 from distlog.core.segments.chunks import SegmentSlice
 from distlog.core.segments.producer_states import read_producer_snapshot
 from distlog.core.segments.segment_reader import SegmentReader
-from distlog.core.storage.parallel import Task, in_parallel, process_lock
+from distlog.core.storage.calls import Task, in_parallel, process_lock
 from distlog.core.storage.storage import Storage
 
 #: The most chunks of a log; their bounds take 32 MiB.

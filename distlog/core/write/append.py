@@ -41,7 +41,7 @@ from distlog.core.format.record_encoder import RecordInput, batch_format, codec_
 from distlog.core.log.active_partition import ActiveSeals
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.segments.segment_writer import Bundles, SegmentWriter, SmallSegments
-from distlog.core.storage.parallel import Task, WorkerThreads, cores, in_order
+from distlog.core.storage.calls import Task, WorkerThreads, cores, in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import NO_TIMESTAMP, check_unit, in_ms, iso, wrong_unit
 from distlog.core.write.rows import Appendable, Partitioner, batches, normalize, row_count, rows_by_partition
@@ -60,6 +60,8 @@ MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
 #: To find out whether rows fit a bundle, an append gathers up to SMALL_PART_BYTES for each partition of the topic. In
 #: all, it gathers at least the first and at most the second number of bytes.
 MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
+#: An append of up to this many rows has no progress bar unless it is asked for: the bar would only jump to its end.
+_QUICK_ROWS = 100_000
 #: The fewest bytes that a writer gathers before it writes, so that they can be written past the page cache.
 MIN_GATHER_BYTES = 256 << 10
 
@@ -141,13 +143,15 @@ class Appender:
     def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
         """Append the rows, and return their number. After an error only `abort` may be called."""
         tasks_ahead = 2 * self._workers if self._workers > 1 else 0  # so that no thread waits for the next slice
-        with (
-            closing(batches(data, self._unit)) as slices,
-            Progress("appending", total_rows=row_count(data), shown=progress) as bar,
-        ):
-            for rows in in_order(self._tasks(slices, partition), tasks_ahead, workers=self._workers, joined=True):
-                bar.add(rows)
-        return bar.rows
+        total_rows = row_count(data)
+        with closing(batches(data, self._unit)) as slices:
+            counts = in_order(self._tasks(slices, partition), tasks_ahead, workers=self._workers, joined=True)
+            if not progress and total_rows is not None and total_rows <= _QUICK_ROWS:
+                return sum(counts)
+            with Progress("appending", total_rows=total_rows, shown=progress) as bar:
+                for count in counts:
+                    bar.add(count)
+            return bar.rows
 
     def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
         """Yield calls that write rows and return their number."""

@@ -66,8 +66,7 @@ from distlog.core.segments.producer_states import (
 from distlog.core.segments.segment_reader import TopicHandle, whole_log
 from distlog.core.segments.segment_state import RollTime
 from distlog.core.segments.segment_writer import Parts, WrittenSegment, effect, write_batches
-from distlog.core.storage.parallel import cores, in_order, in_parallel
-from distlog.core.storage.retries import Deadline
+from distlog.core.storage.calls import Deadline, cores, in_order, in_parallel
 from distlog.core.write.append import (
     AppendResult,
     check_not_newly_compacted,
@@ -168,16 +167,15 @@ _MAX_BACKGROUND_FLUSH_MS = DAY_MS
 
 
 class DirectEngine(Engine):
-    """Appends to active segments, each partition alone, then calls `on_append`. A flush policy may delay syncs."""
+    """Appends to active segments, each partition alone. A flush policy may delay syncs."""
 
     def __init__(
         self,
         handle: TopicHandle,
         current: CurrentSnapshot,
-        on_append: Callable[[], None],
         lock_timeout_s: float | None = None,
     ) -> None:
-        self._handle, self._current, self._on_append = handle, current, on_append
+        self._handle, self._current = handle, current
         self._lock_timeout_s = lock_timeout_s
         self._logs = OpenLogs[int](lambda partition: PartitionLog(handle, partition, current))
         self.reset_in_child()
@@ -207,7 +205,7 @@ class DirectEngine(Engine):
                 for append in appends:
                     append.fail_remaining(error)
             finally:
-                self._on_append()
+                self._current.expire_tails()
         offsets = {
             append.partition: (append.acknowledged[0].first_offset, append.acknowledged[-1].end_offset)
             for append in appends

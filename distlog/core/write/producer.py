@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits.actions import PRODUCER_APP, SetTransaction
 from distlog.core.commits.commit_log import CommitRace, CurrentSnapshot
 from distlog.core.commits.segment_table import SegmentInfo
@@ -26,10 +27,9 @@ from distlog.core.errors import (
 )
 from distlog.core.format.record_batch import increment_sequence
 from distlog.core.format.record_encoder import BatchFormat
-from distlog.core.integers import MAX_LONG
 from distlog.core.log.active_partition import wait_for_appends
 from distlog.core.segments.segment_reader import TopicHandle
-from distlog.core.storage.retries import Deadline
+from distlog.core.storage.calls import Deadline
 from distlog.core.write.append import Appender, AppendResult, commit_append, open_appender
 from distlog.core.write.engine import DELIVERY_TIMEOUT_S, Appends, Engine, PartitionBatches
 from distlog.core.write.writer import RecordSender, Writer, deliver, successful_deliveries

@@ -15,13 +15,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import Bytes, Longs, column_of, flags_of, integers, numbers_of, scalar_of
+from distlog.core.arrays import (
+    MAX_INT,
+    MAX_LONG,
+    MIN_LONG,
+    Bytes,
+    Longs,
+    column_of,
+    flags_of,
+    integers,
+    numbers_of,
+    scalar_of,
+)
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.format.kernels.record_write import fill_partitions, first_out_of_range, group_rows
 from distlog.core.format.record_batch import HEADER_SIZE, HEADERS_TYPE
 from distlog.core.format.record_encoder import invalid_array_error, largest_batch
-from distlog.core.integers import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, scale, to_ms, wrong_unit
 
 _TIME_KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)

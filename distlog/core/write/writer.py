@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from distlog.core.arrays import whole_number
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.format.record_encoder import BatchFormat, RecordInput, batch_format, codec_of
-from distlog.core.integers import whole_number
 from distlog.core.segments.segment_reader import TopicHandle
 from distlog.core.times import check_unit, fastest
 from distlog.core.write.append import AppendResult, is_early, warn_of_early
@@ -581,11 +581,9 @@ class RecordSender:
         self.engine.reset_in_child()
 
 
-def engine_of(
-    handle: TopicHandle, current: CurrentSnapshot, on_append: Callable[[], None], lock_timeout_s: float | None = None
-) -> Engine:
+def engine_of(handle: TopicHandle, current: CurrentSnapshot, lock_timeout_s: float | None = None) -> Engine:
     if handle.storage.is_local_disk:
-        return DirectEngine(handle, current, on_append, lock_timeout_s)
+        return DirectEngine(handle, current, lock_timeout_s)
     return CommitEngine(handle, current)
 
 

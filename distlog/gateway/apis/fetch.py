@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from distlog.core.read.fetch import FetchedBatches
 from distlog.core.read.lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.segments.chunks import StoredBatches
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.gateway.kafka_apis import Api, Broker, Handlers
 from distlog.gateway.protocol.error_codes import error_code, fields_or_error, topic_error_code
 from distlog.gateway.protocol.messages import ErrorCode, Fields, ResponseChunk

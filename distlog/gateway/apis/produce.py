@@ -19,8 +19,8 @@ from distlog.core.errors import DistlogError, InvalidRecordError, LockHeldError,
 from distlog.core.format.record_batch import CODEC_MASK, TRANSACTIONAL, attributes_of
 from distlog.core.kafka.transactions import ProducerId
 from distlog.core.log.partition_log import AppendInfo, WouldWaitError
+from distlog.core.storage.calls import PARALLEL_REQUESTS, in_parallel
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
-from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.write.append import EARLIEST_USUAL_MS, is_early, warn_of_early
 from distlog.gateway.kafka_apis import Api, Broker

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
-from distlog.core.storage.parallel import WorkerThreads, in_parallel
+from distlog.core.storage.calls import WorkerThreads, in_parallel
 from distlog.gateway.config import GroupConfigs, GroupSettings
 from distlog.gateway.groups.classic_group import GroupPhase, OnStored
 from distlog.gateway.groups.offsets_format import (

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, StorageRefusedError, TopicNotFoundError
-from distlog.core.storage.parallel import begin
+from distlog.core.storage.calls import begin
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.event_log import FAILURES

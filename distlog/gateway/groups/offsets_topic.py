@@ -20,7 +20,7 @@ from distlog.core.opening import make_topic, open
 from distlog.core.read import kafka_offsets
 from distlog.core.read.fetch import FetchedBatches
 from distlog.core.segments.producer_states import control_type
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic import Topic
 from distlog.core.write.writer import Delivery, RecordSender, Writer, engine_of
@@ -172,7 +172,7 @@ class OffsetsTopic:
                 threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
                 batching = None
             if batching is None:
-                engine = engine_of(topic.handle, topic.current, topic.live.invalidate, _LOCK_WAIT_S)
+                engine = engine_of(topic.handle, topic.current, _LOCK_WAIT_S)
                 sender = RecordSender(topic.handle, topic.current, engine, fence=leadership)
                 batching = self._batchings[key] = OffsetsBatching(sender, self._linger_ms, self._finished_calls.put)
             if self._callback_thread is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distlog.core import errors
-from distlog.core.log.segment_files import DamagedLogError
+from distlog.core.log.partition_files import DamagedLogError
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode, Fields
 

@@ -24,7 +24,7 @@ from distlog.core.opening import copy_text
 from distlog.core.read.kafka_offsets import OFFSETS_TOPIC
 from distlog.core.segments.producer_states import FirstBatch
 from distlog.core.segments.segment_reader import TopicHandle, topic_log
-from distlog.core.storage.parallel import Task, in_parallel
+from distlog.core.storage.calls import Task, in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic

@@ -13,10 +13,10 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS
-from distlog.core.commits.snapshot import MAX_CLOCK_DIFFERENCE_MS, Snapshot
+from distlog.core.commits.snapshot import MAX_CLOCK_DIFFERENCE_MS, Snapshot, least_retention_ms
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.errors import StorageError
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms
 
@@ -164,7 +164,7 @@ class _IndexedTopic(NamedTuple):
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
         # half of the retention, as a margin for slow requests
-        span_ms = snapshot.config.least_retention_ms // 2
+        span_ms = least_retention_ms(snapshot.config) // 2
         topic_id, seen_ms = client_id(name, snapshot), snapshot.seen_ms
         return cls(topic_id, snapshot.commit_id, partitions, snapshot.version, seen_ms, span_ms, proven_ms=seen_ms)
 

@@ -19,9 +19,9 @@ from operator import attrgetter
 from typing import Any
 
 from distlog.core import paths
+from distlog.core.arrays import MAX_LONG
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
-from distlog.core.integers import MAX_LONG
 from distlog.core.kafka.transactions import (
     LAST_EPOCH,
     NONE,
@@ -31,7 +31,7 @@ from distlog.core.kafka.transactions import (
     TransactionStatus,
     marker,
 )
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.registry import CoordinatedEntries

@@ -31,7 +31,7 @@ from distlog.core.log.partition_log import AppendInfo, BatchRun
 from distlog.core.read.kafka_offsets import offsets_partition
 from distlog.core.segments.chunks import READ_UNCOMMITTED
 from distlog.core.segments.segment_reader import whole_logs
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.calls import in_parallel
 from distlog.gateway.cluster import InternalTopicCompaction, Leadership
 from distlog.gateway.event_log import FAILURES
 from distlog.gateway.protocol.error_codes import CoordinatorError

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.format.kernels.native import (
     COMPILED,
     HAS_CRC_INSTRUCTION,
@@ -21,7 +22,6 @@ from distlog.core.format.kernels.native import (
     put_int_at,
     read_at,
 )
-from distlog.core.integers import MAX_LONG
 
 #: The size of the fields offset and length, which the length does not count, and of a header of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61

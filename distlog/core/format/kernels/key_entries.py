@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.format.kernels.batch_scan import EMPTY_CRC, crc32c_of
 from distlog.core.format.kernels.hashes import xxh64
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, item_at, put_at, put_int_at
 from distlog.core.format.kernels.record_scan import OK, SLACK, Slices, read_record
-from distlog.core.integers import MAX_LONG
 
 #: A block ends with the CRC-32C of its items XOR `log_crc`, the checksum of the log's first batch. So a block from
 #: the index of another log does not pass the check. The last block of a table may have fewer items.

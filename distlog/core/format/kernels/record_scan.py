@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distlog.core.arrays import MAX_LONG
 from distlog.core.format.kernels.batch_scan import (
     CODEC_MASK,
     CRC_START,
@@ -31,7 +32,6 @@ from distlog.core.format.kernels.native import (
     item_at,
     put_at,
 )
-from distlog.core.integers import MAX_LONG
 
 
 class Slices(NamedTuple):

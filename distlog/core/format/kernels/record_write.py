@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distlog.core.arrays import MAX_INT, MAX_LONG
 from distlog.core.format.kernels.batch_scan import HEADER_SIZE
 from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at, uint32_at
 from distlog.core.format.kernels.record_scan import varlong_size, write_varlong
-from distlog.core.integers import MAX_INT, MAX_LONG
 
 
 class ByteColumn(NamedTuple):

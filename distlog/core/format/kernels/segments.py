@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.arrays import MAX_INT
 from distlog.core.format.kernels.batch_scan import (
     APPEND_TIME,
     CODEC_MASK,
@@ -16,7 +17,6 @@ from distlog.core.format.kernels.batch_scan import (
     crc_with_batch,
 )
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
-from distlog.core.integers import MAX_INT
 
 #: The positions in a state of a segment, which has the int64 fields of `SegmentState` in its order. `add_batch`
 #: updates the first STATE_SIZE fields.
