@@ -9,7 +9,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from distlog.core import VERSION as __version__  # noqa: N811 - the name that Python has for it
+from distlog.core import VERSION as __version__  # noqa: N811 - Python's usual name
 
 if TYPE_CHECKING:
     from distlog.core.config import TopicConfig
@@ -109,7 +109,7 @@ __all__ = [
     "warm_up",
 ]
 
-#: The public names of each module, which is imported when one is first used: `import distlog` stays quick.
+#: The public names by module. A module is imported when one of its names is first used: `import distlog` is fast.
 _MODULES = {
     "config": ("TopicConfig",),
     "log_manager.log_manager": ("LogManager",),
@@ -129,7 +129,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # the other names are errors and warnings
+    # names that are not in `_MODULES` are errors and warnings
     value = getattr(import_module(f"distlog.core.{_MODULE_OF.get(name, 'errors')}"), name)
     globals()[name] = value
     return value

@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def load_to_stay() -> Callable[[], None]:
-    """As `load`, but exclude imported objects from garbage collection: the process must run nothing else."""
+    """As `load`, for a process that runs only this command: exclude imported objects from garbage collection."""
     gc.disable()
     run = load()
     gc.freeze()
@@ -28,7 +28,7 @@ def load_to_stay() -> Callable[[], None]:
 
 
 def load() -> Callable[[], None]:
-    """Import this process's command; returns the function that runs its command line and exits with its status."""
+    """Import the command that the arguments name; return the function that runs it and exits with its status."""
     open_closed_streams()
     buffer_lines()
     escape_unencodable_text()
@@ -67,7 +67,7 @@ def _status_after(error: Exception | KeyboardInterrupt) -> int:
         return _print_usage_error(error)
     if type(error).__name__ != "Abort":
         raise error
-    # typer raises Abort if a question is not answered
+    # typer raises Abort at the end of standard input in a prompt, and may raise it for Ctrl-C
     is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
     return INTERRUPTED if is_interrupted else print_failure("distlog", error, "aborted")
 

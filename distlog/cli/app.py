@@ -79,10 +79,10 @@ PANELS = {
 }
 COMMANDS = {name: help_ for panel in PANELS.values() for name, help_ in panel.items()}
 
-#: Click keeps the help option that it makes when it first lists a command's options, so commands need these, too.
+#: Each command needs them, too: Click caches a command's help option when it first lists the command's options.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _HELP = "Kafka topics without a broker: partitioned logs in Apache Kafka's file formats, in a folder or a bucket."
-#: typer's type of an argument, after the argument's name.
+#: The type that typer shows after an argument's name.
 _TYPE = re.compile(r" <(?:str|path|list\[str\])>$")
 _NO_BRACES = str.maketrans("", "", "{}")
 
@@ -107,7 +107,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """A group whose commands are names and sentences until they run or print their help."""
+    """A group of placeholders with names and sentences. A command is imported when it runs or prints its help."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, arguments = super().resolve_command(ctx, args)

@@ -173,7 +173,7 @@ class Source:
 
     def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
         self._reader, self.seen_fields = reader, SeenFields(reader.options.fields)
-        # a path is a stream, a list has the splits of the files between two streams
+        # a path is a stream; a list has the splits (parts) of the files between two streams
         self._items = list[str | list[FileSplit]]()
         for are_streams, group in itertools.groupby(inputs, is_stream):
             paths = list(group)
@@ -238,6 +238,7 @@ class RecordAppender:
         # the size of the buffered records, and the time when they must be committed
         self._bytes, self._due_s = 0, 0.0
         self.version: int | None = None
+        #: The numbers of records and of skipped bad lines; whether the batch had been committed before.
         self.records, self.skipped, self.is_replayed = 0, 0, False
         #: By partition, the first offset and the end of the committed records.
         self.offsets = dict[int, tuple[int, int]]()

@@ -48,7 +48,7 @@ _OLDEST_JAVA = 17
 _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
-#: Imports data source formats as Spark does. Its arguments name the distlog that `_pyspark` has already imported.
+#: A program that imports data source formats as Spark does. Its arguments name the distlog that `_pyspark` imported.
 _LIST_FORMATS = """
 import sys
 

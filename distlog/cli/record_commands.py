@@ -129,7 +129,7 @@ def append(
 
 def _append_until_end(source: Source, appender: RecordAppender, interrupt: Interrupt) -> None:
     """Append records until the end of the source or a signal. A signal discards records of files, not of a stream."""
-    is_reported = False
+    is_error_reported = False
     with Progress("appending", total_bytes=source.shown_size) as progress:
         for reading in source.readings(appender.wait):
             for part in interrupt.until(iter(reading)):
@@ -138,10 +138,10 @@ def _append_until_end(source: Source, appender: RecordAppender, interrupt: Inter
                     appender.append(part)
                     progress.add(part.records.num_rows, part.input_bytes)
                 appender.commit_if_due()
-                # reported early, since a stream may never reach the error below
-                if appender.records and not is_reported and (field_error := source.seen_fields.error()):
+                # report early that no record has an option's field: a stream may never reach the check below
+                if appender.records and not is_error_reported and (field_error := source.seen_fields.error()):
                     print(f"distlog: so far {field_error}", file=sys.stderr, flush=True)
-                    is_reported = True
+                    is_error_reported = True
             if interrupt.signal and not source.has_stream:
                 appender.abort()
                 return
@@ -334,6 +334,7 @@ def _write_result(relation: Any, result_format: ResultFormat, output_file: str |
         # a text in $$ needs no escapes
         relation.query("result", f"COPY result TO $${output_file}$$ (FORMAT {result_format.value})")
         return
+    # a row is one JSON text, or the text of each value
     columns = "to_json(result)" if result_format is ResultFormat.JSON else "COLUMNS(*)::VARCHAR"
     texts = pa.RecordBatchReader.from_stream(relation.query("result", f"SELECT {columns} FROM result"))
     if result_format is ResultFormat.CSV:
@@ -443,6 +444,7 @@ class Bounds:
     isolation: IsolationLevel = "read_uncommitted"
 
     def start(self, topic: Topic, partition: int) -> int | None:
+        """Return the first offset to read; None for the log start."""
         if self.tail is None:
             return None if self.offset == EARLIEST else self.offset
         state = topic.live_snapshot.partitions[partition]

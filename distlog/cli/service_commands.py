@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
 
-
 MetricsPort = Annotated[
     int | None,
     typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port; 0 picks a free one."),
@@ -325,7 +324,7 @@ def serve_until_signal(
     identity = {} if process is None else {"process": process, "pid": os.getpid()}
     with line, metrics_server(metrics_address, all_metrics) as port, ending_signals() as signal_file:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        # load in parallel, since the start mostly waits for the storage
+        # load the kernels while the gateway starts, since the start mostly waits for the storage
         kernels = begin(load_kernels)
 
         def on_started() -> None:
@@ -492,7 +491,7 @@ def fork_processes(count: int) -> int:
     for number in range(count):
         try:
             with warnings.catch_warnings():
-                # threads of libraries such as OpenBLAS survive a fork
+                # Python warns of a fork with threads, but libraries such as OpenBLAS support it
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError:

@@ -76,7 +76,7 @@ def time(text: str, clock: Callable[[], int] = now_ms, *, round_up: bool = False
 
 
 def record_time(text: str) -> int:
-    """Parse a bound of record times. Rounded up, it separates the same records as the exact time."""
+    """Parse a bound of record times, rounded up to ms: it selects the same records as the exact time."""
     milliseconds = time(text, round_up=True)
     if milliseconds < 0:
         raise ValueError(f"{text!r} is before 1970: use a later time")
@@ -118,7 +118,7 @@ def start(text: str) -> int | str | dict[int, int]:
     """Parse `earliest`, `latest`, offsets as in `offsets`, or a time of a record, which is returned as ISO 8601."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
-    # all times but `now` have a hyphen, and no offsets have
+    # every time except `now` has a hyphen, and offsets have none
     if "-" not in text and text != "now":
         return offsets(text)
     try:

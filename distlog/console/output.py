@@ -159,7 +159,6 @@ class Summary:
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
-    """Print one line of JSON, or the text and the rows."""
     if as_json:
         print_json(report.to_dict())
     else:
@@ -199,7 +198,6 @@ class StatusLine(logging.Handler):
         self.is_visible = sys.stderr.isatty()
 
     def __enter__(self) -> StatusLine:
-        """Print the warnings of distlog in the block."""
         logging.getLogger("distlog").addHandler(self)
         return self
 
@@ -333,5 +331,4 @@ def print_bytes(lines: bytes | memoryview) -> None:
 
 
 def _is_utf8() -> bool:
-    """Return whether standard output is a stream of bytes in UTF-8."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(sys.stdout, "buffer")

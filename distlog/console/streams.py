@@ -12,20 +12,20 @@ from distlog.core.errors import RetentionWarning, TimestampWarning
 
 
 def open_closed_streams() -> None:
-    """Open /dev/null for closed standard streams, since a file opened later must not get their numbers."""
+    """Open /dev/null for closed standard streams, since a file opened later must not get their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
 
 
 def buffer_lines() -> None:
-    """Write text line by line and completely, also with PYTHONUNBUFFERED and after a signal."""
+    """Buffer output by line, even with PYTHONUNBUFFERED, so that a signal does not cut a write short."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         # a stream that a caller has put here stays, since the caller may close it
         if stream is getattr(sys, f"__{name}__") and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
-            unbuffered = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
-            setattr(sys, name, unbuffered)
+            buffered = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
+            setattr(sys, name, buffered)
 
 
 def escape_unencodable_text() -> None:

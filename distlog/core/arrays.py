@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# `_prepare_fork` may import this module in a fork. The module acquires a lock before each fork and releases it
-# afterwards, so an import in between would release the lock without acquiring it.
+# The imports of `_prepare_fork`, a hook before forks, may include `concurrent.futures.thread`. That acquires a lock
+# before each fork and releases it afterwards: imported in between, it would release the lock without acquiring it.
 import concurrent.futures.thread  # noqa: F401
 import operator
 import os
@@ -27,7 +27,7 @@ Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
-#: Direct writes use whole pages: every disk's block size divides them.
+#: Direct writes (O_DIRECT) use whole pages: every disk's block size divides a page.
 PAGE_BYTES = 4096
 #: The bytes of a buffer for writes: enough to keep a disk busy.
 BLOCK_BYTES = 2 << 20
@@ -84,7 +84,7 @@ def java_text(data: bytes) -> str:
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return a column of Python values or None, with the errors of `pa.array`."""
+    """Return a column of Python values, of which some may be None; raises the errors of `pa.array`."""
     try:
         column = _column_without_pandas(values, kind)
     except (TypeError, ValueError, OverflowError, AttributeError):
@@ -157,6 +157,7 @@ def _binary_column(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer 
 
 
 def _offsets_of(lengths: Iterable[int], count: int) -> Any:
+    """Return Arrow's int32 offsets of `count` items: 0, and the end of each item."""
     if count <= _FEW_VALUES:
         # a numpy array takes longer to make
         return packed("i", accumulate(lengths, initial=0))
@@ -209,10 +210,7 @@ def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
-    """Return an uninitialised array, a large one from Arrow's memory pool.
-
-    The pool keeps freed pages. Fresh pages would cost more than the work that kernels do with them.
-    """
+    """Return an uninitialised array. Large ones reuse pages of Arrow's pool: fresh pages take longer than kernels."""
     if size < _MIN_POOLED_BYTES:
         return np.empty(size, dtype)
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(dtype).itemsize), dtype)

@@ -22,12 +22,12 @@ from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 #: The default and the smallest `commit.retention.ms`. For half this time, a process relies on vacuum to keep the
-#: commits after its snapshot (`Snapshot.is_fresh_at`). So even the smallest is far above the time of a request.
+#: commits after its snapshot (`Snapshot.is_fresh_at`). So half the smallest value is far longer than a request.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
-#: `commit.retention.ms` is at least this multiple of `file.delete.delay.ms`, since a reader may hold a snapshot for
+#: Vacuum keeps commits for at least this multiple of `file.delete.delay.ms`, since a reader may hold a snapshot for
 #: the delay, and relies on the commits after the snapshot for half the retention.
 COMMIT_RETENTION_DELAYS = 2
-#: The smallest `segment.bytes` of earlier versions (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
+#: The smallest `internal.segment.bytes`, and `segment.bytes` of earlier versions (Kafka's RECORD_OVERHEAD_V0).
 _MIN_SEGMENT = 14
 _INTERNAL = "internal."
 
@@ -35,7 +35,7 @@ _Predicate = Callable[[Any], bool]
 
 
 def _setting(default: Any, check: _Predicate, rule: str, doc: str, stored_check: _Predicate | None = None) -> Any:
-    """A setting. `stored_check` allows the stored values that only earlier versions of distlog allowed."""
+    """Return a setting. `stored_check` is for stored values, of which earlier versions of distlog allowed more."""
     return field(
         default=default, metadata={"check": check, "stored_check": stored_check or check, "rule": rule, "doc": doc}
     )
@@ -240,7 +240,7 @@ class TopicConfig(DisplayableSettings):
 
     def _known_overrides(self) -> dict[str, str]:
         default_names = dict(self.defaults).keys()
-        # a config that was not parsed has no `names`: its own settings differ from all defaults
+        # without `names` (not made by `parse`), the topic's own settings are those that differ from all defaults
         return {
             name: _text_of(getattr(self, spec.name))
             for name, spec in _FIELDS.items()

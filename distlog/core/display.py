@@ -164,7 +164,7 @@ Screen = Terminal | Notebook
 
 
 def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:
-    """Return this process's notebook, or else the terminal of `stream`; unless `shown`, only in a session."""
+    """Return this process's notebook, else the terminal of `stream`; with `shown` None, a script gets no terminal."""
     if shown is False:
         return None
     if (ipython := sys.modules.get("IPython")) and hasattr(ipython.get_ipython(), "kernel"):
@@ -194,7 +194,7 @@ class Progress:
         self._screen: Screen | None = screen_of(shown, stream)
         self._clock, self._interval = clock, interval_s
         self._started = clock()
-        self._next = self._started + (PATIENCE_S if shown is None else interval_s)
+        self._next_draw = self._started + (PATIENCE_S if shown is None else interval_s)
         self._is_drawn = False
         self.rows = 0
         self.bytes = 0
@@ -202,8 +202,8 @@ class Progress:
     def add(self, rows: int, size: int = 0) -> None:
         self.rows += rows
         self.bytes += size
-        if self._screen and self._clock() >= self._next:
-            self._next = self._clock() + self._interval
+        if self._screen and self._clock() >= self._next_draw:
+            self._next_draw = self._clock() + self._interval
             self._is_drawn = True
             self._screen.draw(self.line(), self._share())
 
@@ -346,7 +346,6 @@ class Listing:
     __hash__ = None  # type: ignore[assignment]
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """The rows as an Arrow stream."""
         return self._table.__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
@@ -381,7 +380,7 @@ _AGE_BINS = 40
 _MAX_LIMIT_FACTOR = 3
 _AGE_UNITS = (("days", _DAY), ("hours", _HOUR), ("minutes", _MINUTE), ("seconds", _SECOND))
 
-Times = Iterable[pa.RecordBatch]
+Times = Iterable[pa.RecordBatch]  # batches with a column `timestamp`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -420,6 +419,7 @@ class TimeBins:
         margin = _MINUTE // 2 if first_ms == last_ms else 0
         latest_ms = _LATEST_MS - _WIDTHS[-1][0]  # the last bin ends up to one width later
         first, last = (min(max(time_ms, 0), latest_ms) for time_ms in (first_ms - margin, last_ms + margin))
+        # the smallest width with at most MOST_BINS bins
         width, label = next(entry for entry in _WIDTHS if last // entry[0] - first // entry[0] < MOST_BINS)
         return cls(first - first % width, width, last // width - first // width + 1, label)
 

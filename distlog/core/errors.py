@@ -52,7 +52,7 @@ class RecordTooLargeError(InvalidRecordError):
 
 
 class RecordErrors(tuple[tuple[int, str], ...]):
-    """The number in the batch, and the fault, of each record that cannot be appended."""
+    """The records of a batch that cannot be appended: the number in the batch and the fault of each record."""
 
     __slots__ = ()
 
@@ -103,7 +103,7 @@ class OffsetOutOfRangeError(DistlogError, LookupError):
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
-    """A file of the version was deleted, or its records were cut off before they were durable: refresh the topic."""
+    """A file of the version was deleted, or a recovery cut off records that were not durable: refresh the topic."""
 
 
 class CommitConflictError(DistlogError):
@@ -119,11 +119,11 @@ class FencedMemberError(CommitConflictError):
 
 
 class ProducerFencedError(CommitConflictError):
-    """A newer epoch of the producer has started, so appends of this one are refused: end this one."""
+    """A newer epoch of the producer has started, so this producer can no longer append: close it."""
 
 
 class LeaderFencedError(CommitConflictError):
-    """Another process leads the partition now, so appends of this one as its leader are refused: ask that process."""
+    """Another process leads the partition now, so this process cannot append as its leader: use the new leader."""
 
 
 class OutOfOrderSequenceError(DistlogError):

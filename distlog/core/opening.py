@@ -55,8 +55,7 @@ from distlog.core.topic import Topic
 
 StorageOptions = Mapping[str, Any]
 """Options of the storage, as fsspec or pyarrow name them."""
-#: The number of topics that are opened at the same time.
-_OPENS_AT_ONCE = 8
+_OPENS_AT_ONCE = 8  # topics that are opened at the same time
 #: If an address has no topic: how many folders in it are searched for topics, and how many topics the error names.
 _MAX_SEARCHED, _MAX_NAMED = 20, 5
 
@@ -96,7 +95,7 @@ def create(
 
 
 def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
-    """Create a topic without a check of the folders in and above it; `absent_ms` is as for CommitLog.create."""
+    """Create a topic without a check of its location. At `absent_ms`, a time of the store, it had no commits."""
     log = topic_log(storage)
     snapshot = log.create(partitions, config, absent_ms=absent_ms)
     return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
@@ -105,7 +104,7 @@ def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent
 def _check_location(storage: Storage) -> int | None:
     """Raise InvalidTopicError if the folder holds topics, or lies in a topic: their files would be mixed.
 
-    Returns the store's time before a listing without commits, so that `create` needs no other listing, or None.
+    Returns the store's time before the listing if it shows no commits, so that `create` need not list again; or None.
     """
     listed_ms = storage.replied_ms()
     listings: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
@@ -197,8 +196,8 @@ def naming_topics(storage: Storage) -> Iterator[None]:
 
 def _topics_among(storage: Storage, folders: Iterable[str]) -> list[str]:
     names = sorted(name for name in folders if paths.is_topic_name(paths.last_part(name)))[:_MAX_SEARCHED]
-    are_open = in_parallel(_is_topic, map(storage.child, names))
-    return [name for name, is_open in zip(names, are_open, strict=True) if is_open]
+    are_topics = in_parallel(_is_topic, map(storage.child, names))
+    return [name for name, is_topic in zip(names, are_topics, strict=True) if is_topic]
 
 
 def _topics_below(storage: Storage, folders: Sequence[str]) -> list[str]:
@@ -549,7 +548,7 @@ def adopt(
     if len(log_dirs) > 1 and url is None:
         text = "several directories cannot be adopted by hard links: pass `url`, the address to copy the topics to"
         raise InvalidTopicError(text, directories=len(log_dirs))
-    states = merged_transactions([log_dir.stored_transactions for log_dir in log_dirs])
+    transactions = merged_transactions([log_dir.stored_transactions for log_dir in log_dirs])
     clusters = newest_metadata(log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None)
     replicas_by_topic = by_topic(log_dirs, _requested_partitions(log_dirs, topics))
     if is_folder and len(replicas_by_topic) > 1:
@@ -567,7 +566,7 @@ def adopt(
             target = root if url and is_folder else root.child(name)
             try:
                 settings = _settings(name, replicas, clusters, overrides)
-                report, topic = _adopt(replicas, target, settings, states, by_links=not url, dry_run=dry_run)
+                report, topic = _adopt(replicas, target, settings, transactions, by_links=not url, dry_run=dry_run)
                 reports.append(report)
                 if topic:
                     topics_by_name[report.name] = topic
@@ -585,7 +584,7 @@ def _read(
     log_dirs = [read_log_dir(url, options) for url in directories]
     if not log_dirs:
         raise InvalidTopicError("there is no directory: pass one")
-    # a log directory has no partition; a partition's folder is its log directory with the partition
+    # `read_log_dir` returns a partition only for the folder of a partition
     are_folders = [partition is not None for _, partition in log_dirs]
     if any(are_folders) and not all(are_folders):
         folders = ", ".join(log_dir.storage.url for log_dir, partition in log_dirs if partition)
@@ -637,13 +636,13 @@ def _adopt(
     replicas: Replicas,
     target: Storage,
     settings: ImportedSettings,
-    states: StoredTransactions,
+    transactions: StoredTransactions,
     *,
     by_links: bool,
     dry_run: bool,
 ) -> tuple[AdoptedTopic, Topic | None]:
     adopted, log, snapshot = adopt_topic(
-        replicas, target, settings.config, states, by_links=by_links, dry_run=dry_run
+        replicas, target, settings.config, transactions, by_links=by_links, dry_run=dry_run
     )
     if not adopted.existed:
         notes = (*adopted.notes, *settings.notes)

@@ -1,6 +1,7 @@
 """Builds and parses every file name of a topic, and checks every name that is read from storage.
 
-A topic is a folder; all names below are relative to it:
+A topic is a folder; the names in this list are relative to it. A stem is the name of a segment's files without the
+suffix: v<version>-<uuid hex> with the version that the writer had read, or Kafka's 20 digits for imported files.
 
     _commits/00000000000000000007.json                          commit 7
     _commits/00000000000000000100.<sha256>.checkpoint.arrow.zst the state at version 100
@@ -13,7 +14,7 @@ A topic is a folder; all names below are relative to it:
     <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
     _bundles/<stem>.bundle                                      segments of many partitions, all with this stem
     _pending/<stem>.json                                        an append that another writer may commit
-    _pending/<stem>.<actions>.append                            the same in the name of an empty file: needs no read
+    _pending/<stem>.<actions>.append                            the same as an empty file: its name has the actions
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of direct appends
     <topic>-<partition>/.lock.page .flush.page                  copies of values in the locks' files, for readers
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a consumer group

@@ -25,7 +25,7 @@ from distlog.core.times import Time
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-#: How many of the first and of the last records show whether keys and values are text, and the values' columns.
+#: How many first and last records a sample has. It shows whether keys and values are text, and the values' columns.
 _SAMPLE_RECORDS = 100
 #: The topic where a schema registry on the same cluster or gateway stores its schemas.
 _SCHEMAS_TOPIC = "_schemas"
@@ -193,7 +193,7 @@ class _Views:
         scan = topic.scan(columns=TEXT_COLUMNS)
         sample = pa.concat_tables([scan.head(_SAMPLE_RECORDS), scan.tail(_SAMPLE_RECORDS)])
         decoder = self._decoder(name, sample["value"].chunks)
-        names = TEXT_COLUMNS[:1] if name in self._values else TEXT_COLUMNS
+        names = TEXT_COLUMNS[:1] if name in self._values else TEXT_COLUMNS  # with a format, values are not text
         text = [] if self._blobs else [column for column in names if is_text(sample[column])]
         snapshot = topic.live_snapshot
         dataset = TopicDataset(topic.reader, snapshot, text=text, decoder=decoder, on_error=self._on_error)
@@ -274,8 +274,8 @@ def _generalized(structure: Any) -> Any:
 
 def with_fields(records: DuckDBPyRelation, topic: str, structure: Any, on_error: OnError) -> DuckDBPyRelation:
     """Return the records with the fields of `value`, a blob of JSON, in place of its bytes."""
-    paths, checks = zip(*_checks(structure, "", "fields"), strict=True)
-    quoted_paths = ", ".join(map(_quoted, paths))
+    pointers, checks = zip(*_checks(structure, "", "fields"), strict=True)
+    quoted_pointers = ", ".join(map(_quoted, pointers))
     conditions = " AND ".join(check.format(f"kinds[{number}]") for number, check in enumerate(checks, 1))
     problem = _quoted(
         f"the value of a record of {topic} is not JSON, or a field does not have the type of its column: set the"
@@ -285,7 +285,7 @@ def with_fields(records: DuckDBPyRelation, topic: str, structure: Any, on_error:
     otherwise = "NULL" if on_error == "null" else f"""error({problem} || partition || ' offset=' || "offset")"""
     return (
         _with_texts(records)
-        .project(f"*, json_transform(text, {types}) AS fields, json_type(text, [{quoted_paths}]) AS kinds")
+        .project(f"*, json_transform(text, {types}) AS fields, json_type(text, [{quoted_pointers}]) AS kinds")
         .project(
             "* EXCLUDE (text, fields, kinds) REPLACE (CASE WHEN value IS NULL THEN NULL"
             f" WHEN text IS NOT NULL AND {conditions} THEN fields ELSE {otherwise} END AS value)"

@@ -1,4 +1,4 @@
-"""Times as callers give them, and the only place that reads the clock."""
+"""Converts the times that callers give, and reads the clocks of the system."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {
 TIME_UNITS = tuple(_UNITS)
 #: In the year 5138: a larger number is a time in a smaller unit.
 _TOO_LATE_MS = 10**14
-#: The rule for a number that is a time; the commands have an option for the unit, too.
+#: The rule for a number that is a time, for the texts of errors.
 WHOLE_TIME = "a timestamp is a whole number of milliseconds since 1970, or of the unit that timestamp_unit names"
 
 Time = int | str | date | np.datetime64
@@ -41,12 +41,12 @@ def monotonic_ms() -> int:
 
 
 def elapsed_s() -> float:
-    """Seconds since a fixed moment; they never decrease. If the system can, they count while the machine sleeps."""
+    """Return the seconds of a clock that never goes back and, on Linux, also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
-    """Return a clock that is faster than `clock`, if there is one, and the number of its units in a millisecond."""
+    """Return `clock`, or an equal clock whose calls take less time, and the number of its units in a millisecond."""
     return (time.time_ns, 1_000_000) if clock is now_ms else (clock, 1)
 
 
@@ -68,6 +68,7 @@ def in_ms(number: int, unit: str) -> int:
 
 
 def wrong_unit(number: int, unit: str = "ms") -> str | None:
+    """Return an error text if `number` is too large for a time in `unit`, else None."""
     if in_ms(number, unit) < _TOO_LATE_MS:
         return None
     likely = next((name for name in TIME_UNITS if in_ms(number, name) < _TOO_LATE_MS), "ns")
@@ -78,7 +79,7 @@ def wrong_unit(number: int, unit: str = "ms") -> str | None:
 
 
 def to_ms(value: Time, unit: str = "ms", *, round_up: bool = False) -> int:
-    """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
+    """Return the ms since 1970 of a number in `unit`, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
     A time without a zone is in UTC, and a date is its midnight. Fractions of a millisecond are cut off, as in Arrow;
     with `round_up` they are rounded up, as for a bound of records' times.
@@ -107,7 +108,7 @@ def to_ms(value: Time, unit: str = "ms", *, round_up: bool = False) -> int:
 
 
 def iso(time_ms: int) -> str:
-    """A time in ms since 1970 as ISO 8601 in UTC, for people; `none` for NO_TIMESTAMP."""
+    """Return a time in ms since 1970 as ISO 8601 text in UTC; `none` for NO_TIMESTAMP."""
     if time_ms == NO_TIMESTAMP:
         return "none"
     try:

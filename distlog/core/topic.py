@@ -118,10 +118,10 @@ _INTERNAL = {
 
 
 class Topic:
-    """A topic at one snapshot, until `refresh` or an append by this object.
+    """A topic, read as of one version until `refresh` or an append by this object moves on to a newer version.
 
-    Made by `distlog.create` and `distlog.open`. Cheap to hold and to pickle: a copy opens the same version again. If
-    it was opened at a version or a time, `consume` and the methods that change the topic raise ReadOnlyTopicError.
+    Made by `distlog.create` and `distlog.open`. Cheap to hold and to pickle: a copy opens the same version again. A
+    pinned topic, opened at a version or a time, raises ReadOnlyTopicError in `consume` and in methods that change it.
     """
 
     def __init__(
@@ -148,12 +148,12 @@ class Topic:
 
     @property
     def clock(self) -> Callable[[], int]:
-        """The time of new records, in ms since 1970."""
+        """The clock for the times of new records, in ms since 1970."""
         return self.handle.clock
 
     @property
     def snapshot(self) -> Snapshot:
-        """The commit log's snapshot, without active segments: the base of a commit."""
+        """The state after the last commit read, without active segments, the files that direct appends write to."""
         return self.current.snapshot
 
     @property
@@ -257,7 +257,7 @@ class Topic:
             out_of_range: The action for a start outside of the log: fail, or start at the earliest or latest offset.
             max_workers: Threads that decode, the caller among them; default one per core.
             keys: A key, or some keys: only their records are returned; a str stands for its UTF-8. With
-                `key.index.enable` little else is read.
+                `key.index.enable` few other records are read.
 
         Returns:
             The scan, in the order of (partition, offset).
@@ -737,7 +737,7 @@ class Topic:
         return Producer(sender, linger_ms=linger_ms, on_delivery=on_delivery, timestamp_unit=timestamp_unit)
 
     def open_transactions(self, *, max_timeout_ms: int = MAX_TIMEOUT_MS) -> TransactionsReport:
-        """List the transactions that are open in the partitions: readers of committed records wait before them.
+        """List the open transactions: readers of committed records stop at the first one in each partition.
 
         `hanging` has transactions that will never end (KIP-664): the coordinator does not have the transaction and
         `max_timeout_ms` has passed, or the coordinator has ended it in the other partitions.
@@ -808,10 +808,10 @@ class Topic:
         """
         self._check_writable()
         with CommitRace(self.log, self.snapshot, "config") as race, ActiveSeals(self.handle, race) as seals:
-            for head in race:
+            for head in race:  # the snapshot that the commit would follow, a newer one after each lost race
                 changed = SetConfig(head.config.changed(settings).overrides())
-                # an append to an active segment does not read the commits: after a seal, the next append does
-                if seals.seal(head, range(len(head.partitions))) is not None:
+                # a direct append does not read the commits, except after a seal (the end of the active segment)
+                if seals.seal(head, range(len(head.partitions))) is not None:  # None: it has locked, not sealed
                     race.put([*seals.actions, changed])
         self.advance(race.snapshot)
         return self.config
@@ -836,7 +836,7 @@ class Topic:
         self._check_writable()
         number = whole_number("count", count)
         check_partition_count(number)
-        # nothing is sealed: writers read the commits before they choose a partition
+        # no active segment needs a seal, since writers read the commits before they choose a partition
         with CommitRace(self.log, self.snapshot, "partitions") as race:
             for head in race:
                 check_grows(head, number)
@@ -860,7 +860,7 @@ class Topic:
         return topic_id
 
     def seal(self) -> None:
-        """Seal the active segments in one commit, as a copy of the folder to an object store needs."""
+        """Seal (end) the active segments in one commit, as a copy of the folder to an object store needs."""
         self._check_writable()
         if self.current.refresh().active_partitions:
             self.advance(seal_all(self.handle, self.snapshot, "seal"))
@@ -1168,6 +1168,7 @@ def _segment_columns(snapshot: Snapshot) -> SegmentColumns:
     records, size, oldest, first, last = (np.concatenate([table.array(name) for table in tables]) for name in names)
     numbers = np.arange(len(tables))
     partition = np.repeat(numbers, [len(table) for table in tables])
+    # a segment whose smallest timestamp is unknown (-1) gets its first timestamp instead
     return SegmentColumns(numbers, partition, records, size, np.where(oldest >= 0, oldest, first), last)
 
 

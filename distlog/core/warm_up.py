@@ -63,6 +63,7 @@ def warm_up() -> WarmUp:
             for policy in ("delete", "compact"):
                 _append_read_and_maintain(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
         path = Path(folder)
+        # kernels of their own decode messages of formats 0 and 1
         uncompressed = _old_message(0, b"v", codec=0)
         (path / f"{0:020d}.log").write_bytes(uncompressed + _old_message(1, gzip.compress(uncompressed), codec=1))
         files = [
@@ -87,8 +88,7 @@ def _append_read_and_maintain(topic: Topic) -> None:
         for record in _records():
             writer.append(**record)
         writer.flush()
-        # while the segments are active
-        _read(topic.refresh())
+        _read(topic.refresh())  # while the segments are active
     topic.compact()
     _read(topic.refresh())
     topic.rebuild_indexes(force=True)

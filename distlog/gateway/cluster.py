@@ -1,4 +1,4 @@
-"""The gateways of a root: their ids and leases, the leaders of partitions, and the lease of the maintenance tasks."""
+"""The gateways of a root (a folder of topics): their ids and leases, partition leaders, and maintenance tasks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from distlog.core.times import elapsed_s
 from distlog.core.topic import Topic
 from distlog.gateway.security.tls import is_loopback
 
+#: A gateway's name in the group of gateways: it has the fields of its Node.
 _NAME = re.compile(
     r"gateway (?P<id>[0-9]{1,9}) at (?P<host>\S{1,255}):(?P<port>[0-9]{1,5}) on (?P<machine>\S{1,255})"
 )
@@ -76,7 +77,7 @@ def advertised(host: str, port: int) -> tuple[str, int]:
 # `__consumer_offsets`. If a gateway sends no heartbeats, other gateways get its partitions. The former holder may
 # still run, since clocks of gateways are not compared, but the epoch of a partition (Leadership) fences it.
 
-ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
+ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"  # ROOT_ID stands for the id of a topic
 
 _log = logging.getLogger("distlog.gateway")
 
@@ -98,7 +99,7 @@ def _no_offsets(numbers: Collection[int], added: bool) -> Mapping[int, int]:
 
 
 class GatewayLease:
-    """This gateway's lease. One thread calls `sync` and `leave`. A `node_id` of None means the lowest free id."""
+    """This gateway in the group. One thread calls `sync` and `leave`. A `node_id` of None is the lowest free id."""
 
     def __init__(
         self,
@@ -116,11 +117,9 @@ class GatewayLease:
         self._member = Membership(
             self._log, self._name, None, lease_s, FREQUENT, clock, new_id, replaces=self._is_predecessor
         )
-        # the gateways that were logged as unreachable
-        self._unreachable = set[Node]()
+        self._unreachable = set[Node]()  # the gateways that were logged as unreachable
         self._clock = clock
-        # from this time on, all other gateways have this gateway in their views
-        self._known_s = -math.inf
+        self._known_s = -math.inf  # from this time on, all other gateways have this gateway in their views
 
     def set_address(self, host: str, port: int, machine: str) -> None:
         self.node = Node(self.node.id, host, port, machine)
@@ -128,8 +127,8 @@ class GatewayLease:
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
         """Send a heartbeat, and share `count()` partitions. Returns whether the held partitions or the term changed.
 
-        Partitions in `pending` are kept for now. The first call replaces an earlier gateway with this address. Raises
-        the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
+        Partitions in `pending` are released up to a lease later. The first call replaces an earlier gateway with this
+        address. Raises the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
@@ -385,8 +384,7 @@ class InternalTopicCompaction:
 
     def __init__(self) -> None:
         self._topic_id = ""
-        # by partition: the log end offset when its compaction was last tried
-        self._tried_ends = dict[int, int]()
+        self._tried_ends = dict[int, int]()  # by partition: the log end offset when its compaction was last tried
 
     def step(self, topic: Topic, partitions: Collection[int]) -> None:
         """Compact those `partitions` that need it. Errors are logged."""
@@ -417,6 +415,7 @@ class InternalTopicCompaction:
         for number in sorted(partitions):
             state = snapshot.partitions[number]
             table, dirty_offset = state.segments, first_dirty_offset(state)
+            # the segments past the compacted part, and past the log end at the last try
             new_segments = len(table) - table.find(max(dirty_offset, self._tried_ends.get(number, 0)))
             clean_bytes = int(table.log_bytes[: table.find(dirty_offset)].sum())
             if new_segments >= max(LEAST_SEGMENTS, clean_bytes // CLEAN_BYTES_PER_SEGMENT):

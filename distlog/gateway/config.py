@@ -107,10 +107,11 @@ class GatewayConfig:
     """Limits and defaults of a gateway. Times are in ms, sizes in bytes. Some fields are settings of Kafka.
 
     `advertised` is the host and port for clients; by default, the address that each client has connected to.
-    `fetch_memory_bytes` bounds the records in responses that clients have not received yet. A client may take
-    `request_timeout_ms`, plus a second for each MiB, to send a request or to receive a response, without a pause of
+    `fetch_memory_bytes` bounds the records in responses that clients have not received yet. To send a request or to
+    receive a response, a client has `request_timeout_ms` and a second for each MiB, and may not pause for
     `request_timeout_ms`. `authentication_timeout_ms` bounds the TLS handshake and SASL together. At most half of
-    `open_files` are connections. `process` is the number of this process among `processes` with the same settings:
+    `open_files`, the limit of this process, are connections. On an object store, appends within `linger_ms`, or up to
+    `linger_bytes`, share a commit. `process` is the number of this process among `processes` with the same settings:
     they share the memory equally, and have consecutive ids.
     """
 
@@ -203,7 +204,7 @@ class GatewayConfig:
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
 
 
-#: By topic setting: the broker setting in the same unit. For a time, this is the first one in TIMES, in ms.
+#: By topic setting: the broker setting for its default, in the same unit. The first broker setting in TIMES is in ms.
 _BROKER_NAMES = {topic: broker for broker, topic in SAME_MEANING.items()}
 _BROKER_NAMES |= {topic: brokers[0][0] for topic, brokers in TIMES.items()}
 
@@ -234,7 +235,7 @@ def setting_text(value: object) -> str:
 
 
 def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
-    """The broker settings for topics without settings of their own. The user has set `defaults`."""
+    """Yield the broker settings for the defaults of topics. The user has set `defaults`, by topic setting."""
     values = TopicConfig.parse(defaults).all()
     for topic, broker in _BROKER_NAMES.items():
         meaning = f"{topic} of topics that do not set it"
@@ -246,7 +247,7 @@ _GROUP_FIELDS = {
     f"consumer.{name}": tuple(f"consumer_{bound}{name.replace('.', '_')}" for bound in ("", "min_", "max_"))
     for name in ("session.timeout.ms", "heartbeat.interval.ms")
 }
-SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _GROUP_FIELDS
+SESSION_TIMEOUT, HEARTBEAT_INTERVAL = _GROUP_FIELDS  # its keys
 _GROUP_SETTINGS = settings_of(GroupSettings)
 _OTHER_KINDS = ("share.", "streams.")
 
@@ -323,7 +324,7 @@ def _group_number(name: str, value: str) -> int:
 
 
 def decode_setting(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[str, str], int | None]:
-    """Return the group and name of a stored setting, and its value, None if it was removed. Raises ValueError."""
+    """Return the group and name in a record key's `fields`, and the value, None if removed. Raises ValueError."""
     group, name = str(fields["group"]), str(fields["setting"])
     number = None if value is None else _group_number(name, value.decode())
     if number == 0:

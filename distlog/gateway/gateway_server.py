@@ -151,7 +151,7 @@ class GatewayServer:
             ("close-unused", partial(metadata.close_unused, lambda: scheduler.is_stopping), _CLOSE_MS),
             ("group-topics", groups.consumers.refresh, refresh_ms),
         ]
-        if not metadata.root.is_local_disk:
+        if not metadata.root.is_local_disk:  # on an object store, each commit adds segments
             tasks.append(("groups-compaction", store.compact, COMPACTION_PERIOD_MS))
             tasks.append(("transactions-compaction", self._transactions.compact, COMPACTION_PERIOD_MS))
         for name, work, period_ms in tasks:
@@ -286,7 +286,7 @@ def warm_up() -> None:
     """Compile or load kernels before the first request: append to a small topic and read it, as the gateway does."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # allow any time, since the clock may be set back before the batch is appended again
+            # allow any time, since the clock may be set back before partition 0 gets the batch of partition 1
             topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
             topic.append([{"key": b"k", "value": b"v", "partition": 1}])
             batch = bytes(topic.read(1, 0))

@@ -60,7 +60,7 @@ class KafkaApis:
         raise messages.InvalidRequestError(text, api_key=head.api_key, version=head.api_version)
 
     def offer_new(self, request: Request, has_time: Callable[[], bool]) -> bool:
-        """Handle a small Produce request in the network's thread, and return True; queue all other requests."""
+        """Handle a small Produce request if the network's thread `has_time`, and return True; queue all others."""
         is_small = request.head.api_key == messages.PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
         if is_small and has_time() and self.pools[Handlers.RECORDS].handle_at_once(request):
             return True
@@ -71,7 +71,7 @@ class KafkaApis:
         self.pools[self._apis[request.head.api_key].handlers].channel.offer(request)
 
     def offer_password(self, request: Request) -> None:
-        """Queue a password check, fairly among addresses, and among the users of each address."""
+        """Queue a password check, fairly among addresses, and among the users (`handler_state`) of each address."""
         owner = owner_name(None, request.session.address[0])
         request.share = self._shares.share(owner, f"password of {request.handler_state}")
         self.pools[Handlers.PASSWORDS].channel.offer(request)
@@ -220,7 +220,7 @@ class RequestChannel:
                 if request is None and is_running and len(self._queue) and not self._is_polled:
                     self._is_polled = is_poller = True
                 wakes_thread = request is not None and len(self._queue) and not self._is_polled
-            # threads end after the queued requests: put the wakeup back
+            # this thread handles a queued request before it ends: put back the wakeup that ends a thread
             if not is_running and request is not None:
                 self._wakeups.put(False)
             elif wakes_thread:
@@ -257,7 +257,7 @@ class RequestChannel:
                 self._wakeups.put(True)
 
 
-#: The time of the network's thread for a request and its response.
+#: An estimate of the network thread's time for a request and its response.
 _NETWORK_S = 0.0006
 #: A request's use is its duration, but at most this multiple of its CPU time: its thread may wait for other threads.
 _MAX_DURATION_PER_CPU = 3

@@ -59,7 +59,7 @@ class RootRecords(ABC, Generic[Key, Value]):
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
         self._metadata, self._clock, self._lock = metadata, clock, threading.Lock()
         self._hosted: HostedTopic | None = None
-        self._tail = PartitionTail(lambda offset: None)
+        self._tail = PartitionTail(lambda offset: None)  # replaced by the first read
         self._values: dict[Key, Value] = {}
         # True if `on_changed` was called with the current values
         self._is_reported = False

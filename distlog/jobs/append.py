@@ -1,4 +1,4 @@
-"""Append files to a topic, in the order of the arguments and by path."""
+"""Append files to a topic, in the order of the arguments; the files of a folder or pattern by path."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def append_inputs(spark: SparkSession, options: argparse.Namespace) -> Summary:
     storage = dict(options.storage)
     reader = FileReader(reader_options, InputStorage(input_settings(spark, options.input, storage)))
     files = reader.files(options.input)
-    # before any task starts, and before a topic is created
+    # check the first files before a task starts, and before a topic is created
     reader.check_first_files(files)
     if options.create:
         topic = open_or_create(options.topic, options.partitions, dict(options.config), storage)

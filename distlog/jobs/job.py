@@ -42,7 +42,6 @@ class _JvmStderr(io.TextIOBase):
 
 
 T = TypeVar("T")
-
 #: An exception's name in a Python or Java stack trace, and the text after it on the same line.
 _NAME_AND_MESSAGE = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 #: The causes of a Java exception, without their stacks; and the text of `raise_error` in a query.
@@ -182,7 +181,7 @@ _FAILURE_LOGGERS = (
 
 def job_session(name: str) -> SparkSession:
     """Return the session of a job, without the stacks of failed work unless the user has set a log level."""
-    has_default_level = "spark.log.level" in default_settings()
+    has_default_level = "spark.log.level" in default_settings()  # absent if the user has set it
     spark = session(name)
     for logger in _FAILURE_LOGGERS if has_default_level else ():
         jvm: Any = SparkContext._jvm
@@ -202,6 +201,5 @@ def reason(error: BaseException) -> str:
             innermost = messages[-1]
             return innermost if isinstance(innermost, str) else ": ".join(innermost)
     head = re.split(r"JVM stacktrace|\n\s+at ", text)[0]
-    # the last cause of a Java exception was raised first
-    causes = _CAUSES.findall(text)[-1:]
+    causes = _CAUSES.findall(text)[-1:]  # the last cause of a Java exception was raised first
     return " ".join(" ".join([head, *causes]).split()) or type(error).__name__

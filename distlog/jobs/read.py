@@ -24,7 +24,7 @@ from distlog.spark.batch_source import SPARK_NAMES
 from distlog.spark.frames import read
 from distlog.spark.versions import map_in_arrow
 
-#: How many records are printed without a limit.
+#: The number of records that are printed if --limit is missing.
 CONSOLE_LIMIT = 20
 
 
@@ -69,7 +69,6 @@ def _json_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _with_core_columns(rows: pa.Table) -> pa.Table:
-    """Return rows with Spark's columns as records with distlog's columns."""
     return rows.select([SPARK_NAMES[name] for name in COLUMNS]).rename_columns(COLUMNS).cast(SCHEMA)
 
 
@@ -79,7 +78,7 @@ def _print(rows: DataFrame, *, as_json: bool) -> int:
     if not as_json:
         print(*columns, sep="\t")
     for batch in records.select(columns).to_batches():
-        # as text, since the encoding of standard output may lack characters
+        # as text, not bytes, so that standard output escapes the characters that its encoding lacks
         sys.stdout.write(bytes(json_objects(batch) if as_json else tabbed(batch)).decode())
     return int(records.num_rows)
 

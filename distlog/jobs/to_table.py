@@ -28,7 +28,7 @@ OUTPUTS = ("parquet", *get_args(LakeFormat))
 def write_table(spark: SparkSession, options: argparse.Namespace) -> Summary:
     storage = dict(options.storage)
     topic = open_topic(options.topic, storage_options=storage)
-    context, _ = split_subject(options.subject or "")
+    context, _ = split_subject(options.subject or "")  # `:.staging:clicks-value` has the context .staging
     registry = registry_at(options.registry, context, storage)
     report = to_table(
         spark,

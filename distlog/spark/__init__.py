@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distlog.core import extra, optional
 
 optional("pyspark", "distlog.spark", extra("spark"))
-# first, since it refuses a PySpark that is too old
-import_module("distlog.spark.versions")
+import_module("distlog.spark.versions")  # first, since it refuses a PySpark that is too old
 
 if TYPE_CHECKING:
     from distlog.spark.executor import SparkExecutor

@@ -1,8 +1,8 @@
 """Appends of a DataFrame and of files to a topic, in Spark tasks.
 
-Spark can limit the bytes of the batches that it sends to Python, but for small rows, counting the bytes takes longer
-than sending them. So an append first limits the rows of a batch. Since a batch of large rows could exceed the memory
-of the JVM, Spark replaces each large row by a mark. If a task gets a mark, the append starts again with that limit.
+Spark can limit the bytes of a batch that it sends to Python, but for small rows, counting the bytes takes longer than
+sending them. So an append first limits only the rows of a batch. A batch of large rows could exceed the memory of the
+JVM, so Spark replaces each large row by a mark. If a task gets a mark, the append starts again with a limit of bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     # slow to import, and Python workers don't need it
     from distlog.core.topic import Topic
 
-
 OrderBy = str | Column | Iterable[str | Column]
 """A column to sort by, or several: names or Columns."""
 #: The driver writes a DataFrame of up to FEW_ROWS and about FEW_BYTES itself, since Python workers start slowly.
@@ -51,8 +50,8 @@ _SCHEMA = "task int, report binary"
 MAX_MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
 _large_row_topics = set[str]()
-#: A batch has at most BATCH_ROWS rows, Spark's default, of up to ROW_BYTES. These are 40 MB, and Spark's default
-#: maxBytesPerBatch is 64 MiB. Batches of 4096 rows take 12 % more CPU for each row.
+#: Without a limit of bytes, a batch has up to BATCH_ROWS rows (Spark's default) of up to ROW_BYTES: 40 MB, less than
+#: Spark's default maxBytesPerBatch of 64 MiB. Batches of 4096 rows take 12 % more CPU for each row.
 BATCH_ROWS, ROW_BYTES = 10_000, 4 << 10
 _ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
@@ -89,7 +88,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: sink.WriteOptions, *, s
     try:
         check_room_for_batch_id(snapshot, app_id, batch_id)
     except StorageFullError:
-        # the setting may have been raised since the topic was opened
+        # `batch.ids.bytes` may have been raised since the topic was opened
         check_room_for_batch_id(topic.refresh().snapshot, app_id, batch_id)
     if (table := few_rows(rows)) is not None:
         task_reports = [sink.write_rows(options, planned, [table])]
@@ -114,7 +113,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     max_rows = plan.maxRows()
     if max_rows.isDefined():
         return rows.toArrow() if int(max_rows.get()) <= FEW_ROWS else None
-    # the limit below would mix the rows of several partitions, whose number an adaptive plan only has after its run
+    # `limit` would mix the rows of several partitions; an adaptive plan has no number of partitions before its run
     if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
         return None
     table = rows.limit(FEW_ROWS + 1).toArrow()
@@ -172,8 +171,7 @@ def _write(
             writer.append(batch)
         else:
             report = writer.close()
-        # Spark fails a task that does not read all its rows
-        for _ in batches:
+        for _ in batches:  # Spark fails a task that does not read all its rows
             pass
         context = TaskContext.get()
         number = integers([context.partitionId() if context else 0], pa.int32())
@@ -273,7 +271,7 @@ def append_files(
         topic.storage.sync(paths.COMMITS_DIR)
         return FilesResult(earlier)
     planned = sink.PlannedTopic.of(snapshot, app_id, batch_id)
-    runs = _plan_runs(reader, files, cores(spark))
+    runs = _plan_runs(reader, files, cores(spark))  # a run: consecutive splits of files, for one task
     work = RunWork(reader, options, planned)
     is_small = sum(map(_cost, files)) <= SMALL_INPUT_BYTES
     first_runs = _finished_runs([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
@@ -317,7 +315,7 @@ class RunWork:
                     writer.append(part.records)
                 except InvalidRecordError as error:
                     raise part.located(error) from None
-                # the first part has loaded all large kernels; later ones may load a small one with the compiler
+                # free the compiler's memory: all large kernels are loaded, and small ones can still be loaded
                 release_compiler()
         except InvalidRecordError as error:
             writer.abort()
@@ -361,6 +359,7 @@ def _repeat_runs(
     if not repeats:
         return finished_runs
     repeated_runs = _finished_runs(run_tasks(spark, work, [repeat.run for repeat in repeats]))
+    # each repeated run replaces the runs [first, end) of its repeat
     all_runs, end = list[FinishedRun](), 0
     for repeat, repeated_run in zip(repeats, repeated_runs, strict=True):
         all_runs += [*finished_runs[end : repeat.first], repeated_run]

@@ -1,4 +1,4 @@
-"""The batch source: the driver turns a snapshot and options into splits, tasks turn splits into Arrow batches."""
+"""The batch source: the driver divides a topic into splits, and each task reads a split as Arrow batches."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _ASSUMED_COMPRESSION_RATIO = 4
 _MAX_ROWS = 2**31 - 1
 #: The topics that KnownTopics keeps: a snapshot of 100,000 segments takes about 30 MB.
 MAX_TOPICS = 8
-#: The plan of a micro-batch may miss commits of the last RECENT_MS; the commit of the batch reads them.
+#: The sink may plan a micro-batch without the commits of the last RECENT_MS; the commit of the batch reads them.
 RECENT_MS = 1000
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def spark_batches(
     schema, topics = arrow_schema(columns), pa.nulls(0, pa.string())
     for batch in batches:
         if len(topics) < batch.num_rows and "topic" in schema.names:
-            topics = texts([topic]).take(integers(np.zeros(batch.num_rows, np.int64)))
+            topics = texts([topic]).take(integers(np.zeros(batch.num_rows, np.int64)))  # the name for each row
         arrays = [
             topics.slice(0, batch.num_rows)
             if field.name == "topic"
@@ -163,7 +163,7 @@ def _headers_without_nulls(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 class Split(InputPartition):
-    """The slices that a task reads in their order, and the isolation of the read."""
+    """The slices (parts of segments) that a task reads in order, and the isolation, which filters their batches."""
 
     def __init__(self, slices: Sequence[SegmentSlice], isolation: Isolation) -> None:
         super().__init__(None)
@@ -233,7 +233,7 @@ def _cut_by_offsets(segment_slice: SegmentSlice, split_bytes: int, max_records: 
 
 
 def load_snapshot(options: ReadOptions) -> Snapshot:
-    """Load the topic at its newest version, with active segments, or at the version or time of the options."""
+    """Load the topic at its newest version, with the active segments' records, or at the options' version or time."""
     if isinstance(options.storage, TieredStorage):
         return load_tiered(options.storage)
     if options.version is None and options.timestamp_ms is None:
@@ -243,7 +243,7 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
 
 
 class SplitReader:
-    """Reads splits in a task, as rows of a schema. It is small to pickle, and reads no commit."""
+    """Reads splits in a task, as rows of a schema; `prefix` begins the partitions' folder names. Reads no commit."""
 
     def __init__(self, storage: Storage, prefix: str, schema: types.StructType) -> None:
         self._storage, self._prefix, self._schema = storage, prefix, schema
@@ -325,30 +325,30 @@ def row_bytes(schema: types.StructType, splits: Iterable[Split]) -> int:
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """Return a frame of the numbers 0 to `count` - 1, each in a task. Spark estimates the frame at `size` bytes."""
+    """Return a frame of the numbers 0 to `count` - 1, each in a task, that Spark estimates at `size` bytes."""
     rows = max(size // _LONG_ROW_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
-        # all rows count in the estimate, since the cost-based planner does not know how few pass a filter. The lower
-        # 33 bits of this id number the rows of a task.
+        # Filter the first row of each task from a large range: the cost-based planner does not know how few rows pass
+        # the filter, and so counts all. The lower 33 bits of this id number the rows of a task.
         is_first_row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
         all_rows = spark.range(0, max(rows, count) if count else 0, numPartitions=max(count, 1))
         return all_rows.where(is_first_row).select(F.spark_partition_id().cast(types.LongType()).alias("id"))
     if count == 0:
         return spark.range(0, 0, numPartitions=1)
-    # Spark expects as many rows as the limit allows, since Spark does not know how few an explode returns
+    # explode the last number, and limit the rows: Spark cannot estimate an explode, so it expects the limit
     last = spark.range(count - 1, count, numPartitions=1).select(F.explode(F.array("id")).alias("id"))
     last = last.limit(min(rows, _MAX_ROWS))
     return last if count == 1 else spark.range(0, count - 1, numPartitions=count - 1).union(last)
 
 
 class FilteringReader(DistlogReader):
-    """Bounds a read by filters. It is not the default, since Spark 4.3.0 uses a frame's first plan for all scans."""
+    """Bounds a read by filters. Not the default, since Spark 4.3.0 applies a frame's first filters to later uses."""
 
     _filters: tuple[Any, ...] = ()
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         self._filters = tuple(filters)
-        # Spark applies all filters to each row again
+        # Spark applies all filters to each row again, so `_conditions` may leave out filters
         return filters
 
     def __getstate__(self) -> dict[str, Any]:
@@ -393,14 +393,13 @@ class KnownTopics:
         self._loaded: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """Load the newest snapshot. If its known commit is at most `recent_ms` old, it may lack later commits."""
+        """Load the newest snapshot, or an earlier one whose last commit is at most `recent_ms` old."""
         log, newest = self._loaded.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
         try:
             snapshot = load_version(log, storage, cached=newest, recent_ms=recent_ms)
         except TopicNotFoundError:
-            # a later topic at this address is another topic
-            with self._lock:
+            with self._lock:  # a later topic at this address is another topic
                 self._loaded.pop(_key(storage), None)
             raise
         handle = TopicHandle.of(storage, snapshot.name, log)

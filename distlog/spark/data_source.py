@@ -75,7 +75,7 @@ class DistlogDataSource(DataSource):
         options, snapshot = self._options_and_snapshot or (None, None)
         # Spark sends this object to the tasks later, and the snapshot is large
         self._options_and_snapshot = None
-        # parse before the check of the schema: a table of the catalog has no path, and may have any types
+        # parse first: for a table of the catalog, the error must be about the missing path, not about a column's type
         options = options or ReadOptions.parse(self._all_options)
         check_schema(schema)
         snapshot = snapshot or load_snapshot(options)
@@ -101,6 +101,7 @@ class DistlogDataSource(DataSource):
         except InvalidConfigError as error:
             if not HAS_ADMISSION:
                 raise
+            # raised when Spark plans the stream, since Spark would hide the reason of an error that is raised here
             return RefusedStreamReader(error)
         if HAS_ADMISSION:
             return DistlogStreamReader(options, schema)

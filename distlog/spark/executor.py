@@ -1,7 +1,7 @@
 """Runs maintenance in Spark tasks. Several tasks compact one large partition together, in three stages.
 
-The first stage sends the hashes of keys to buckets, the second finds the superseded offsets in each bucket, and the
-third rewrites groups of segments without the superseded records.
+The first stage sends hashes of keys to buckets (shares of the keys). The second finds the superseded records of each
+bucket: a later record has their key. The third rewrites groups of segments without the superseded records.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Result = TypeVar("Result")
 #: The rows between stages: the target that gets a row, the kind of the row, and its content.
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
-#: Kinds of rows, in the order in which a target gets them. An ITEM describes the work. The keys of CLEAN records are
-#: compared with the keys of DIRTY ones. A bad file makes a RESULT, since Spark would only repeat a task that raises.
+#: Kinds of rows, in the order in which a target gets them: its work, keys of DIRTY and of CLEAN records, SUPERSEDED
+#: offsets, results. A bad file gives a RESULT with the failure, since Spark would only repeat a task that raises.
 ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
 _NO_OFFSETS = np.zeros(0, np.int64)
 #: One task cleans a partition below this size in seconds, sooner than three stages would.
@@ -132,7 +132,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Input], Result], items: Seque
 
 
 class Stage(Protocol):
-    """The work on the rows of one target. A target is the number of an item. Spark may repeat the work."""
+    """The work for one target (the number of an item): `receive` for each row, then `finish`. Spark may repeat it."""
 
     def receive(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]: ...
 
@@ -148,7 +148,7 @@ def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordB
 
 def blob_rows(blobs: survivors.Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
     """Return blob i as a row to `targets[i]`, without a copy."""
-    ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
+    ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)  # in bytes, with Arrow's first 0
     data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)])
     columns = [integers(targets, pa.int32()), integers(kinds, pa.int32()), data]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
@@ -162,8 +162,7 @@ def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame
 def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> DataFrame:
     """Run a stage, made by `make`, for each target from 0 to `targets` - 1. Return the rows that the stages send."""
 
-    # Spark shows this name in plans
-    class Distlog:
+    class Distlog:  # Spark shows this name in plans
         def __init__(self) -> None:
             self._stages: dict[int, Stage] = {}
 
@@ -188,7 +187,7 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
 
 @dataclass(frozen=True, slots=True)
 class KeysItem:
-    """Adjacent segments whose keys a task reads. The keys go to `buckets` targets from `first_bucket` on."""
+    """Segments, clean below `start_offset`, whose keys a task sends to `buckets` targets from `first_bucket` on."""
 
     partition: int
     segments: list[SegmentInfo]
@@ -215,9 +214,8 @@ class HashKeys:
         )
         while records := result_or_failure(item.partition, partial(next, reads, None)):
             if isinstance(records, RewriteFailure):
-                # the generator has ended, so the loop ends too
                 yield rows([item.first_bucket], RESULT, [pickle.dumps(records)])
-                continue
+                continue  # the generator has ended, so the loop ends too
             unsent.append(records)
             size += survivors.exchanged_bytes(records)
             if size >= survivors.BLOBS_BYTES:
@@ -238,7 +236,7 @@ def _key_rows(item: KeysItem, records: list[survivors.KeyedRecords]) -> pa.Recor
 
 @dataclass(frozen=True, slots=True)
 class BucketItem:
-    """The slots for the keys of a bucket, the number of its partition's first group, and the groups' base offsets."""
+    """The slots of a bucket's map of keys, the target of its partition's first group, and base offsets of groups."""
 
     slots: int
     first_group: int
@@ -259,6 +257,7 @@ class FindSuperseded:
         elif kind == RESULT:
             yield rows([self._item.first_group], RESULT, [bytes(data)])
         else:
+            # the map is complete at the first CLEAN row, since all DIRTY rows come before
             find = self._keys.put_rows if kind == DIRTY else self._keys.superseded_offsets
             superseded = find(survivors.key_rows(data))
             self._superseded.append(superseded)
@@ -284,7 +283,7 @@ class RewriteGroup:
         if kind == ITEM:
             item: GroupToClean = pickle.loads(data)
             self._item, start = item, item.group.base_offset
-            # segments without bytes may span any number of offsets
+            # without empty segments, which may span any number of offsets: the survivors have one bit for each
             end = max((segment.next_offset for segment in item.group.segments if segment.log_bytes), default=start)
             self._survivors = survivors.OffsetSurvivors(start, end, latest_offset=item.end_offset - 1)
         elif kind == SUPERSEDED:
@@ -302,6 +301,7 @@ class RewriteGroup:
 
 def large_plans(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_count: int) -> list[CleaningPlan]:
     """Return the plans whose keys or work are too large for one task."""
+    # one task takes longer for a larger partition than the three stages take for all partitions on all cores
     max_bytes = max(MIN_SHARED_BYTES, _SHARED_CPU_FACTOR * sum(plan.log_bytes for plan in plans) // core_count)
     return [
         plan
@@ -319,6 +319,7 @@ def clean_shared(
         return []
     # all plans are of one snapshot, and so have one time
     now_ms = plans[0].now_ms(handle)
+    # by partition: the verdicts on the batches of producers, or the failure if a file is bad
     to_judge = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     verdicts = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), to_judge)
     by_partition = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))
@@ -337,7 +338,7 @@ def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> survivors.Ve
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """The items of the three stages, for all shared partitions."""
+    """The items of the three stages, for all shared partitions. A target is the index of an item in its list."""
 
     keys: list[KeysItem] = field(default_factory=list)
     buckets: list[BucketItem] = field(default_factory=list)
@@ -347,7 +348,7 @@ class _Stages:
         """Run the stages as one Spark job. Returns the rewritten groups, and failures of partitions."""
         if not self.groups:
             return []
-        # the function has the secret, as it has the storage's secrets, since a shuffle would write it to a disk
+        # pass the secret in the function, like the storage's secrets: a shuffle would write a row with it to a disk
         secret = handle.random.randbytes(survivors.SECRET_BYTES)
         keys, buckets, groups = (
             frame_of(spark, ITEM, [pickle.dumps(item) for item in items])

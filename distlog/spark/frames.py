@@ -129,6 +129,7 @@ def _check_frame(df: object) -> None:
 
 
 def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataFrame:
+    """Select the columns to append: the `sources`, and the frame's own columns for names without a source."""
     given_sources = {name: column for name, column in sources.items() if column is not None}
     for name, column in given_sources.items():
         if not isinstance(column, str | Column):
@@ -337,8 +338,7 @@ def _open(
 
 
 def _check_session(spark: object) -> None:
-    # a session of Spark Connect has another class
-    if not hasattr(type(spark), "readStream"):
+    if not hasattr(type(spark), "readStream"):  # a session of Spark Connect has another class
         raise InvalidConfigError("the first argument must be a SparkSession", got=type(spark).__name__)
 
 
@@ -406,6 +406,7 @@ def lag(
     progress = query if isinstance(query, StreamingQueryProgress) else query.lastProgress
     # read the JSON of the progress: before Spark 4.2, a source's `endOffset` is the text of a dict, which is not JSON
     sources = [] if progress is None else json.loads(progress.json)["sources"]
+    # by index of the source: the end offset of its last batch
     ends = {n: source["endOffset"] for n, source in enumerate(sources) if _source_offsets(source.get("endOffset"))}
     if topic is None:
         rows = [row for index, end in ends.items() for row in _reported_lag(end, sources[index].get("latestOffset"))]
@@ -429,8 +430,7 @@ def _source_offsets(value: Any) -> _Offsets:
 def _reported_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
     """Yield the rows of a source, by the end offsets of the batch and of the topics."""
     log_ends = _source_offsets(newest)
-    # Spark's Kafka source reports no bytes
-    byte_lags = (newest.get(BYTES_BEHIND) or {}) if log_ends else {}
+    byte_lags = (newest.get(BYTES_BEHIND) or {}) if log_ends else {}  # Spark's Kafka source reports no bytes
     for topic, offsets in _source_offsets(end).items():
         for number, position in offsets.items():
             log_end = log_ends.get(topic, {}).get(number)

@@ -25,7 +25,7 @@ from distlog.core.times import to_ms
 _main = sys.modules["__main__"]
 _main_name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
 _is_started_by_spark = _main_name.startswith("pyspark.")
-_work_units = count(1)
+_work_units = count(1)  # numbers the calls of `exclude_from_gc`
 STORAGE_PREFIX = "storage."
 #: An unknown name with at least this similarity (0 to 1) to a valid name is refused as a typo.
 _LEAST_SIMILARITY = 0.75
@@ -98,6 +98,7 @@ def exclude_from_gc() -> None:
 
 
 def is_spark_worker_for(module: str) -> bool:
+    """Return whether Spark runs `module` here, as the main module or in a daemon with the module as an argument."""
     return _is_started_by_spark and module in (_main_name, *sys.argv)
 
 

@@ -159,7 +159,7 @@ def is_committed(storage: Storage, write_id: str, read_version: int, newest: int
                 storage.sync(paths.COMMITS_DIR)  # the commit is visible, but may not be durable yet
                 return True
     except CorruptMetadataError as error:
-        # the log retention horizon if the bad commit is older, so vacuum may delete it; None if the commit is damaged
+        # vacuum may have deleted a commit below the log retention horizon; for a damaged one, this is None
         horizon = SnapshotLoader(storage).horizon_above(error)
         if horizon is None:
             raise
@@ -188,7 +188,7 @@ class TaskWriter:
             topic.config,
             topic.partitions,
             read_version=topic.version,
-            # the version differs between writes, and the id between tasks: not all start to fill the same partition
+            # writes and tasks begin with different partitions, since versions and ids of tasks differ
             first_partition=topic.version + (self._context.partitionId() if self._context else 0),
             clock=now_ms,
             random=Random(),
@@ -266,8 +266,7 @@ def commit_written(
     segments = [segment for report in task_reports for segment in report.segments]
     batch = next((report.micro_batch for report in task_reports if report.micro_batch), batch)
     check_has_app_id(batch, options)
-    # a micro-batch without rows makes no commit
-    if batch is not None and not segments:
+    if batch is not None and not segments:  # a micro-batch without rows makes no commit
         return earlier_result(snapshot, options.app_id, options.batch_id) or AppendResult(None)
     topic.check(snapshot)
     result, snapshot = commit_append(
@@ -371,7 +370,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             text = "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
             raise CommitConflictError(text)
         options = replace(self._options, app_id=app_id, batch_id=batchId)
-        # if no task reported its micro-batch; its query id is only for an error about a missing app id
+        # used if no task reported its micro-batch; its query id is only for an error about a missing app id
         default_batch = MicroBatch(app_id, batchId)
         result = commit_written(options, topic, task_reports, handle, snapshot, batch=default_batch)
         if result.replayed:

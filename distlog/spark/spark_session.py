@@ -31,8 +31,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
-
-#: The environment variable of Arrow's allocator. Only it changes the pool that Arrow's C++ uses by itself.
+#: The environment variable of Arrow's allocator. No function changes the pool that Arrow's C++ uses by itself.
 ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 #: Sessions in which the format is registered. Each registration starts a Python process.
 _registered_sessions: WeakSet[SparkSession] = WeakSet()
@@ -131,7 +130,7 @@ def default_settings() -> dict[str, str]:
     # mimalloc takes huge pages for each thread's first small buffer, and keeps most of this memory
     if ARROW_POOL not in os.environ and "jemalloc" in pa.supported_memory_backends():
         settings[f"spark.executorEnv.{ARROW_POOL}"] = "jemalloc"
-    if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+    if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:  # Spark Connect
         return {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit
     submitted_conf = SparkConf()

@@ -76,8 +76,7 @@ class DistlogStreamReader(DataSourceStreamReader, versions.SupportsTriggerAvaila
         return {**self.__dict__, "_plan": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        # `latestOffset` resolves the start and stores it
-        return dict(INITIAL_OFFSET)
+        return dict(INITIAL_OFFSET)  # `latestOffset` resolves the start and stores it
 
     def getDefaultReadLimit(self) -> versions.ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits, since `latestOffset` applies all."""
@@ -103,8 +102,7 @@ class DistlogStreamReader(DataSourceStreamReader, versions.SupportsTriggerAvaila
         return list(self._planner.splits(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes a partition for an empty batch
-        if not isinstance(partition, StreamSplit):
+        if not isinstance(partition, StreamSplit):  # Spark makes a partition for an empty batch
             return iter(())
         return SplitReader(self._storage, partition.prefix, self._schema).read(partition)
 
@@ -154,6 +152,7 @@ class StreamPlan:
         self._topic = WatchedTopic(options.read.storage, clock)
         self._admission = Admission(options.limits, clock)
         self._loss = DataLoss(options.read.fail_on_data_loss)
+        # by partition: a state, and its last stable offset
         self._stable_ends: dict[int, tuple[PartitionState, int]] = {}
         self._start_offset: StreamOffset | None = None
         self._fixed_end: StreamOffset | None = None
@@ -196,8 +195,9 @@ class StreamPlan:
             self._loss.report_other_topic(self._name, snapshot, batch_start.topic)
             if snapshot.dropped or self._fixed_end_was_deleted(snapshot):
                 return start
-            batch_start = StreamOffset(self._name, snapshot.topic_id, {})
+            batch_start = StreamOffset(self._name, snapshot.topic_id, {})  # all partitions are new to the stream
         is_same_topic = previous is not None and previous.topic_id == snapshot.topic_id
+        # the starts of partitions that the previous offset lacks; in the stream's first batch, of all partitions
         starts = self._new_starts(snapshot, batch_start, is_same_topic) if previous else batch_start.offsets
         available = self._available(snapshot, {**batch_start.offsets, **starts})
         # the stream's first batch does not wait, but starts the delay of the next
@@ -403,7 +403,7 @@ def parse_offset(value: OffsetJson, name: str, snapshot: Snapshot) -> StreamOffs
 
 
 def _topic_and_offsets(by_topic: Any, value: OffsetJson) -> tuple[str, dict[int, int]]:
-    """Return the topic and the offsets in a part of the offset `value`, which an error shows."""
+    """Return the topic and the offsets of `by_topic`, which is a part of `value`. An error shows `value`."""
     if not isinstance(by_topic, dict) or len(by_topic) != 1:
         raise _foreign_checkpoint_error(value)
     ((topic, offsets),) = by_topic.items()
@@ -440,7 +440,7 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one micro-batch; None sets no limit. It waits up to `max_delay_s` for `min_offsets` offsets."""
+    """The limits of one micro-batch, or None. The batch waits up to `max_delay_s` for `min_offsets` offsets."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -544,7 +544,7 @@ def _shares(sizes: Mapping[int, int], amount: int) -> dict[int, int]:
     total = sum(sizes.values())
     shares = {number: max(1, amount * size // total) for number, size in sizes.items() if size > 0}
     surplus = max(amount - sum(shares.values()), 0)
-    # shares that were raised to 1 get none of the surplus
+    # the surplus goes to the shares with the largest fractions, but not to shares that were raised to 1
     rounded_down = [number for number in shares if amount * sizes[number] >= total]
     for number in sorted(rounded_down, key=lambda number: amount * sizes[number] % total, reverse=True)[:surplus]:
         shares[number] += 1
@@ -567,7 +567,7 @@ def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: i
     row = segments.find(start)
     start_position = _position(reader, segments[row], start) if row < len(segments) else 0
     segment_ends = np.cumsum(segments.log_bytes[row:])
-    full_segments = int(segment_ends.searchsorted(start_position + max_bytes, side="right"))
+    full_segments = int(segment_ends.searchsorted(start_position + max_bytes, side="right"))  # read to their ends
     if row + full_segments >= len(segments):
         return end
     segment = segments[row + full_segments]
@@ -596,6 +596,7 @@ def _batch_end_at(reader: SegmentReader, segment: SegmentInfo, position: int, st
         # end after the whole segment, or before it if the planned batch begins in an earlier segment
         return segment.next_offset if segment.base_offset <= start else segment.base_offset
     try:
+        # an entry has the last offset of a batch in the file, to which `shift` is added; position 0 means no entry
         entry = index.position_floor(position)
         end = (entry.offset + segment.shift + 1) if entry.position > 0 else segment.base_offset
         if end <= start:

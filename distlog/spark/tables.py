@@ -277,7 +277,7 @@ def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFr
 
 @dataclass(frozen=True, slots=True)
 class _CommitMark:
-    """The mark that a commit of a table carries, with the next offsets. Only concurrent runs repeat a `number`."""
+    """The mark that a table's commit carries: the next offsets, and a `number` that only concurrent runs repeat."""
 
     topic: str
     keyed: bool
@@ -301,9 +301,11 @@ class _CommitMark:
 
 @dataclass(slots=True)
 class LakeTable(ABC):
+    """A table of Delta or Iceberg, with the name that the user gives, and its name in SQL."""
+
     spark: SparkSession
     requested_name: str
-    name: str = field(init=False)  # in SQL
+    name: str = field(init=False)
 
     format: ClassVar[LakeFormat]
     #: The tested jar of each PySpark, by its minor version, or by the full version if only that fits.
@@ -497,8 +499,8 @@ _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg"
 
 def _next_offset(mark: _CommitMark, number: int, state: PartitionState) -> int:
     """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
-    # An empty table starts at the log's start. In another table, a partition without an offset starts at 0, since
-    # this raises an error if the topic has deleted records of the partition that were not copied.
+    # An empty table starts at the log's start. In another table, a partition without an offset starts at 0: if the
+    # topic has deleted records of the partition, the table lacks them, and this raises an error.
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         text = "the records after the table's end were deleted from the topic: make another table"

@@ -33,7 +33,7 @@ from distlog.spark.versions import arrow_schema
 _BAD_JSON_FIELD = "__bad_json"
 #: A separate column for the parsed JSON, since Spark would parse the text again for each field.
 _PARSED_COLUMN = "__found_json"
-#: In JSON an escaped surrogate without its other half, which Spark reads as a question mark.
+#: In JSON an escaped surrogate without its other half, which Spark reads as a question mark. Group 1: backslashes.
 _HIGH_SURROGATE, _LOW_SURROGATE = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = (
     rf"(?<!\\)((?:\\\\)*)(?:{_HIGH_SURROGATE}(?!{_LOW_SURROGATE})|(?<!{_HIGH_SURROGATE}){_LOW_SURROGATE})"
@@ -133,13 +133,13 @@ def _with_micros(kind: pa.DataType) -> pa.DataType:
     return pa.time64("us") if pa.types.is_time(kind) else _nested(kind, _with_micros)
 
 
-def _nested(kind: pa.DataType, of: Any) -> pa.DataType:
+def _nested(kind: pa.DataType, convert: Any) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, of(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, convert(field.type)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(of(kind.value_type))
+        return pa.list_(convert(kind.value_type))
     if pa.types.is_map(kind):
-        return pa.map_(of(kind.key_type), of(kind.item_type))
+        return pa.map_(convert(kind.key_type), convert(kind.item_type))
     return kind
 
 
@@ -153,17 +153,17 @@ def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_err
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
     options = {"columnNameOfCorruptRecord": _BAD_JSON_FIELD}
     is_escaped = text.contains(r"\ud") | text.contains(r"\uD")
-    whole_text = F.when(is_escaped, F.regexp_replace(text, _LONE_SURROGATE, r"$1\\ufffd")).otherwise(text)
-    parsed = F.from_json(whole_text, StructType([*struct, StructField(_BAD_JSON_FIELD, StringType())]), options)
+    json_text = F.when(is_escaped, F.regexp_replace(text, _LONE_SURROGATE, r"$1\\ufffd")).otherwise(text)
+    parsed = F.from_json(json_text, StructType([*struct, StructField(_BAD_JSON_FIELD, StringType())]), options)
     parsed_column = F.col(_PARSED_COLUMN)
-    header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
+    has_header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
     # Spark ignores text after an object, but not within an array
-    alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    is_whole = F.coalesce(alone, F.lit(False)) & F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
-    good = F.col("value").isNull() | (
-        header & is_whole & parsed_column.isNotNull() & parsed_column[_BAD_JSON_FIELD].isNull()
+    is_alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+    is_whole = F.coalesce(is_alone, F.lit(False)) & F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
+    is_good = F.col("value").isNull() | (
+        has_header & is_whole & parsed_column.isNotNull() & parsed_column[_BAD_JSON_FIELD].isNull()
     )
-    checked = F.when(good, parsed_column)
+    checked = F.when(is_good, parsed_column)
     if on_error == "fail":
         names = [name for name in ("partition", "offset") if name in other_columns]
         reason = F.lit("the value is not JSON; on_error='null' leaves the fields of bad records null:")

@@ -33,7 +33,7 @@ FORMAT = 2
 #: The operation of a commit that makes an empty topic.
 CREATE = "create"
 MAX_PARTITIONS = 100_000
-#: Prefixes of the application ids of leaders and producers: another application with the same id would fence them.
+#: Prefixes of application ids of partition leaders and producers. An application with the same id would fence them.
 LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
 ADD_TABLE, REMOVE_TABLE, PRODUCERS = "add_table", "remove_table", "producers"
 #: This many Add or Remove actions in a row become one table.
@@ -46,9 +46,6 @@ _PRODUCER_DEFAULTS = {"kind": 0, "coordinator_epoch": NONE}
 _FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MAX_FEATURES = 1000
 
-# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic's state. This
-# library supports no feature yet, so it raises an error with the names of all listed ones.
-
 
 def _features(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MAX_FEATURES:
@@ -56,6 +53,8 @@ def _features(value: Any) -> tuple[str, ...]:
     return tuple(sorted({_FEATURE(name) for name in value}))
 
 
+# If older libraries would misread a commit, its `requires` lists a feature, which stays in the topic's state. This
+# library supports no feature yet, so it raises an error with the names of all listed ones.
 @dataclass(frozen=True, slots=True)
 class Requires:
     """The features that readers and writers must support, and those that only writers must support; sorted."""
@@ -131,7 +130,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Removes a segment from the snapshot; vacuum deletes its files later."""
+    """Removes a segment, whose files are named `stem` with a suffix, from the snapshot; vacuum deletes them later."""
 
     partition: int = stored(PARTITION)
     stem: str = stored(STEM)
@@ -183,7 +182,7 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """The producer batches of a commit, by partition and in offset order; a topic's first may add earlier ones."""
+    """Producer batches by partition, in offset order. A partition's first ones may also be of earlier segments."""
 
     batches: Mapping[int, tuple[ProducerBatch, ...]]
 
@@ -215,7 +214,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class SetVacuumHorizon:
-    """Raises the vacuum horizon: no commit may add files started below `version`, which vacuum may delete."""
+    """Raises the vacuum horizon. Commits refuse files whose writer read a lower version: vacuum may delete them."""
 
     version: int = stored(LONG)
 
@@ -261,7 +260,7 @@ def each_action(actions: Iterable[Action]) -> Iterator[Action]:
 
 
 def first_stem_below(actions: Sequence[Action], horizon: int) -> str | None:
-    """Return the first new stem whose writer started below the vacuum `horizon`; None if no action has one."""
+    """Return the first new stem whose writer had read a version below the vacuum `horizon`, or None."""
     stems = {stem for _, stem in _partition_stems(actions, Add | Active)}
     for action in actions:
         if isinstance(action, AddTable):
@@ -314,6 +313,7 @@ def check_bundles(segments: pa.RecordBatch) -> None:
     """Raise ValueError if parts of a bundle overlap, or end past the largest position; `segments` has PARTS."""
     if not (numbers_of(segments["log_position"]) >= 0).any():
         return
+    # for each part in a bundle: the number of its stem, its begin and its size
     stems = numbers_of(segments["stem"].dictionary_encode().indices)
     columns = [(numbers_of(segments[begin]), numbers_of(segments[size])) for begin, size in PARTS]
     part_stems = np.concatenate([stems[begins >= 0] for begins, _ in columns])
@@ -477,7 +477,7 @@ class Commit:
     actions: tuple[Action, ...] = stored(read_actions)
     # The features that readers and writers must support from this version on.
     requires: Requires = stored(Requires.of, default=NO_FEATURES)
-    # How long the writer had lost races, in ms. Other writers use it to decide how long they wait (`RaceBackoff`).
+    # How long the writer had tried, in ms; 0 if no other writer came first. Others wait accordingly (`RaceBackoff`).
     waited_ms: int = stored(LONG, default=0)
     # An id by which the writer finds its own commit in the log, after an error hid the outcome; None if not needed.
     write_id: str | None = stored(optional(NAME), default=None)
@@ -532,7 +532,7 @@ RELATIVE_COLUMNS = {
     "min_timestamp": "max_timestamp",
     "last_batch_crc": "first_batch_crc",
 }
-#: By column of positions, the column of sizes. A position is stored as the distance from the part in the row before.
+#: The size column of each position column. A position is stored relative to the part's end in the row before.
 ADJACENT_PARTS = dict(PARTS)
 #: The head of a batch of format 2, up to its checksum.
 _HEAD = np.dtype([("base_offset", ">i8"), ("size", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4")])
@@ -561,6 +561,7 @@ def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:
             columns[spec.name] = flags_of(column).astype(np.int64) if is_flag else numbers_of(column)
     encoded = _encoded(columns)
     rows = len(action.rows)
+    # a column of equal numbers is stored as one of `constants`, any other with the fewest bytes for each number
     constants = {name: int(column[0]) for name, column in encoded.items() if (column == column[0]).all()}
     widths = {name: _number_bytes(column) for name, column in encoded.items() if name not in constants}
     text = json.dumps({"texts": texts_of, "columns": widths, "same": constants}, separators=(",", ":")).encode()
@@ -572,6 +573,7 @@ def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:
 
 
 def _encoded(columns: Mapping[str, Longs]) -> dict[str, Longs]:
+    """Return the columns as differences to the row before or to another column, which compress better."""
     encoded = dict(columns)
     for name in COLUMNS_AS_STEPS & columns.keys():
         encoded[name] = np.diff(columns[name], prepend=0)
@@ -629,7 +631,7 @@ def read_table(kind: str, body: Any) -> AddTable | RemoveTable:
 
 
 def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[dict[str, Longs], dict[str, list[str]]]:
-    """Return the numbers in each column; and the texts of each column of texts, whose numbers are their indexes."""
+    """Return the numbers of each column, and the texts of each text column: its numbers are indexes of the texts."""
     max_text_size = _MAX_TEXT_BYTES + _MAX_TEXT_BYTES_PER_ROW * rows
     size = Integer(_TEXT_SIZE.size, max_text_size + max(_NUMBER_BYTES) * len(schema) * rows)(body.get("size"))
     try:
@@ -651,8 +653,8 @@ def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[di
         raise ValueError("the table lacks columns")
     if {*widths, *constants} != {*schema.names} or len(widths) + len(constants) != len(schema):
         raise ValueError("the table has other columns than this library knows")
-    number = Integer(-(1 << 63), MAX_LONG)
-    columns = {name: np.full(rows, number(value), np.int64) for name, value in constants.items()}
+    check_number = Integer(-(1 << 63), MAX_LONG)
+    columns = {name: np.full(rows, check_number(value), np.int64) for name, value in constants.items()}
     for name, width in widths.items():
         if type(width) is not int or width not in _NUMBER_BYTES:
             raise ValueError(f"{name}: a number has 1, 2, 4 or 8 bytes")

@@ -4,9 +4,9 @@ A checkpoint is never required: if it is missing or wrong, an older one is used,
 of its SHA-256. Checkpoints of a large topic are incremental: each has the changes since a full one, so a reader needs
 two files at most. docs/formats.md#checkpoints has the layout.
 
-Nothing in the file is trusted. The zstd frame declares the size of its content, which the file's size limits. Arrow
-may crash on a malformed schema, so the schemas are made from the names and types in the text. Arrow verifies the
-messages and validates the columns in full. The columns may not be larger than the bytes that hold them.
+Nothing in the file is trusted. The zstd frame declares the size of its content, whose limit grows with the file's
+size. Arrow may crash on a malformed schema, so the schemas are made from names and types in the JSON text. Arrow
+verifies the messages and validates the columns in full. The columns may not be larger than the bytes that hold them.
 """
 
 from __future__ import annotations
@@ -63,14 +63,13 @@ MIN_SIZE_LIMIT = 16 << 20
 BYTES_PER_BYTE = 32
 MAX_STATE_BYTES = 2 << 30
 _SCHEMAS = {"segments": segment_table.SCHEMA, "transactions": BATCH_SCHEMA, "producers": PRODUCER_SCHEMA}
-#: By table, the two columns that identify a row, and by which the rows are sorted. If there is no second column,
-#: the rows with the same value in the first are numbered (`_sort_keys`).
+#: The two columns that sort and identify a table's rows. Without a second, equal rows are numbered (`_sort_keys`).
 _SORT_COLUMNS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),
     "transactions": ("version", None),
     "producers": ("partition", "producer_id"),
 }
-#: The column of an added or removed row's number, and the ending of the names of tables with removed rows.
+#: The column with the numbers of added or removed rows, and the suffix of a table that lists removed rows.
 _ROW_NUMBER, _REMOVED = "row", "_gone"
 _ROWS_SCHEMA = pa.schema([(_ROW_NUMBER, pa.int64())])
 _TYPES = {str(kind): kind for schema in _SCHEMAS.values() for kind in schema.types}
@@ -90,7 +89,7 @@ _SIGN_BIT = np.uint64(1 << 63)
 
 
 def row_count(snapshot: Snapshot) -> int:
-    """About the number of rows and partitions in a checkpoint of `snapshot`."""
+    """Return about the number of rows and partitions in a checkpoint of `snapshot`."""
     table = snapshot.partitions
     producers = sum(state.producers.max_count for state in table.own_states.values())
     return len(table) + table.segment_count + len(snapshot.transactions) + producers
@@ -262,11 +261,11 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
 
 
 def _with_changes(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
-    none = pa.RecordBatch.from_arrays([integers([])], schema=_ROWS_SCHEMA)
+    no_rows = pa.RecordBatch.from_arrays([integers([])], schema=_ROWS_SCHEMA)
     added = changed.get(table)
     if added is None:
-        added = base.slice(0, 0).append_column(_ROW_NUMBER, none[_ROW_NUMBER])
-    removed = changed.get(table + _REMOVED, none)
+        added = base.slice(0, 0).append_column(_ROW_NUMBER, no_rows[_ROW_NUMBER])
+    removed = changed.get(table + _REMOVED, no_rows)
     rows = numbers_of(added[_ROW_NUMBER])
     return RowChanges(numbers_of(removed[_ROW_NUMBER]), rows, added.drop_columns([_ROW_NUMBER])).applied(base)
 
@@ -298,12 +297,12 @@ def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state:
     log_starts, log_ends, first_dirty, counts = state.partitions
     tables = producer_tables(producers, log_ends, state.passed_ms)
     active = {segment.partition: segment for segment in state.active}
-    table, ends = SegmentTable(segments), np.cumsum(counts)
-    changed = {
+    table, end_rows = SegmentTable(segments), np.cumsum(counts)
+    own_states = {
         number: PartitionState(
             log_start_offset=int(log_starts[number]),
             log_end_offset=int(log_ends[number]),
-            segments=table.part(int(ends[number] - counts[number]), int(ends[number])),
+            segments=table.part(int(end_rows[number] - counts[number]), int(end_rows[number])),
             first_dirty_offset=int(first_dirty[number]),
             active=active.get(number),
             producers=tables.get(number, NO_PRODUCERS),
@@ -311,7 +310,7 @@ def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state:
         for number in sorted({*active, *tables})
         if number < len(counts)
     }
-    return PartitionTable.of_columns(log_starts, log_ends, first_dirty, segments, changed)
+    return PartitionTable.of_columns(log_starts, log_ends, first_dirty, segments, own_states)
 
 
 def pack(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> bytes:
@@ -480,12 +479,14 @@ def _sort_keys(rows: pa.RecordBatch, names: tuple[str, str | None]) -> npt.NDArr
 
 
 def _rows_at(column: pa.Array, rows: Longs) -> pa.Array:
+    """Return the column's values in ascending `rows`; without a copy if these are adjacent."""
     if not len(rows) or rows[-1] - rows[0] == len(rows) - 1:
         return column.slice(int(rows[0]) if len(rows) else 0, len(rows))
     return column.take(integers(rows))
 
 
 def _are_alike(first: pa.Array, second: pa.Array) -> Flags:
+    """Return a flag for each row: True if the values are equal. `pc.equal` does not compare structs and lists."""
     if pa.types.is_struct(first.type):
         parts = [_are_alike(*pair) for pair in zip(first.flatten(), second.flatten(), strict=True)]
         is_struct_alike: Flags = np.logical_and.reduce(parts)

@@ -89,12 +89,12 @@ _HEAD_BYTES = 256
 PINNED_REASON = "a topic opened at a version or time is read-only: open it without them to change or consume it"
 #: Operations whose commits give way to appends.
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
-#: The longest usual pause after a lost race, in seconds. It does not grow with each loss: writers that started last
-#: would then win most races.
+#: The longest usual pause after a lost race (another writer's commit came first), in seconds. It does not grow with
+#: each loss: writers that started last would then win most races.
 PAUSE_S = 0.05
 MAINTENANCE_PAUSE_S = 1.0
-#: A writer's turn comes when it has tried for this share of the mean time for which winners had tried. With a share
-#: of 1, there would be times at which all writers wait.
+#: A writer's turn (`RaceBackoff`) comes when it has tried for this share of the mean time that winners had tried.
+#: With a share of 1, there would be times at which all writers wait.
 TURN_SHARE = 0.6
 #: The longest wait for a turn, in seconds.
 LONGEST_TURN_WAIT_S = 5.0
@@ -102,9 +102,6 @@ LONGEST_TURN_WAIT_S = 5.0
 _USELESS_TURN_S = 0.5
 #: The number of versions to read at once after several lost races, since several commits may follow the winner's.
 _PROBE_COUNT = 4
-
-# A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. So this
-# process syncs the folder before its caller relies on a commit of another writer. A put syncs the folder, too.
 
 
 class CommitLog:
@@ -350,7 +347,7 @@ class CommitLog:
             self.checkpoints.write(snapshot, may_return_early=self._commit_count >= self._checkpoint_commits)
 
     def existing_head(self, head: Snapshot) -> Snapshot:
-        """Return `head`, or the newest head if the commit of `head` may be deleted; raises TopicNotFoundError."""
+        """Return `head`, or the newest head if an earlier commit no longer exists; raises TopicNotFoundError."""
         if self._commit_exists(head):
             return head
         try:
@@ -394,7 +391,7 @@ class CommitLog:
         return commit is not None and commit.id == commit_id
 
     def reload(self, snapshot: Snapshot) -> Snapshot:
-        """Load the head without `snapshot`; raises TopicNotFoundError if the folder was deleted."""
+        """Load the head again, not based on `snapshot`; raises TopicNotFoundError if the folder was deleted."""
         head = self.loader.load()
         if head is None or head.version < snapshot.version:
             raise self._folder_deleted_error()
@@ -405,6 +402,8 @@ class CommitLog:
         text = "the topic's folder was deleted: records appended since are lost; open the topic again, or create it"
         return TopicNotFoundError(text, url=self.storage.url)
 
+    # A visible commit may not be durable: on a local disk, its writer may have died before it synced the folder. So
+    # the folder is synced before a caller relies on a commit of another writer. A put syncs the folder, too.
     def sync(self) -> None:
         self.storage.sync(paths.COMMITS_DIR)
 
@@ -603,18 +602,17 @@ def check_partition_count(count: int) -> None:
 
 
 class CurrentSnapshot:
-    """Holds the newest snapshot that one object has read, or a pinned one; safe between threads."""
+    """Holds the newest snapshot that a topic or consumer has read, or a pinned one; thread-safe."""
 
     def __init__(
         self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, pin_reason: str = PINNED_REASON
     ) -> None:
         self.snapshot, self.pinned, self._pin_reason = snapshot, pinned, pin_reason
         self._log, self._lock = log, process_lock()
-        #: Replaced when the ends of active segments may have changed: what was read before is stale.
+        #: A token, replaced when ends of active segments may have changed. Ends read with an earlier token are stale.
         self.tails = object()
 
     def expire_tails(self) -> None:
-        """Make the next read find the ends of the active segments again."""
         self.tails = object()
 
     def refresh(self) -> Snapshot:
@@ -658,8 +656,6 @@ def with_commit_time(action: Action, time_ms: int) -> Action:
 
 # One bad clock must not damage a topic. A slow clock does no harm, since the times of commits only increase. The
 # store's time is requested only if the clock is far ahead of the last commit, so a busy writer never requests it.
-
-
 def trusted_ms(now_ms: int, storage: Storage, last_commit_ms: int = 0) -> int:
     """Return `now_ms`, or the storage's time with a warning if the clock is more than MAX_CLOCK_AHEAD_MS ahead."""
     if now_ms <= last_commit_ms + MAX_CLOCK_AHEAD_MS:

@@ -1,9 +1,10 @@
 """How a topic recognizes repeated appends: by applications' batches, and by idempotent producers (KIP-98).
 
-Batches are kept for thirty days, and the newest of each application forever. If an application declares that it
-commits numbered batches in order, only the last few are kept: the newest number shows which batches were committed.
-Otherwise, an application that commits every ten seconds leaves 260,000 batches. So batches are rows of Arrow columns,
-in the order of their commits. A slice drops the oldest batches, and a lookup scans two columns.
+An application's batch is what it appends in one commit, named by an application id and a batch id. Batches are kept
+for thirty days, and the newest of each application forever. If an application declares that it commits numbered
+batches in order, only the last few are kept: the newest number shows which batches were committed. Otherwise, an
+application that commits every ten seconds leaves 260,000 batches. So batches are rows of Arrow columns, in the order
+of their commits. A slice drops the oldest batches, and a lookup scans two columns.
 
 A producer is forgotten when no commit had its batches for EXPIRATION_MS, unless its transaction is open. Batches
 and producers expire by the times of commits, so that all readers agree. The age of a batch is the sum of the pauses
@@ -117,8 +118,8 @@ class TransactionTable:
 
     Batches that were committed in order are in `_ordered`, and do not age. The others are, oldest first, in
     `_silent_batches` (the newest batch of each application that has no batch younger than KEPT_MS),
-    `_recent_batches`, and `_tail`. `_pauses_ms` has the sum of the pauses before each row of `_recent_batches`, from
-    any start: only differences are used.
+    `_recent_batches`, and `_tail`. `_pauses_ms` has the sum of the pauses before each row of `_recent_batches`, plus
+    any constant: only differences are used.
     """
 
     __slots__ = ("_ordered", "_pauses_ms", "_recent_batches", "_silent_batches", "_tail")
@@ -214,8 +215,8 @@ class TransactionTable:
 
     def columns(self) -> pa.RecordBatch:
         """All batches as rows of BATCH_SCHEMA, in the order of their commits."""
-        late = [_batch_columns(part.items()) for part in (self._tail, self._ordered) if len(part)]
-        rows = join([self._silent_batches, self._recent_batches, *late])
+        object_rows = [_batch_columns(part.items()) for part in (self._tail, self._ordered) if len(part)]
+        rows = join([self._silent_batches, self._recent_batches, *object_rows])
         if not len(self._ordered):
             return rows
         versions = numbers_of(rows["version"])
@@ -503,6 +504,7 @@ def sufficient_batches(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
     all_batches = list(batches)
     keeps, later_counts = [False] * len(all_batches), dict[int, int]()
     transaction_starts, ended_producers = dict[int, int](), set[int]()
+    # from the last batch to the first: `later_counts` and `ended_producers` are of the batches after `number`
     for number in range(len(all_batches) - 1, -1, -1):
         batch = all_batches[number]
         producer = batch.producer_id
@@ -631,6 +633,7 @@ def producer_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
     rows: Rows = np.concatenate([np.empty(0, _ROW), *parts.values()])
     counts = np.fromiter(map(len, parts.values()), np.int64, len(parts))
     partitions = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)
+    # a row has KEPT_BATCHES slots, of which `count` are used: make a list column of the used ones
     is_present = np.arange(KEPT_BATCHES) < rows["count"][:, None]
     flat = rows["batches"][is_present]
     ends = np.concatenate([[0], np.cumsum(rows["count"])])
@@ -666,19 +669,21 @@ def producer_tables(columns: pa.RecordBatch, log_ends: Longs, passed_ms: int) ->
     is_present = np.arange(KEPT_BATCHES) < rows["count"][:, None]
     rows["batches"][is_present] = np.stack([numbers_of(column) for column in flat], axis=1)
     _check_states(partitions, rows, is_present, log_ends[partitions], passed_ms)
-    numbers, firsts = np.unique(partitions, return_index=True)
-    ends = np.append(firsts, len(partitions))[1:]
-    bounds = zip(numbers.tolist(), firsts.tolist(), ends.tolist(), strict=True)
+    numbers, first_rows = np.unique(partitions, return_index=True)
+    end_rows = np.append(first_rows, len(partitions))[1:]
+    bounds = zip(numbers.tolist(), first_rows.tolist(), end_rows.tolist(), strict=True)
     return {number: ProducerTable(rows[first:end]) for number, first, end in bounds}
 
 
 def _check_states(partitions: npt.NDArray[Any], rows: Rows, is_present: Flags, ends: Longs, passed_ms: int) -> None:
+    """Raise ValueError for rows out of order or out of bounds; `ends` has the log end of each row's partition."""
     is_out_of_order = (np.diff(partitions) == 0) & (np.diff(rows["producer_id"]) <= 0)
     wrong = [is_out_of_order, (rows["heard_ms"] < 0) | (rows["heard_ms"] > passed_ms)]
     wrong += [~_within(rows["producer_id"], "producer_id"), ~_within(rows["epoch"], "producer_epoch")]
     wrong += [~_within(rows["coordinator_epoch"], "coordinator_epoch")]
     first = rows["transaction_first_offset"]
     wrong += [(first < NONE) | (first >= ends)]
+    # by row and slot; unused slots are 0, which passes
     sequences, offsets, deltas = (rows["batches"][:, :, number] for number in range(3))
     wrong += [~_within(sequences, "last_sequence"), ~_within(offsets, "last_offset")]
     wrong += [(deltas < 0) | (deltas > offsets), is_present & (offsets >= ends[:, None])]

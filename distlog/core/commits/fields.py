@@ -151,7 +151,7 @@ def check_column(name: str, column: pa.Array, check: Check) -> None:
 
 
 def read(kind: type[Value], body: Any, **other_values: Any) -> Value:
-    """The `kind` with the values in the JSON object `body`, and `other_values`; ValueError names a wrong field."""
+    """Return a `kind` with the values of the JSON object `body` and `other_values`; ValueError names a bad field."""
     if not isinstance(body, dict):
         raise ValueError(f"{kind.__name__} must be an object")
     values, name = {}, ""

@@ -39,7 +39,7 @@ from distlog.core.storage.storage import Storage
 #
 # If no earlier append is committed within LONGEST_WAIT_S, an append leaves the queue and races, since the writers of
 # the earlier ones may be dead. While the queue gets shorter, no append leaves it, since only one of many racing
-# writers wins. A writer commits no append from before its commit history, since an earlier commit may have it.
+# writers wins. A writer commits no append from before the commits that it has read: an earlier commit may have it.
 
 #: The shortest and the longest pause between polls for the next commit, in seconds. It grows until a commit comes.
 POLL_S, LONGEST_POLL_S = 0.05, 0.3
@@ -96,6 +96,7 @@ class PendingAppendQueue:
     def __init__(self, log: CommitLog) -> None:
         self.log, self.storage = log, log.storage
         self.history = CommitHistory()
+        #: The stem of the append whose writer commits next, if the commit of the last append names one.
         self._turn_stem: str | None = None
         self._is_usable = True
         #: True for a store that refuses names long enough to hold an append.
@@ -186,7 +187,7 @@ class AppendRace(CommitRace):
     def _lose_to(self, winner: Commit) -> None:
         self.backoff.note_loss(winner)
         may_wait = self._ticket.may_wait(self._log.monotonic())
-        # two writers need no queue, since one writes files while the other commits: one loss may be due to only two
+        # one loss may be due to one other writer: two need no queue, since one writes files while the other commits
         is_first_loss = self.backoff.probe_count() == 1
         if not may_wait or (winner.next_append is None and is_first_loss):
             self.backoff.wait()
@@ -269,7 +270,7 @@ class AppendTicket:
             # the history has the stems of the commits after this version
             self.history, self._base_version = history, history.version - len(history.stems)
             self._committed_stems.update(*history.stems)
-        #: The append whose writer commits next, according to the commits before `base`, and to the observed ones.
+        #: The append whose writer commits next, according to the commit of `base`, and to the observed ones.
         self._first_turn_stem = turn_stem
         self._turn_stem: str | None = None
         #: The files of the last list of the queue, by stem; None before the first list.

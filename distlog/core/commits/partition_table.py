@@ -82,8 +82,8 @@ class PartitionTable(Sequence[PartitionState]):
 
     @classmethod
     def empty(cls, count: int) -> PartitionTable:
-        none = np.zeros(count, np.int64)
-        return cls(none, none, none)
+        zeros = np.zeros(count, np.int64)
+        return cls(zeros, zeros, zeros)
 
     @classmethod
     def of_columns(
@@ -204,6 +204,7 @@ class PartitionTable(Sequence[PartitionState]):
             _, keys = layer.without(self._own_states, len(self)).matching_rows(stems)
             flags |= np.isin(_segment_keys(rows, stems), keys)
         partitions = numbers_of(rows["partition"])
+        # partitions with their own state, one by one: their rows in the layers are ignored
         for number in np.unique(partitions[_flags(self._own_states, len(self))[partitions]]).tolist():
             partition_rows = np.flatnonzero(partitions == number)
             names = rows["stem"].take(integers(partition_rows)).to_pylist()
@@ -402,10 +403,10 @@ def _check_not_live(layer: _Layer, added: pa.RecordBatch) -> None:
 
 def _stacked(layers: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
     """Return the layers, with the last ones merged if many have similar sizes: so a row is rarely copied."""
-    last = [len(layer.rows) for layer in layers[-_MERGED_LAYERS:]]
-    while len(last) == _MERGED_LAYERS and max(last) < _MERGED_LAYERS * min(last):
+    sizes = [len(layer.rows) for layer in layers[-_MERGED_LAYERS:]]
+    while len(sizes) == _MERGED_LAYERS and max(sizes) < _MERGED_LAYERS * min(sizes):
         layers = (*layers[:-_MERGED_LAYERS], _merged(layers[-_MERGED_LAYERS:]))
-        last = [len(layer.rows) for layer in layers[-_MERGED_LAYERS:]]
+        sizes = [len(layer.rows) for layer in layers[-_MERGED_LAYERS:]]
     return layers
 
 

@@ -1,4 +1,4 @@
-"""Segments: the metadata of one, from which reads are planned, and tables of a partition's segments in columns."""
+"""The metadata of a segment, from which reads are planned, and tables of a partition's segments in columns."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class SegmentInfo:
     """
 
     partition: int = stored(PARTITION)
+    # The name of the segment's files without the suffix.
     stem: str = stored(STEM)
     base_offset: int = stored(LONG)
     next_offset: int = stored(LONG)
@@ -156,7 +157,7 @@ class SegmentInfo:
 
 
 def _contradictions(numbers: Any) -> dict[str, Any]:
-    """By contradiction, whether the numbers of a segment have it; for arrays of several segments, flags."""
+    """Return for each contradiction whether a segment's numbers have it: a bool, or flags for arrays of numbers."""
     base, end, newest = numbers.base_offset, numbers.next_offset, numbers.offset_of_max_timestamp
     times = numbers.append_time_ms
     has_bundled_index = (
@@ -184,7 +185,6 @@ def _check_bundled(stem: str) -> None:
 # A partition may have a hundred thousand segments, so a SegmentInfo is made on access. The rows are in a checkpoint's
 # columns, sliced on access, since an Arrow slice takes 5 kB. Segments that were added later are in a `tail` of
 # SegmentInfo. A tail of more than TAIL_LIMIT segments is merged into the columns.
-
 TAIL_LIMIT = 256
 #: How many segments are cached after single lookups, since making a SegmentInfo takes as long as reading a record.
 CACHED_SEGMENTS = 64

@@ -133,8 +133,8 @@ def least_retention_ms(config: TopicConfig) -> int:
     All processes must agree on it, so a default that a caller passed does not apply. It is COMMIT_RETENTION_MS if the
     topic has no setting of its own, or keeps all commits (-1).
     """
-    is_of_caller = "commit.retention.ms" in dict(config.defaults) and "commit.retention.ms" not in config.names
-    return COMMIT_RETENTION_MS if is_of_caller or config.commit_retention_ms == -1 else config.commit_retention_ms
+    from_caller = "commit.retention.ms" in dict(config.defaults) and "commit.retention.ms" not in config.names
+    return COMMIT_RETENTION_MS if from_caller or config.commit_retention_ms == -1 else config.commit_retention_ms
 
 
 def commits_kept_ms(config: TopicConfig) -> int | None:
@@ -209,7 +209,6 @@ class PartitionDraft:
         self._log_end_offset = segment.next_offset
 
     def set_log_start_offset(self, offset: int) -> None:
-        """Raise the log start offset; it may only be past the log end if the partition has no segments."""
         if offset > self._log_end_offset:
             if self._active or self._new or self._appended or len(self._segments):
                 raise ValueError(f"the log start {offset} is past the log end {self._log_end_offset}")
@@ -268,8 +267,6 @@ class PartitionDraft:
 
 # A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an overlap or a
 # duplicate record. A writer calls `apply` before it puts a commit, so it puts no invalid one.
-
-
 def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
     """The state after `commit`; `snapshot` is the state before it, None for commit 0."""
     return fold(snapshot, [commit])
@@ -305,7 +302,7 @@ class _Draft:
         head = self._head_at(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
         starts = self._starts_after_tables(commit.actions) if tables else None
-        # unless `starts` is None, tables are applied in columns: after the actions that change no partition
+        # if `starts` is a list, tables are applied in columns after the other actions; otherwise row by row, in order
         row_by_row = bool(tables) and starts is None
         for action in each_action(commit.actions) if row_by_row else commit.actions:
             if head.dropped and not isinstance(action, SetVacuumHorizon | SetLogHorizon):

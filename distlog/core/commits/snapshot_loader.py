@@ -42,7 +42,7 @@ _FIRST_GROUP, MAX_GROUP = 4, 64
 CHECKPOINT_TRIES = 2
 #: The names in one page of a listing, on each kind of object store.
 ONE_PAGE = 1000
-#: How often a load is tried whose listing takes longer than commits are kept.
+#: How often a load lists the commits, if vacuum deletes listed ones before they are read.
 LISTING_TRIES = 3
 
 
@@ -106,18 +106,18 @@ class SnapshotLoader:
             return head
         versions = range(head.log_floor, head.version)
         try:
-            later = bisect.bisect_right(versions, timestamp_ms, key=self._timestamp)
+            earlier_count = bisect.bisect_right(versions, timestamp_ms, key=self._timestamp)
         except CorruptMetadataError as error:
             if self.horizon_above(error) is None:
                 raise
             return self.load_at(timestamp_ms)
-        if later == 0:
+        if earlier_count == 0:
             bounds = {"first_ms": self._timestamp(head.log_floor), "last_ms": head.timestamp_ms}
             if head.log_floor:
                 raise deleted_error(head.log_floor, head.version, timestamp_ms=timestamp_ms, **bounds)
             text = "the topic did not exist at that time: ask for the time of its first commit, or a later one"
             raise OffsetOutOfRangeError(text, timestamp_ms=timestamp_ms, **bounds)
-        return self.load(versions[later - 1])
+        return self.load(versions[earlier_count - 1])
 
     def follow(
         self,
@@ -128,7 +128,7 @@ class SnapshotLoader:
         commits: list[Commit] | None = None,
         one_request: bool = False,
     ) -> Snapshot:
-        """Apply all later commits to `snapshot`, and add them to `commits`; `base` is the last snapshot read."""
+        """Apply all later commits to `snapshot`, and add them to `commits`; `base` is the last head that was read."""
         head, files, base = snapshot, CommitFiles(self._storage), base or snapshot
         try:
             for later in files.follow(snapshot.version + 1, first_group=first_group):

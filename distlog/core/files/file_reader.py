@@ -56,11 +56,9 @@ LONGEST_LINE = 64 << 20
 _FIRST_TAIL_READ = 64 << 10
 #: Files of lines up to _SMALL_BYTES are parsed together, in blocks of up to _BLOCK_BYTES.
 _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
-#: The most small objects that are read concurrently.
-_READS_AHEAD = 16
-#: The most bytes that are read to find the line number of a bad line.
-_MAX_COUNTED_BYTES = 1 << 30
-#: The most bytes of a batch of one record without headers, in addition to the key and the value.
+_READS_AHEAD = 16  # the most small objects that are read concurrently
+_MAX_COUNTED_BYTES = 1 << 30  # the most bytes that are read to find the line number of a bad line
+#: A batch of one record without headers has at most this many bytes in addition to its key and value.
 _BATCH_OVERHEAD = 128
 _NAMES_IN_WARNING = 3
 _SKIP_HINT = "--bad-lines skip leaves bad lines out"
@@ -73,7 +71,7 @@ class FileSplit:
     file: InputFile
     start: int
     end: int
-    #: The row groups [first_group, end_group) of Parquet, or all if `end_group` is 0. Their positions are estimates.
+    #: Parquet row groups [first_group, end_group), or all if `end_group` is 0; `start` and `end` are estimates.
     first_group: int = 0
     end_group: int = 0
 
@@ -234,7 +232,7 @@ class SplitReport:
 
 @dataclass(slots=True)
 class RunReport:
-    """The splits of a run, and the fields of its objects."""
+    """The reports on the splits of a run, and the fields of the JSON objects in the run."""
 
     seen_fields: SeenFields
     splits: list[SplitReport] = field(default_factory=list)
@@ -300,7 +298,7 @@ class RunReading:
                 offset += len(texts[-1]) + 1
         record_counts, skipped = dict[InputFile | None, int](), 0
         lines = LineReading(self._reader, splits[0].file.kind.format, self.report.seen_fields)
-        # `part_then_error` yields one part, with the records of all files
+        # `part_then_error` yields one part for all files; `edges` has the number of each file's first record in it
         for part in lines.part_then_error(b"\n".join(texts), origins) if texts else ():
             starts = line_starts(part.text) if part.starts is None else part.starts
             edges = np.searchsorted(starts, [*(origin.offset for origin in origins), len(part.text) + 1])
@@ -500,6 +498,7 @@ def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Re
             if split.file.kind.format == CSV and split.start and starts_within_row:
                 urls_to_repeat.add(url)
             previous_url, previous_end = url, split_report.end
+        # the last split of a report with an error is the split of the error
         if report.error is not None and run[len(report.splits) - 1].file.url not in urls_to_repeat:
             raise report.error
     must_repeat = [any(split.file.url in urls_to_repeat for split in run) for run in runs]

@@ -35,7 +35,7 @@ FORMAT_ENDINGS: Mapping[str, str] = {
     ".parq": PARQUET,
     ".pq": PARQUET,
 }
-#: Endings of compressed and rotated files, removed to find the format. The content decides about the compression.
+#: Endings of compressed and rotated files, removed to find the format. The compression is detected by content.
 _OUTER_ENDINGS = re.compile(r"(?:\.(?:gz|gzip|bz2|zst|zstd|lz4|[0-9]{1,8}))+$")
 COMPRESSIONS: Mapping[bytes, str] = {
     b"\x1f\x8b\x08": "gzip",
@@ -43,6 +43,7 @@ COMPRESSIONS: Mapping[bytes, str] = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
 }
+#: The first bytes of bzip2: BZh, the level, and the mark of a block, or of the end if there are no blocks.
 _BZIP2_BLOCK = re.compile(rb"BZh[1-9](?:\x31\x41\x59\x26\x53\x59|\x17\x72\x45\x38\x50\x90)", re.DOTALL)
 _PARQUET_MAGIC = b"PAR1"
 #: First bytes of unsupported formats, and the names of the formats.
@@ -87,7 +88,7 @@ _BYTE_ORDER_MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-#: The indexes of the bytes that are not zero among four bytes of ASCII text, by encoding.
+#: For each encoding, the indexes of the bytes that are not zero in four bytes of ASCII text.
 _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-16BE": (1, 3)}
 UTF8_MARK = b"\xef\xbb\xbf"
 #: The number of bytes that must look like UTF-16 or UTF-32 if the file has no byte order mark.
@@ -95,8 +96,7 @@ _MIN_WIDE_BYTES = 8
 _SizedFile = tuple[str, int]  # the address of a file, and its size
 FAIL, SKIP = "fail", "skip"
 NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
-#: The groups of a pattern that make a record.
-PATTERN_GROUPS = ("key", "value", "timestamp")
+PATTERN_GROUPS = ("key", "value", "timestamp")  # the groups of a pattern that make a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ def check_content(name: str | None, head: bytes) -> None:
 
 
 def check_decompressed(name: str, head: bytes) -> None:
-    """Check the first decompressed bytes of a file, as `check_content`."""
+    """Raise InvalidRecordError if decompressed data begins as an unsupported format, Parquet or compressed data."""
     check_content(name, head)
     if head.startswith(_PARQUET_MAGIC):
         raise InvalidRecordError("the file is compressed Parquet: decompress it first", file=name)
@@ -297,7 +297,7 @@ def check_decompressed(name: str, head: bytes) -> None:
 
 
 def check_stream(head: bytes) -> None:
-    """Check the first bytes of a stream, which is not decompressed, as `check_content`."""
+    """Raise InvalidRecordError if a stream begins as an unsupported format, Parquet or compressed data."""
     check_content(None, head)
     if head.startswith(_PARQUET_MAGIC):
         raise InvalidRecordError("the stream is Parquet, which is read from its end: write it to a file first")

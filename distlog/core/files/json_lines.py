@@ -90,7 +90,7 @@ class JsonFields:
     """A LineParser of objects of any kind, one per line; some fields are the key, the value and the timestamp.
 
     Without a field for the value, the value is the line. A text loses its quotes, and any other JSON value is used as
-    written. A missing field is null. A kernel finds the fields; Python's `json` reads the lines of state UNSURE.
+    written. A missing field is null. A kernel finds the fields; Python's `json` reads lines that the kernel refuses.
     """
 
     fields: Mapping[str, str]
@@ -142,7 +142,7 @@ class JsonRecords:
     """A LineParser of objects that are records, as `distlog read --json` prints them.
 
     Arrow reads a block in a third of the time of Python's `json`, but a field must have one type in all lines. So a
-    block that mixes text and base64 is read line by line.
+    block with any {"base64": "..."}, which is an object and not text, is read line by line.
     """
 
     times: TimeReader
@@ -226,7 +226,7 @@ class _ScannedLines:
     line_sizes: Longs
     #: The state of each line: OBJECT, BLANK, or UNSURE if the kernel refuses the line or a field has escapes.
     states: Bytes
-    #: The kinds of the fields (NULL, ESCAPED, ...), a row per line and a column per name, as in `starts` and `sizes`.
+    #: The kind of each field (0 is ABSENT), with a row per line and a column per name, as in `starts` and `sizes`.
     kinds: Bytes
     starts: Longs
     sizes: Longs
@@ -262,6 +262,7 @@ class _ScannedLines:
 
 
 def _gather_column(data: Bytes, starts: Longs, sizes: Longs, valid: Flags | None) -> pa.Array:
+    """Return a binary column of slices of `data`, null where `valid` is False."""
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     out = new_array(int(ends[-1]), np.uint8)

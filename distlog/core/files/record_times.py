@@ -40,10 +40,10 @@ class TimeReader:
     now_ms: int = 0
 
     def check(self) -> None:
-        """Raise InvalidConfigError for a format that no text can have."""
+        """Raise InvalidConfigError if `time_format` is not a format of `strptime`."""
         if self.time_format is None:
             return
-        # a bad format is reported before the empty text fails to match
+        # if the format is good, the only error is that the empty text does not match it
         try:
             datetime.strptime("", self.time_format)
         except (ValueError, re.error) as error:
@@ -168,7 +168,7 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
 
 
 def time_of(value: Any, unit: str = "ms") -> int | None:
-    """Return a time, ISO 8601 text or a number in `unit`, as ms since 1970. Raises ValueError."""
+    """Return the ms since 1970 of a number in `unit` or an ISO 8601 text; None for None. Raises ValueError."""
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
         value = int(value)
     time = to_ms(value, unit) if isinstance(value, str) or type(value) is int else value
@@ -195,7 +195,7 @@ _MINUTE_MS, _DAY_MS = 60_000, 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class FixedTimes:
-    """A time format with `%Y`, all of whose directives have a fixed width, except `%f`."""
+    """A format with `%Y` whose directives, except `%f`, have a fixed width: numpy reads all texts at once."""
 
     #: The directives and the characters between them, in order.
     tokens: Sequence[str]
@@ -220,6 +220,7 @@ class FixedTimes:
             return None
         ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + count + 1]
         size = int(ends[1] - ends[0])
+        # `%f` has all characters that the other tokens do not have
         fraction_digits = size - sum(_WIDTHS.get(token[1:], 0) if len(token) == 2 else 1 for token in self.tokens)
         has_valid_size = 1 <= fraction_digits <= 6 if "%f" in self.tokens else fraction_digits == 0
         if not has_valid_size or (np.diff(ends) != size).any():

@@ -41,12 +41,12 @@ _BLANK_LINE = re.compile(rb"^%b" % _BLANK, re.MULTILINE)
 _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
 _OPEN_QUOTED_FIELD = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)  # the text ends in the field
 _VALID_CELLS = re.compile(_CELLS)
-_TO_ASCII = bytes(min(byte, 127) for byte in range(256))
+_TO_ASCII = bytes(min(byte, 127) for byte in range(256))  # a table for `bytes.translate`
 #: If a quoted field has more lines, its first quote is taken for a stray quote.
 _MAX_FIELD_LINES = 1000
 #: A table of Parquet rows has at most this number of rows, and about this number of bytes.
 _MAX_TABLE_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
-#: The columns of a row group of an object are fetched together if they have at most this many bytes.
+#: From an object store, the columns of a row group are fetched together if they have at most this many bytes.
 _MAX_GROUP_FETCH = 32 << 20
 #: Larger row groups, and all row groups of a local file, are read through buffers with these sizes.
 _LOCAL_BUFFER_BYTES, _OBJECT_BUFFER_BYTES = 1 << 20, 4 << 20
@@ -413,6 +413,7 @@ def _entries(column: pa.Array) -> pa.Array:
 
 
 def _lengths(column: pa.Array) -> Longs:
+    """Return the number of items of each list or map, 0 for null."""
     if pa.types.is_map(column.type):
         return np.where(flags_of(column.is_valid()), np.diff(numbers_of(column.offsets)), 0)
     return numbers_of(pc.fill_null(pc.cast(pc.list_value_length(column), pa.int64()), scalar_of(0, pa.int64())))

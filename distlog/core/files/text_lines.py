@@ -1,8 +1,8 @@
 """Lines of text as records: values, keys and values with a separator, or the groups of a regular expression.
 
 Arrow's RE2 is several times as fast as Python's `re`. They differ in classes of characters outside ASCII, at line
-ends, and in repeats of an expression that may be empty. So RE2 reads only lines in ASCII, by simple patterns, which
-are rewritten from their parse tree with each class as ranges of ASCII. `re` reads any other pattern or line.
+ends, and in repeats of an expression that may be empty. So RE2 reads only ASCII lines, and only by simple patterns. A
+pattern is rewritten for RE2 from its parse tree, each class as ranges of ASCII. `re` reads other patterns and lines.
 """
 
 from __future__ import annotations
@@ -258,6 +258,7 @@ def _anchor_text(anchor: Any) -> str:
 
 
 def _members(code: Any, argument: Any) -> set[int]:
+    """Return the codes of the ASCII characters that a node of one character matches."""
     everything = set(range(_ASCII))
     if code is op.NOT_LITERAL:
         return everything - {argument}

@@ -43,7 +43,7 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 #: After the magic: flags (independent blocks), the size of a block (64 KiB), and the checksum of both.
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
 _LZ4_BLOCK = 64 * 1024
-_LZ4_STORED = 1 << 31
+_LZ4_STORED = 1 << 31  # the bit in a block's size for a block that is not compressed
 _LZ4_INDEPENDENT, _LZ4_CONTENT_SIZE = 0x20, 0x08
 _LZ4_FAST_LEVEL, _LZ4_MAX_LEVEL = 9, 12
 
@@ -84,7 +84,7 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
 def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:
     """Decompress `data`, a contiguous buffer. Raises CorruptRecordError if the result has more than `limit` bytes.
 
-    In format 0 (`magic`) the header checksum of an LZ4 frame is wrong, and is not checked.
+    In format 0 (`magic`) Kafka writes a wrong header checksum in an LZ4 frame, so it is not checked.
     """
     expander = Expander(_ASSUMED_RATIO * len(memoryview(data)))
     expander.expand(codec, data, limit=limit, magic=magic)
@@ -143,7 +143,7 @@ class Expander:
                 self.size += count
                 if self.size > end:
                     raise _too_large(limit)
-                if count < target.size:
+                if count < target.size:  # the stream has ended
                     return
                 self._grow()
 

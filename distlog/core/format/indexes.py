@@ -30,12 +30,11 @@ from distlog.core.times import NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: An index file in memory.
-IndexBytes = bytes | memoryview
+IndexBytes = bytes | memoryview  # an index file in memory
 
 
 class Column(NamedTuple):
-    """The place of a field in each entry, in bytes: the last arguments of the search kernels."""
+    """The bytes of an entry, and the start and width of a field in it: the last arguments of the search kernels."""
 
     stride: int
     start: int
@@ -45,9 +44,9 @@ class Column(NamedTuple):
 class MappedIndex:
     """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
-    Every slot is an entry (Kafka's `AbstractIndex`). A lookup raises CorruptIndexError for a negative number. In a
-    damaged file it may return an earlier entry than the right one, so a search of the log takes longer. Only
-    `sanity_check` detects other damage. A crash may leave zero entries at the end, which `sanity_check` refuses.
+    A slot is the number of an entry, as in Kafka's `AbstractIndex`. A lookup raises CorruptIndexError if it reads a
+    negative number. After other damage, it may return an earlier entry than the right one, so a search of the log
+    takes longer. Only `sanity_check` detects this damage, and zero entries that a crash may leave at the end.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -120,8 +119,6 @@ class OffsetPosition(NamedTuple):
 
 
 class OffsetIndex(MappedIndex):
-    """The offset index of one segment, mapped; see MappedIndex."""
-
     ENTRY: ClassVar[np.dtype[np.void]] = OFFSET_ENTRY
     PACKED: ClassVar[struct.Struct] = struct.Struct(">ii")
     OFFSETS: ClassVar[Column] = Column(OFFSET_ENTRY.itemsize, 0, 4)
@@ -182,8 +179,6 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex(MappedIndex):
-    """The time index of one segment, mapped; see MappedIndex."""
-
     ENTRY: ClassVar[np.dtype[np.void]] = TIME_ENTRY
     PACKED: ClassVar[struct.Struct] = struct.Struct(">qi")
     OFFSETS: ClassVar[Column] = Column(TIME_ENTRY.itemsize, 8, 4)
@@ -217,6 +212,7 @@ def floor_of_file(
 ) -> tuple[int, int, int]:
     """Return (slot, first field, second field) of the last entry whose `key` is at most `target`, or (-1, -1, 0)."""
     stride = entry.itemsize
+    # read backward from the end, where most lookups are, in steps that double
     end, step = size // stride * stride, WARM_BYTES // stride * stride
     while end > 0:
         start = max(end - step, 0)
@@ -255,7 +251,7 @@ class GrowingOffsetIndex:
 
     def _floor(self, target: int, key: Column) -> OffsetPosition:
         _, relative_offset, position = floor_of_file(self._read, self._size, target, OFFSET_ENTRY, key)
-        return OffsetPosition(self._base_offset + max(relative_offset, 0), position)
+        return OffsetPosition(self._base_offset + max(relative_offset, 0), position)  # -1 without an entry
 
 
 class GrowingTimeIndex:
@@ -306,7 +302,7 @@ def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
     """Return the transactions that overlap [fetch_offset, upper_bound), and whether later indexes have no others."""
-    # transactions with later markers begin at this last stable offset or later, since no older one is open there
+    # a transaction with a later marker begins at or after this last stable offset, so not below `upper_bound`
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -353,8 +349,7 @@ DEFAULT_MAX_BYTES = 1 << 30
 _SCAN_SHARE = 16
 #: A process also lists the folder with its first copy, unless the folder was listed less than this time ago.
 _LISTED_NS = 60 * 10**9
-#: The modification time of this empty file is the time of the last listing.
-_LISTED_FILE = ".listed"
+_LISTED_FILE = ".listed"  # an empty file; its modification time is the time of the last listing
 #: The most copies that are fetched, and held in memory, together.
 _AT_ONCE = 512
 #: A process does not evict this many copies that it used last, since it may be about to open them.
@@ -375,11 +370,12 @@ class IndexCache:
         self._protected: deque[str] = deque(maxlen=_PROTECTED_COPIES)
 
     def local_file(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
-        """Return the path of a local file with the index `part`, the object or a copy, and the position in the file.
+        """Return the path of a local file that has the index `part`, and the position of the index in the file.
 
-        `tag`, from the segment's checksums, distinguishes files that have one name at different times: a rebuilt
-        index keeps its name, and after a drop an import may use Kafka's names again. Open the path soon, since
-        another process may evict the copy. Raises CorruptIndexError for another size, StorageError for a bad folder.
+        Local storage has the file itself; an object is copied. `tag`, from the segment's checksums, distinguishes
+        files that have one name at different times: a rebuilt index keeps its name, and after a drop an import may
+        use Kafka's names again. Open the path soon, since another process may evict the copy. Raises
+        CorruptIndexError for another size, StorageError for a bad folder.
         """
         if storage.is_local:
             path = storage.local_path(part.name)
@@ -396,7 +392,7 @@ class IndexCache:
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Fetch missing copies of `parts`, which have tags, from bundles (files with segments of many partitions)."""
+        """Fetch the missing copies of `parts` (with tags) from bundles, files with segments of many partitions."""
         self._claim_folder()
         paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
         missing = [(part, path) for part, path in paths if not _mark_used(path, part.size)]
@@ -477,7 +473,6 @@ class IndexCache:
 
 
 def default_folder() -> str:
-    """This user's folder in the system's folder for temporary files."""
     try:
         temporary = tempfile.gettempdir()
     except OSError:

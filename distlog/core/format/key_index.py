@@ -67,8 +67,7 @@ _MOST_ROOM = 1 << 20
 _MOST_MOVES = 16
 #: Ranges with at most this many blocks between them are read as one.
 _GAP_BLOCKS = 4
-#: The number of postings of a key that are read first.
-_FIRST_POSTINGS = 64
+_FIRST_POSTINGS = 64  # the number of postings of a key that are read first
 _NONE: Longs = np.empty(0, np.int64)
 
 
@@ -76,8 +75,8 @@ def hashes_of(keys: pa.Array) -> Longs:
     """Return the hash of each key in a binary array without nulls."""
     hashes = np.empty(len(keys), np.int64)
     _, offsets, data = keys.cast(pa.large_binary()).buffers()
-    first = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
-    hash_keys(byte_array(data) if data else np.empty(0, np.uint8), np.ascontiguousarray(first), hashes)
+    key_offsets = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    hash_keys(byte_array(data) if data else np.empty(0, np.uint8), np.ascontiguousarray(key_offsets), hashes)
     return hashes
 
 
@@ -94,8 +93,7 @@ class KeyBatches(NamedTuple):
         return cls(all_positions[order], all_rows[order])
 
 
-#: The index of a log without keys.
-NO_ENTRIES = bytes(CRC_BYTES)
+NO_ENTRIES = bytes(CRC_BYTES)  # the index of a log without keys
 NO_BATCHES = KeyBatches(_NONE, _NONE)
 #: Yields ranges of bytes of an index, is sent their bytes, and returns the result.
 KeySearch = Generator[Ranges, Sequence[Any], KeyBatches]
@@ -114,7 +112,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
         raise CorruptIndexError("the index file has another size than its entries: rebuild the index")
     # the value of each hash's entry, or ABSENT; a number above ABSENT, as at the start, keeps the search going
     values = np.full(len(hashes), IN_LATER_BLOCK if entries else ABSENT)
-    reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)
+    reach = _DEVIATIONS * (isqrt(entries) // 2 + 1)  # in entries, before and after the expected one
     while len(rows := np.flatnonzero(values > ABSENT)):
         expected = (hashes[rows] * (entries / 2**63)).astype(np.int64)
         windows = entry_table.windows(expected - reach, expected + reach + 1)
@@ -135,7 +133,7 @@ def search(entries: int, size: int, log_crc: int, hashes: Longs) -> KeySearch:
     # the starts of lists ascend, as `windows` needs, since postings are written in the order of hashes
     list_rows, length = np.flatnonzero(values < 0), _FIRST_POSTINGS
     while len(list_rows):
-        remaining, starts = [_NONE], ~values[list_rows]
+        remaining, starts = [_NONE], ~values[list_rows]  # the number of each list's first posting
         windows = posting_table.windows(starts, starts + length)
         for window, data in zip(windows, (yield [window.bytes for window in windows]), strict=True):
             blocks, count, rows = _checked(data, log_crc), window.end - window.start, list_rows[window.rows]
@@ -210,11 +208,12 @@ class _Table(NamedTuple):
     def windows(self, starts: Longs, ends: Longs) -> list[_Window]:
         """Return the windows with the items [starts[i], ends[i]) of each row i; `starts` and `ends` must ascend."""
         per_block, block_count = self.block_items, -(-self.items // self.block_items)
+        # row i needs the blocks [firsts[i], stops[i]); a long gap before them begins a window
         firsts = np.minimum(np.maximum(starts // per_block, 0), block_count - 1)
         stops = np.minimum(np.maximum(-(-ends // per_block), firsts + 1), block_count)
-        is_next = firsts[1:] > stops[:-1] + _GAP_BLOCKS
+        begins_window = firsts[1:] > stops[:-1] + _GAP_BLOCKS
         # faster without numpy for one hash
-        begins = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(is_next) else [0]
+        begins = [0, *(np.flatnonzero(begins_window) + 1).tolist()] if len(begins_window) else [0]
         return [
             self._window(int(firsts[begin]), int(stops[end - 1]), slice(begin, end))
             for begin, end in zip(begins, [*begins[1:], len(starts)], strict=True)
@@ -227,6 +226,7 @@ class _Table(NamedTuple):
 
 
 def _items(table_bytes: int, item_bytes: int) -> int:
+    """Return the number of items in a table of `table_bytes`."""
     return (table_bytes - -(-table_bytes // BLOCK_BYTES) * CRC_BYTES) // item_bytes
 
 

@@ -306,7 +306,7 @@ class BatchWalk:
     """Iterates over the batches between `position`, the start of a batch, and `end`, about `step` bytes at a time.
 
     `read` returns the bytes between two positions, or fewer if the log became shorter; it may reuse a buffer. Errors
-    name `file`, and positions after `origin`. With `checked`, all checksums are compared. `headers` may replace the
+    have `file`, and the position plus `origin`. With `checked`, all checksums are compared. `headers` may replace the
     check for damage; its arguments are bytes and their position. `likely_end` is a guess of the end of the batches
     that the caller needs: a read ends there unless a batch is across it.
 
@@ -354,8 +354,8 @@ class BatchWalk:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._handle(self._error("the file ends within a batch"), data)
-                # Read the whole batch. If its size was within this read, the size is wrong: a read of one byte more,
-                # or of the complete header, finds the damage.
+                # Read the whole batch next. If its size was within this read, the size is wrong: read more bytes, so
+                # that the check of the header reports the damage.
                 likely_end = 0
                 most_bytes = first_size if first_size > step_bytes else max(self.step, step_bytes + 1)
             if damage is not None and not self._is_over:
@@ -401,7 +401,7 @@ def headers_before_damage(data: memoryview, file: str, file_position: int) -> He
     try:
         return read_headers(data, file=file, file_position=file_position), None
     except CorruptRecordError as error:
-        # sizes are checked first, so the other fields of an earlier header may be damaged
+        # sizes are checked first, so read the batches before the error again: other fields may be damaged
         rows, earlier = headers_before_damage(data[: error.details["position"] - file_position], file, file_position)
         return rows, earlier or error
 

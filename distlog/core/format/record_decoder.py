@@ -47,7 +47,7 @@ from distlog.core.format.record_batch import (
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
-#: Columns that repeat one value share memory if their number of rows is in this range, for this many recent values.
+#: Columns that repeat one value share memory if their number of rows is in this range. This many values are cached.
 _SHARED_ROWS = range(1 << 14, 1 << 17)
 _SHARED_VALUES = 8
 
@@ -155,8 +155,7 @@ def _text(slices: Slices, count: int) -> pa.Array:
     return text
 
 
-#: The expansion that is assumed before records are decompressed.
-_ASSUMED_RATIO = 4
+_ASSUMED_RATIO = 4  # the expansion that is assumed before records are decompressed
 
 #: The most bytes of records that are opened at once, since Arrow's `binary` has 32-bit offsets.
 MAX_DECODED_BYTES = MAX_INT
@@ -167,7 +166,7 @@ class BatchSelection:
     """Batches of a buffer, and the offsets and times of the records to read.
 
     The fields from `shift` to `end_offset`, `oldest` and `newest` have one value, or one per batch. `end_offset` is
-    excluded, `newest` included. With `unchecked`, the reader must compare the checksums.
+    excluded, `newest` included. `shift` is added to stored offsets. If `unchecked`, the reader compares checksums.
     """
 
     data: np.ndarray
@@ -309,7 +308,7 @@ def decode(
 def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the result of `decode` in parts of about `part_bytes`, or one batch.
 
-    If the batches are unchecked, compares a checksum at the start, or before the part of its batch is yielded.
+    If the batches are unchecked, each checksum is compared at the start, or before the part with its batch.
     """
     names = tuple(columns)
     for run in _runs_of_one_format(selection):
@@ -429,7 +428,7 @@ OPENED_BYTES = 16 << 20
 
 
 def opened_sections(data: np.ndarray, batches: np.ndarray) -> Iterator[tuple[BatchSelection, np.ndarray, np.ndarray]]:
-    """Yield parts of `batches`, which are headers of `data`, without control batches; each with its open sections."""
+    """Yield parts of `batches`, which are headers of `data`, without control batches: (part, records, sections)."""
     for run in _runs_of_one_format(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
         while run.batches.size:
             records, sections = open_sections(run, OPENED_BYTES)

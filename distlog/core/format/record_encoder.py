@@ -44,9 +44,9 @@ from distlog.core.format.record_batch import (
     increment_sequence,
 )
 
-#: The bytes, and the drafts of batches (rows of DRAFT), that an encoder has room for at first.
+#: The room that an encoder starts with: bytes, and drafts (rows of DRAFT), which describe unfinished batches.
 _FIRST_BYTES, _FIRST_DRAFTS = 1 << 16, 64
-#: About the most bytes that a record has in a batch in addition to its bytes in Arrow.
+#: An upper estimate of the bytes that a record needs in a batch beyond its bytes in Arrow.
 _RECORD_SPARE = 8
 _ABOVE_MAX = "a record makes a batch above max.message.bytes, or segment.bytes if that is less: make it smaller"
 _FAULTS = {
@@ -64,7 +64,7 @@ _MAX_TIMESTAMP_AT = 35
 class RecordEncoder:
     """Writes records into batches at offsets from `base_offset`; the last batch stays open.
 
-    It starts with room for `room` bytes, and holds about `gather_bytes`, or four batches if these are larger. The
+    Its memory has `room` bytes at first, and grows to about `gather_bytes`, or to four batches if that is more. The
     batches do not depend on how records are split into calls. Don't use an encoder again after an error.
 
     After each step of `append`, a caller may set `file_position`, the position of the next batches in their file.
@@ -81,7 +81,7 @@ class RecordEncoder:
         self._window_end_ms = record_write.NOT_STARTED
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Append the `rows` of `source`; yields full batches. In an error, `row` counts all records so far."""
+        """Append the `rows` of `source`; yields full batches. Errors count rows from the encoder's first record."""
         index, columns = 0, source.columns()
         while True:
             status, index, self._open_draft, record_end, self._window_end_ms = append_records(
@@ -102,7 +102,7 @@ class RecordEncoder:
     def append_groups(
         self, source: RecordInput, rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> EncodedBatches | None:
-        """Encode the next counts[i] of `rows` as batch i. Offsets continue over the batches. Needs an unused encoder.
+        """Encode the next counts[i] of `rows` as batch i, each from the base offset on. Needs an unused encoder.
 
         Returns None if a group needs several batches or more room, or if a record is refused.
         """
@@ -140,12 +140,12 @@ class RecordEncoder:
         self._data, self._drafts[0], self._open_draft = memory, draft, 0
 
     def _grow(self, record_end: int) -> None:
-        """Make room for more drafts if all are used, else for bytes, at least up to `record_end`."""
+        """Make room for more drafts if all are used, else for bytes: at least to the next record's end."""
         if self._open_draft + 1 == self._drafts.size:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = self._data.size
-        # memory is small at first, since encoders may be thousands; it grows fourfold, to a block, then twofold
+        # there may be thousands of encoders, so memory starts small: it grows fourfold, then to a block, then twofold
         block = min(self._gather_bytes, BLOCK_BYTES)
         new_size = 4 * size if 8 * size < block else max(2 * size, block)
         memory = new_pages(max(new_size, record_end), self.file_position)
@@ -240,7 +240,7 @@ class BatchFormat:
         """The most bytes of uncompressed records in a batch of several records."""
         room = self.max_batch_bytes - HEADER_SIZE
         if self.codec != compression.NONE:
-            # leaves 32 bytes per 32 KiB, and 64: incompressible data grows by at most 10 per 32 KiB (snappy)
+            # incompressible data grows by at most 10 bytes per 32 KiB (snappy): leave 32 per 32 KiB, and 64 more
             room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
         return min(self.batch_bytes, room)
 
@@ -290,7 +290,7 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
-    """Return `batch.bytes`, but at most the size of the fields of a single record that fits in the largest batch."""
+    """Return `batch.bytes`, or less if the largest batch has less room for the fields of a single record."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 
@@ -406,6 +406,7 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 
 def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, name: str) -> np.ndarray:
+    """Return the offsets of a string or list array, checked: they ascend, and the last one is at most `end`."""
     if buffer is None or len(array) == 0:
         return _frozen(np.zeros(len(array) + 1, kind))
     offsets = _frozen(_items(buffer, kind, array.offset, len(array) + 1))
@@ -484,7 +485,7 @@ def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> En
 
 
 def write_headers(view: memoryview, batches: np.ndarray) -> None:
-    """Write the headers of `batches` to `view`, which has their records, and the checksums also to the rows."""
+    """Write the headers of `batches` to `view`, which has their records; also sets the checksums in `batches`."""
     crcs = []
     for batch in batches.tolist():
         position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *fields = batch
@@ -502,7 +503,7 @@ def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
     """Return the first header field of each of `batches` (BATCH rows) if they are moved to `base_offsets`.
 
     The field is the base offset in format 2, and the last offset in formats 0 and 1. Raises UnsupportedVersionError
-    for a wrapper of format 0, since its records store absolute offsets, unless its offset stays the same.
+    if a compressed message of format 0 would get another offset, since its records store absolute offsets.
     """
     is_legacy = batches["magic"] < 2
     has_absolute_offsets = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
@@ -533,5 +534,6 @@ def write_append_times(data: Bytes, batches: npt.NDArray[Any]) -> None:
 
 
 def _put(data: Bytes, positions: Longs, values: npt.NDArray[Any]) -> None:
+    # write the bytes of values[i] to `data` from positions[i] on
     size = values.dtype.itemsize
     data[positions[:, None] + np.arange(size)] = values.view(np.uint8).reshape(-1, size)

@@ -77,7 +77,7 @@ _MARK_TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTopic:
-    """The outcome for a topic, imported to `url`; `partitions` has what was added."""
+    """The result of importing a topic to `url`; `partitions` has the imported partitions with their new segments."""
 
     name: str
     url: str
@@ -196,7 +196,7 @@ def with_end_markers(partition: AdoptedPartition, stored_transactions: StoredTra
 
 
 def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[TransactionState, int]]) -> AdoptedPartition:
-    """Return the partition with a new segment: the end markers of transactions with their coordinators' epochs."""
+    """Return the partition with a new segment: the end markers of `decided`, transactions with coordinator epochs."""
     base_offset, leader_epoch = partition.log_end_offset, partition.segments[-1].info.leader_epoch
     written_ms = max(state.updated_ms for state, _ in decided)
     markers = b"".join(
@@ -250,7 +250,7 @@ def written_files(topic: Storage, name: str, partitions: Sequence[AdoptedPartiti
 
 
 def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
-    """Return the partition with a stem from a hash of each segment's content, above the stems of all offsets."""
+    """Return the partition with new stems (file names without extension): hashes of its segments' contents."""
     # on object storage, a put of an import that died may take effect late. With the usual name it would overwrite the
     # file of a later import, which has more records. With a name by content it writes the same bytes, or a file that
     # no commit names. This file remains, since an import deletes nothing there
@@ -258,7 +258,7 @@ def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
     for segment in partition.segments:
         identity = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
         digest = int.from_bytes(hashlib.sha256(identity.encode()).digest(), "big")
-        # from 10^19 on, since offsets are below 2^63
+        # 20 digits, and the first is not 0, so no stem is an offset: those are below 2^63, about 0.9 * 10^19
         info = dataclasses.replace(segment.info, stem=str(10**19 + digest % (9 * 10**19)))
         segments.append(segment._replace(info=info))
     return dataclasses.replace(partition, segments=tuple(segments))
@@ -408,11 +408,11 @@ def _write_partitions(topic: Storage, name: str, partitions: Sequence[AdoptedPar
 def _producer_batches(
     topic: Storage, partitions: Sequence[AdoptedPartition], existing: Mapping[int, PartitionState] | None = None
 ) -> list[Action]:
-    """Return the action with the producers that the `existing` partitions lack."""
+    """Return the action with the producers' batches that the `existing` partitions lack, or all for a new topic."""
     # on a local disk, writers read the snapshots next to the logs; elsewhere, writers read the commits
     if topic.is_local_disk:
         return []
-    # a partition without producers gets the producers in its whole log
+    # an existing partition that has no producers gets all that are in its log
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (existing or {}).items()}
     # `batches_of` yields up to three batches of a producer: a marker (for the coordinator's epoch), the first batch
     # of the open transaction, and the last batch
@@ -497,7 +497,7 @@ class _Extension:
         state = self._states[number]
         topic_end = state.log_end_offset
         if not topic_end and state.active is None:
-            # the topic has no record of the partition
+            # the topic has no record of the partition; an empty partition is added if its number is new
             return partition if partition.log_end_offset or number >= len(self._existing.partitions) else None
         if not partition.segments or _is_same_end(state, partition.segments[-1].info):
             # the log has no record after the last import

@@ -43,7 +43,7 @@ from distlog.core.segments.segment_state import LogDescription, RecordStats, Unf
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
-#: The decompressed bytes of batches of old formats whose records are read at once.
+#: The records of batches of old formats are read in parts of about this many decompressed bytes.
 _PART_BYTES = 4 << 20
 _INDEX_NAMES = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
 
@@ -111,7 +111,7 @@ class _SegmentInspection:
         self.stem = f"{base_offset:020d}"
         self.log = LogDescription(base_offset, interval_bytes=reading.interval_bytes)
         self.aborted = list[AbortedTransaction]()
-        #: The header of the batch with the largest timestamp, after the bytes of the batches that include it.
+        #: The bytes of some batches, and the header row of the one with the largest timestamp of the segment so far.
         self.newest_batch: tuple[memoryview, Any] | None = None
         self.has_old_formats = self.is_sparse = False
         #: The base offset of the next segment if it is in the same file; None if the next file follows.
@@ -128,7 +128,7 @@ class _SegmentInspection:
                 self.checks[suffix] = CHECKS[suffix](part, bounds, data)
 
     def add(self, walk: BatchWalk, batches: Batches) -> None:
-        """Add the next batches; ends the walk before a batch of the next segment, or one that cannot follow."""
+        """Add the next batches; ends the walk at `topic_end`, or before a batch that cannot come next."""
         topic_end = self.reading.topic_end
         if self.base_offset < topic_end <= int(batches.rows["base_offset"][-1]):
             row = int(np.argmax(batches.rows["base_offset"] >= topic_end))
@@ -176,6 +176,7 @@ class _SegmentInspection:
         created_ms = self.folder.modified_ms(self.names[".log"])
         info, built_indexes = self.log.describe(self.folder.name.partition, self.stem, created_ms)
         files, rebuilt = self._files(built_indexes)
+        # the content of each index: the broker's if `files` has its name, else the rebuilt one
         contents = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         record_fields: dict[str, Any] = {}
         if self.has_old_formats:
@@ -220,7 +221,7 @@ class _SegmentInspection:
 
 
 def _offset_of_max_timestamp(data: memoryview, batch: Any) -> int:
-    """Find the offset of the first record with the largest timestamp of a batch; -1 in a control batch."""
+    """Return the offset of the first record with the largest timestamp of a batch; -1 in a control batch."""
     if batch["attributes"][0] & CONTROL:
         return -1
     records = decode(data, batch, columns=("offset", "timestamp"))
@@ -264,13 +265,13 @@ class AdoptedPartition:
 
     @property
     def completeness(self) -> tuple[int, int, int]:
-        """The order of replicas in a leader election: by latest leader epoch, then by log end offset."""
+        """A replica's rank, as in a leader election (leader epoch, log end offset), then by high watermark."""
         return (self.epochs[-1][0] if self.epochs else -1), self.log_end_offset, self.high_watermark
 
     def actions(self) -> Iterator[Action]:
         first_base = self.segments[0].info.base_offset if self.segments else self.log_start_offset
         if first_base:
-            # a segment is added at the log end: move the end of the empty partition there, with its log start
+            # a segment is added at the log end: first move the start and the end of the empty partition there
             yield SetLogStartOffset(self.name.partition, first_base)
         yield from (Add(segment.info) for segment in self.segments)
         if self.log_start_offset > first_base:
@@ -302,6 +303,7 @@ def read_partition(log_dir: LogDir, name: PartitionName, config: TopicConfig, to
     if segments:
         start = max(start, segments[0].info.base_offset)
     is_cleaned = "compact" in config.cleanup_policy or name in log_dir.checkpoints[FIRST_DIRTY_OFFSETS]
+    # a compacted log may lack offsets; in another log, each gap gets a note
     if is_cleaned or any(segment.is_sparse for segment in segments):
         segments = [
             segment._replace(info=dataclasses.replace(segment.info, compacted=segment.gap > 0 or segment.is_sparse))

@@ -100,7 +100,7 @@ _REBUILD_HINT = "run `distlog rebuild-index` for a topic; a broker rebuilds an i
 WINDOW_BYTES = 2 << 20
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
-#: The decompressed bytes of a part: the batches of a window whose records are formatted at once.
+#: The decompressed bytes of a part. A part is the batches of a window whose records are formatted at once.
 PART_BYTES = 4 << 20
 #: The most parts that are formatted ahead. This bounds the memory, since a window may decompress to any size.
 _BUFFERED_PARTS = 4
@@ -207,7 +207,7 @@ def _dump_file(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
 
 
 class _LogDump:
-    """Writes the batches of a `.log` file. Skips a batch that cannot be read, if its size can be read."""
+    """Writes the batches of a `.log` file. Skips a batch that cannot be read, if its size is sound."""
 
     def __init__(self, file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
         self._file, self._options, self._output = file, options, output
@@ -272,7 +272,7 @@ class LogWindows:
     def format(self, window: Batches) -> Iterator[BatchLines]:
         valid = np.zeros(len(window.rows), bool)
         find_valid(byte_array(window.data), window.rows, valid)
-        # the lines of a format have their own fields
+        # format each run of batches of one format by itself, since the fields of lines depend on the format
         changes = np.flatnonzero(np.diff(window.rows["magic"])) + 1
         for first, end in itertools.pairwise([0, *changes.tolist(), len(window.rows)]):
             row = first
@@ -291,7 +291,7 @@ class LogWindows:
             yield empty_records(batches), None
             return
         if batches["magic"][0] < 0:
-            # only formats after 2 are read as format 2, as in Kafka
+            # as in Kafka, an unknown format is read as format 2 only if its number is above 2
             text = f"batches have the unknown format {batches['magic'][0]}; their records are not shown"
             yield empty_records(batches), source.corrupt(text, 0, batches[0])
             return
@@ -310,7 +310,7 @@ class LogWindows:
 
 
 def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of an `.index` file, and as problems those that do not have the last offset of a batch."""
+    """Write the entries of an `.index` file; reports those without the last offset of the batch at their position."""
     if file.size < OFFSET_ENTRY.itemsize:
         output.write_line(f"{file.address} is empty.", "empty")
         return
@@ -339,7 +339,7 @@ def read_entries(file: DumpedFile, entry: np.dtype[Any]) -> Iterator[npt.NDArray
         end = min(start + ENTRIES_AT_ONCE, count)
         data = file.storage.read_joined([(file.name, start * entry.itemsize, end * entry.itemsize)])
         entries = np.frombuffer(data, entry).astype(int64_type)
-        # only the first entry of an index may have the relative offset 0
+        # only the first entry may have the relative offset 0; a later one is unused space
         zeros = np.flatnonzero(entries["relative_offset"] == 0)
         zeros = zeros[zeros + start > 0]
         if len(zeros):
@@ -375,7 +375,7 @@ def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[Flags, Longs]:
     prefixes = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), _BATCH_PREFIX)
     lengths = prefixes["length"].astype(np.int64)
     is_complete = (lengths >= SMALLEST_LENGTH) & (positions[has_batch] + LOG_OVERHEAD + lengths <= log_size)
-    has_batch[has_batch] = is_complete
+    has_batch[has_batch] = is_complete  # `is_complete` has an item for each True in `has_batch`
     prefixes = prefixes[is_complete]
     # formats 0 and 1 store the last offset of a batch in place of its base offset
     last_offset_deltas = np.where(prefixes["magic"] >= 2, prefixes["last_offset_delta"], 0)
@@ -383,7 +383,7 @@ def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[Flags, Longs]:
 
 
 def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write the entries of a `.timeindex` file, and as problems those without a batch, or with another time."""
+    """Write the entries of a `.timeindex` file; reports those without a batch, with a wrong time, or out of order."""
     if options.index_sanity_check:
         check_sanity(file, TIME_ENTRY, output)
         return
@@ -408,23 +408,23 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
 
 
 def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[Longs, Longs]:
-    """Return the last offset of the batch of each offset, and the batch's newest time if the two offsets are equal.
+    """Return, for each offset, the last offset and the largest timestamp of its batch.
 
-    An entry of a time index has the last offset of a batch. An entry with another offset is wrong anyway.
+    The timestamp is only read if the offset is the batch's last one, as in any correct entry of a time index.
     """
     last_offsets, timestamps = np.full(len(offsets), NO_SUCH_BATCH), np.full(len(offsets), NO_TIMESTAMP)
     # sort the entries by offset, to read the log only once; those before `first_entry` were in earlier windows
     order, first_entry = np.argsort(offsets, kind="stable"), 0
     try:
         for window in log.windows(log.size):
-            window_offsets = window.rows["base_offset"] + window.rows["last_offset_delta"]
-            end_entry = int(np.searchsorted(offsets[order], window_offsets.max(), side="right"))
+            window_last_offsets = window.rows["base_offset"] + window.rows["last_offset_delta"]
+            end_entry = int(np.searchsorted(offsets[order], window_last_offsets.max(), side="right"))
             entries = order[first_entry:end_entry]
             # `minimum`, since offsets in a damaged log may decrease
-            rows = np.minimum(np.searchsorted(window_offsets, offsets[entries]), len(window_offsets) - 1)
-            last_offsets[entries] = window_offsets[rows]
+            rows = np.minimum(np.searchsorted(window_last_offsets, offsets[entries]), len(window_last_offsets) - 1)
+            last_offsets[entries] = window_last_offsets[rows]
             for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
-                if window_offsets[row] == offsets[entry]:
+                if window_last_offsets[row] == offsets[entry]:
                     batch, source = window.rows[row : row + 1], Source(log.path, window.position)
                     records, error = decode(byte_array(window.data), batch, source, columns=(), part_bytes=1)
                     if error is not None:

@@ -65,7 +65,7 @@ from distlog.core.read.row_lines import (
 )
 
 ABSENT = MIN_LONG
-#: Kinds of values: a number; a number that may be ABSENT; an index into the field's words.
+#: Kinds of values: a number; a number that may be ABSENT (missing); an index into the field's words.
 _NUMBER, _OPTIONAL, _CHOICE = range(3)
 _BOOLEANS = ("false", "true")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -84,8 +84,8 @@ _UNKNOWN = len(_END_MARKERS) + len(_OTHER_CONTROL_TYPES)
 class LineField:
     """A value of a line. `labels` and `words` are pairs: the first item is for text, the second for JSON.
 
-    The words of a choice are the names to choose from. An optional number has three words: the text for ABSENT, the
-    prefix and the suffix.
+    The words of a choice are the names to choose from. An optional number has three words: the text for ABSENT, and
+    the prefix and the suffix of any other value.
     """
 
     name: str
@@ -234,14 +234,14 @@ class DumpOptions:
 
 @dataclass(frozen=True)
 class DumpedRecords:
-    """The first `counts[i]` records of batch i, in `sections[i]` of `data`; all batches have the format `magic`."""
+    """The first `counts[i]` records of batch i; `sections[i]` (SECTION rows) is where its records are in `data`."""
 
     data: Bytes
     sections: npt.NDArray[Any]
     counts: Longs
     fields: RecordFields
-    magic: int
-    has_fault: bool = False
+    magic: int  # the format of all batches
+    has_fault: bool = False  # whether a record is bad
 
     @cached_property
     def size(self) -> int:
@@ -293,7 +293,7 @@ def empty_records(batches: npt.NDArray[Any]) -> DumpedRecords:
 def decode(
     data: Bytes, batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], part_bytes: int
 ) -> tuple[DumpedRecords, CorruptRecordError | None]:
-    """Return the records of the first batches, of about `part_bytes` bytes, and the error of a bad record."""
+    """Return the records of `batches`, of compressed ones only about `part_bytes`, and the error of a bad record."""
     try:
         batches = _decodable(data, batches, source)
         selection = BatchSelection(
@@ -331,7 +331,7 @@ def _decodable(data: Bytes, batches: npt.NDArray[Any], source: Source) -> npt.ND
 
 def _sizes(slices: Any, count: int) -> Longs:
     sizes = np.diff(slices.offsets[: count + 1]).astype(np.int64)
-    return np.where(slices.valid[:count], sizes, -1)
+    return np.where(slices.valid[:count], sizes, -1)  # -1: null
 
 
 #: The types of control records with their labels: for text, and for JSON.
@@ -359,7 +359,7 @@ def _markers(records: DumpedRecords, is_control: Flags, *, as_json: bool) -> pa.
     for row, (key, value) in enumerate(zip(keys, values, strict=True)):
         # the key and the value begin with a version of 2 bytes
         kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
-        marker_values[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)
+        marker_values[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)  # type, type_number
         if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
             marker_values[2, row] = int.from_bytes(value[2:6], "big", signed=True)
     parts = [
@@ -449,7 +449,7 @@ class LogStyle:
                 contents = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
                 contents = joined([label, contents], len(column))
                 if is_control.any():
-                    contents = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], contents)
+                    contents = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], contents)  # not shown
                 parts.append(or_else(contents, ""))
         return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
 

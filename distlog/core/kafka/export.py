@@ -148,8 +148,8 @@ class ExportReport(Displayable):
         return [{name: getattr(partition, name) for name in _COLUMNS} for partition in self.partitions]
 
 
-#: Lists the exported segments; a broker ignores it. An export first lists all planned segments, the unwritten ones as
-#: incomplete, so that the next export can continue after a crash. A log of another size was changed by a broker.
+#: The file that lists the exported segments; a broker ignores it. An export writes it first, with planned segments as
+#: incomplete, so that the next export can continue after a crash. If a log has another size, a broker changed it.
 EXPORT_FILE = ".distlog-export.json"
 _VERSION = 1
 
@@ -162,7 +162,7 @@ def _epochs(value: Any) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSegment:
-    """A segment in the folder; `is_complete` if all its files are written. Without a batch, `stem` is empty."""
+    """A segment in the folder; `is_complete` once all its files are written. `stem` is empty if it has no batch."""
 
     base_offset: int = stored(LONG)
     stem: str = stored(Text("[a-z0-9-]{0,64}"))
@@ -208,7 +208,7 @@ def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str
 
 
 def prepare_folder(folder: Storage) -> list[ExportedSegment]:
-    """Return the segments of the last export, or delete a broker's empty log. Raises StorageError for its records."""
+    """Return the last export's segments. Deletes an empty log of a broker; StorageError if it has records."""
     folder.refuse_links()
     last_export = read_export(folder)
     files = _segment_files(folder)
@@ -309,8 +309,8 @@ def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
 #: Logs up to this size are buffered, and written together with other files.
 _SMALL_BYTES = 4 << 20
 
-# The bytes of a broker's log have two things that a topic's log may have only in its commit: the offsets (a segment's
-# `shift` is added to the offsets in the file), and with LogAppendTime, the time of the append (from `Chunk.timed`).
+# A broker's log has two things in its bytes that a topic may have only in a commit: the final offsets (the commit has
+# a `shift`, to be added to the offsets in the file), and with LogAppendTime, the time of the append (`Chunk.timed`).
 
 
 def export_segment(
@@ -321,7 +321,7 @@ def export_segment(
     epochs = list[tuple[int, int]]()
 
     def batches() -> Iterator[memoryview]:
-        position = 0
+        position = 0  # in the exported log
         for chunk in whole_log(reader, segment):
             data, rows = _with_shifted_offsets(chunk.timed(), segment.shift, position)
             position += len(data)
@@ -486,6 +486,7 @@ class _PartitionExport:
             self._folder.delete([file_name(obsolete, suffix) for suffix in paths.SEGMENT_SUFFIXES])
         self._folder.put(file_name(end, SNAPSHOT_SUFFIX), producers.snapshot())
         snapshots = _snapshot_names_by_offset(self._folder)
+        # a broker that recovers the last segment needs the snapshot at its base offset
         self._folder.delete([name for offset, name in snapshots.items() if offset not in (end, max(bases))])
         imported_epochs: Epochs = []
         # an imported topic has the leader epochs of its broker
@@ -497,8 +498,8 @@ class _PartitionExport:
 
     def _put_empty(self, index: int, offset: int) -> None:
         self._folder.put_many({file_name(offset, suffix): b"" for suffix in _REQUIRED_SUFFIXES})
-        # to a broker, the time of an empty log is its largest timestamp. A search by time ends at the first segment
-        # with a larger timestamp than the requested one, so a time before 1970 lets each search pass
+        # a broker takes the time of an empty log's file as its largest timestamp. A search by time ends at the first
+        # segment whose largest timestamp is late enough; with a time before 1970, no search ends here
         _set_times(self._folder, offset, time_ms=-1000)
         self.present.insert(index, empty_segment(offset, is_complete=True))
 

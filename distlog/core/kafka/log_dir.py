@@ -225,7 +225,7 @@ def _folders(
 def _partition_files(
     storage: Storage, folders: Iterable[str], starts: Container[PartitionName]
 ) -> dict[PartitionName, list[FileInfo]]:
-    """List the files of the folders that are partitions, since a broker wrote files there or they are in `starts`."""
+    """List the partitions' files. A partition's folder has files of a broker, or a log start offset in `starts`."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
     listed = in_parallel(lambda name: storage.child(_folder_name(name)).list(), names)
     return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
@@ -243,12 +243,12 @@ def _folder_name(name: PartitionName) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The settings of a cluster's topics in one replica; `progress`, (leader epoch, end offset), orders replicas."""
+    """The settings of a cluster's topics in one replica; the replica with the largest `progress` is the newest."""
 
     cluster_id: str | None
     #: By name and id of a topic, its settings.
     topics: Mapping[str, Mapping[uuid.UUID, Mapping[str, str]]] = field(default_factory=dict)
-    progress: tuple[int, int] = (-1, -1)
+    progress: tuple[int, int] = (-1, -1)  # (leader epoch, end offset)
     notes: tuple[str, ...] = ()
 
     @property
@@ -338,6 +338,7 @@ class _Image:
             raise CorruptRecordError(f"{CLUSTER_METADATA} has too many topics and settings", most=_MAX_VALUES)
 
     def add_batches(self, batches: Batches, file: str) -> None:
+        """Apply the records from `end_offset` on. Raises CorruptRecordError if batches are missing or bad."""
         rows = batches.rows
         ends = rows["base_offset"] + rows["last_offset_delta"] + 1
         rows, ends = rows[ends > self.end_offset], ends[ends > self.end_offset]
@@ -375,7 +376,7 @@ _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint"
 _SNAPSHOT_FOOTER = 4
 #: The format of all batches of metadata, and its position in a batch.
 _MAGIC, _MAGIC_POSITION = 2, 16
-#: How many bytes are searched for batches at once, and the most bytes of candidates whose checksums are computed.
+#: The bytes that `_has_later_batch` searches at once, and the most bytes of possible batches that it checks.
 _SEARCH_BYTES, _MAX_CHECKED_BYTES = 4 << 20, 64 << 20
 
 
@@ -468,7 +469,7 @@ def _read_snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, i
 
 
 def _apply_log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_clean: bool) -> int:
-    """Apply the log after the image; returns the leader epoch of its last batch, -1 without a batch."""
+    """Apply the log's records past the image's end; returns the leader epoch of the last batch, -1 without one."""
     segments, epoch = folder.loaded.segments, -1
     if not segments:
         # a broker always has a log, which may be empty after its snapshot
@@ -496,12 +497,12 @@ def _gap_error(file: str, from_offset: int) -> CorruptRecordError:
 
 
 def _has_later_batch(log: SourceLog, position: int) -> bool:
-    """Return whether a complete batch may follow the damage at `position`; if so, it is not a torn write."""
+    """Return whether a complete batch may follow the damage at `position`, which then is not a torn write."""
     later_bytes = log.read(position + 1, log.size)
     data, checked_bytes = byte_array(later_bytes), 0
     for start in range(0, data.size, _SEARCH_BYTES):
         magics = data[start + _MAGIC_POSITION : start + _MAGIC_POSITION + _SEARCH_BYTES]
-        for candidate in (start + np.flatnonzero(magics == _MAGIC)).tolist():
+        for candidate in (start + np.flatnonzero(magics == _MAGIC)).tolist():  # where a batch may begin
             size = size_of_first(later_bytes[candidate : candidate + LOG_OVERHEAD])
             if not HEADER_SIZE <= size <= data.size - candidate:
                 continue
@@ -523,7 +524,7 @@ def _is_batch(data: memoryview) -> bool:
 #: The default of an import, since a topic must not lose records because its settings are unknown.
 _KEEP_ALL = {"retention.ms": "-1"}
 _POLICY = "cleanup.policy"
-#: Settings that would delete records if `cleanup.policy` got its default because the topic's own policy is invalid.
+#: Settings that are skipped if `cleanup.policy` is invalid: with its default, they would delete records.
 _DELETING = ("retention.bytes", "retention.ms")
 #: Settings that only suit the topics of a broker, and why they are not imported.
 _UNSUITABLE = {

@@ -47,7 +47,7 @@ _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
 #: For batches of at least this mean size, fetching the pages of headers is faster than reading the log. A measured
 #: disk read 45,000 single pages a second, or 440 MB sequentially, so a page took as long as 10 kB of the log.
 _MIN_BATCH_BYTES = 12 << 10
-#: The most positions in a sample, and the share of the sample that must be right so that all positions are used.
+#: The most batches in the sample of `_are_batches`, and the share of the sample that the index must have right.
 _SAMPLE_SIZE, _MIN_SHARE = 64, 0.95
 _NO_POSITIONS: Positions = np.zeros(0, np.int64)
 
@@ -113,7 +113,7 @@ class PartitionFolder:
             file = SparseMap(self.open_file(name))
         sample = positions[:: -(-len(positions) // _SAMPLE_SIZE)]  # rounded up: at most _SAMPLE_SIZE
         if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, positions):
-            # the headers need no fetch, or the index lacks batches
+            # no prefetch, since the headers are in memory, or the index lacks batches
             return SourceLog(lambda start, end: file.data[start:end], len(file.data))
         file.read_nothing_ahead()
         return SourceLog(HeaderScan(file, positions).read, len(file.data))
@@ -144,7 +144,7 @@ class PartitionFolder:
         """Return the leader epochs between these offsets; none if the folder has no checkpoint of epochs."""
         file = LEADER_EPOCHS
         epochs = read_epochs(self.read(file), file=self.path(file)) if file in self._files else []
-        # all entries are joined as one segment's
+        # `joined_epochs` takes a list for each segment: here one list has all entries
         return joined_epochs([[entry for entry in epochs if entry[1] < log_end_offset]], log_start_offset)
 
     def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
@@ -333,7 +333,7 @@ def locked_log_dir(log_dir: Storage, *, is_exclusive: bool = False) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """The names of valid files, by offset (and suffix), and of files to leave out, with the reasons."""
+    """The valid files, of segments by offset and suffix, of snapshots by offset, and why other files are left out."""
 
     segments: dict[int, dict[str, str]] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
@@ -378,7 +378,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
 
 
 class SourceLog(NamedTuple):
-    """A log of `size` bytes; `read` returns the bytes [start, end); calls must not go back."""
+    """A log of `size` bytes; `read` returns the bytes [start, end). `start` must not decrease from call to call."""
 
     read: Callable[[int, int], memoryview]
     size: int

@@ -39,8 +39,8 @@ TopicPartition = tuple[str, int]
 LAST_EPOCH = (1 << 15) - 2
 # Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
 # of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
-# of (topic, array of partitions int32), or null (length -1), and the times in ms of the last change and of the start
-# (int64). Texts have an int16 length, arrays an int32 one. Version 1 (Kafka 4) has the same fields, as KIP-482 says.
+# of (topic, array of partitions int32), and the times in ms of the last change and of the start (int64). Texts have
+# an int16 length, arrays an int32 one (-1: null). Version 1 (Kafka 4) has the same fields, encoded by KIP-482.
 _VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _log = logging.getLogger("distlog")
@@ -93,7 +93,7 @@ class TransactionState:
     partitions: frozenset[TopicPartition] = frozenset()
     updated_ms: int
     started_ms: int = NONE
-    #: The previous epoch, if its producer asked for the next one (KIP-360) or has timed out (KIP-588); not stored.
+    #: The previous epoch, if a producer that still has it may get the current one (KIP-360, KIP-588); not stored.
     last_epoch: int = NONE
 
     @property
@@ -109,7 +109,7 @@ class TransactionState:
         return self.status is TransactionStatus.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def without_future_start(self, now_ms: int) -> TransactionState:
-        """Return the state. A future start of an open transaction becomes `now_ms`, to let it time out in time."""
+        """Return the state, with a future start of an open transaction moved to `now_ms`, so that it can time out."""
         # a decided transaction keeps its start: the coordinator recognizes its decision by the start
         # (`_check_current` of the gateway's transaction_coordinator)
         has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
@@ -239,7 +239,7 @@ class ListedTransaction:
     transaction: OpenTransaction
     transactional_id: str | None
     state: str | None
-    #: Whether no coordinator will end it: its coordinator has ended it, or it is open longer than coordinators allow.
+    #: Whether no coordinator will end it: its coordinator has moved on, or none has it and it is open for too long.
     is_hanging: bool
 
     def __str__(self) -> str:
@@ -285,7 +285,7 @@ class _CoordinatorState(NamedTuple):
 def list_transactions(
     handle: TopicHandle, snapshot: Snapshot, max_timeout_ms: int = MAX_TIMEOUT_MS
 ) -> TransactionsReport:
-    """List the open transactions in a live `snapshot` (with the active segments); reads only logs that have some."""
+    """List the open transactions in a live `snapshot` (with the active segments); reads no log without open ones."""
     transactions = [
         entry
         for number, state in enumerate(snapshot.partitions)

@@ -69,7 +69,7 @@ class SealedSegment(NamedTuple):
     """A segment whose seal is not committed. `info` is the segment to add, or None if it is empty."""
 
     partition: int
-    state_before: SegmentState
+    state_before: SegmentState  # before the seal
     info: SegmentInfo | None
 
     def actions(self) -> list[Action]:
@@ -118,7 +118,7 @@ class ActivePartition:
         self._topic_id = snapshots.snapshot.topic_id
         self.lock = PartitionLock(self.folder, self._topic_id, timeout_s)
         self._segment: LogSegment | None = None
-        self._page_value: bytes | None = None  # that this process wrote last
+        self._page_value: bytes | None = None  # the page's value that this process wrote last
 
     def held(self, timeout_s: float | None = None) -> LockGuard:
         return self.lock.held(timeout_s)
@@ -199,7 +199,7 @@ class ActivePartition:
         self.lock.publish(PageStatus.NONE, None)
 
     def reactivate(self, state_before: SegmentState) -> None:
-        """Make a segment active again whose seal was not committed."""
+        """Make the segment active again after a seal that was not committed."""
         segment = self._segment_of(state_before)
         with closed_on_error(segment):
             self._rebuild_damaged_indexes(segment)
@@ -327,17 +327,18 @@ class ActivePartition:
         if status == PageStatus.FAILED:
             return None
         segment = self._segment
-        is_known = segment is not None and segment.stem == state.stem and status == PageStatus.ACTIVE
-        if segment is not None and is_known:
+        # whether this process has already used the segment, which other processes may have extended since
+        is_reused = segment is not None and segment.stem == state.stem and status == PageStatus.ACTIVE
+        if segment is not None and is_reused:
             segment.resume(state)
         else:
             segment = self._segment_of(state)
         with closed_on_error(segment):
             try:
-                self._recover_files(segment, status, is_known=is_known)
+                self._recover_files(segment, status, is_reused=is_reused)
             except DamagedLogError:
                 # A disk error may lose unflushed bytes: the log has zeros there, or ends earlier after a failed sync.
-                # If no sync failed, something else cut the log.
+                # If it ends earlier and no sync failed, something else cut it, which is damage.
                 is_cut = segment.bytes_past_end() < 0 and not may_have_failed_sync(self.folder, segment.stem)
                 if is_cut or not segment.has_lost_its_end():
                     raise
@@ -353,19 +354,19 @@ class ActivePartition:
                 return None
         return segment
 
-    def _recover_files(self, segment: LogSegment, status: PageStatus, *, is_known: bool) -> None:
+    def _recover_files(self, segment: LogSegment, status: PageStatus, *, is_reused: bool) -> None:
         """Make the files match the state, and add batches that another process wrote before it died."""
         past_end = segment.bytes_past_end()
         # The state was written in this boot, so the kernel has all bytes before its end. If no batch ends there,
         # another file replaced the log. This is not checked if the log has exactly the state's length.
-        is_replaced = not is_known and (past_end > 0 or segment.is_preallocated) and not segment.may_have_its_end()
+        is_replaced = not is_reused and (past_end > 0 or segment.is_preallocated) and not segment.may_have_its_end()
         if past_end < 0 or is_replaced:
             # raises DamagedLogError, unless another file has the same batches
             segment.recover(self._transactions_at_start(), DurableEnd(segment.next_offset, segment.size))
             segment.flush()
             return
         # the indexes of an unchanged segment are only read by its seal
-        if past_end > 0 or status != PageStatus.ACTIVE or not (is_known or segment.has_index_lengths()):
+        if past_end > 0 or status != PageStatus.ACTIVE or not (is_reused or segment.has_index_lengths()):
             self._rebuild_damaged_indexes(segment)
         if status == PageStatus.TORN:
             segment.cut_bytes_past_end()
@@ -434,6 +435,7 @@ class ActivePartition:
         return transactions_at_start(self.handle, self.snapshots.refresh().partitions[self.partition])
 
     def _seal_flushed(self, state: SegmentState) -> None:
+        """Cut the segment to its durable end and seal it; after a crash, any process repeats this."""
         self.lock.publish(PageStatus.FAILED, state)
         self._release()
         segment = self._segment = self._segment_of(state)
@@ -548,7 +550,7 @@ class ActiveSeals:
         return [action for sealed in self._sealed.values() for action in sealed.actions()]
 
     def seal(self, head: Snapshot, partitions: Collection[int]) -> Snapshot | None:
-        """Return `head` with these partitions sealed, or None if the caller must call this with the next head."""
+        """Return `head` with these partitions sealed, or None if it only locked them: call it with the next head."""
         active = head.active_partitions
         # in ascending order, so that two commits never deadlock
         to_seal = sorted(set(active).intersection(partitions)) if active else []
@@ -573,7 +575,7 @@ class ActiveSeals:
             # An ExitStack calls in reverse order, so it releases the lock before it closes the partition. Both wait
             # for the end of the task's thread, which a KeyboardInterrupt may have skipped.
             self._locks.callback(seal_task.cancel, partition.close)
-            # before the lock is acquired, since an interrupt in between would leave it held
+            # register the release before the lock is acquired: an interrupt in between would leave the lock held
             self._locks.callback(seal_task.cancel, partial(guard.__exit__, None, None, None))
             guard.__enter__()
             locked.append((number, partition, seal_task))

@@ -32,8 +32,9 @@ from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
 
-# Readers take no lock. The page in the lock's file has the end of the active segment. If the page is not valid, or is
-# from another boot or segment, the log is walked, from its recovery point if it has one.
+# A partition's tail is its active segment up to the current end. Readers take no lock: the page in the lock's file
+# has the end. If the page is not valid, or is from another boot or segment, they walk the log, from its recovery
+# point if it has one.
 _log = logging.getLogger("distlog")
 #: The number of reads of the page before the log is walked. A read may fail if the page is written twice during it.
 _PAGE_READS = 3
@@ -190,6 +191,7 @@ def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> D
 
 
 def without_tails(snapshot: Snapshot) -> Snapshot:
+    """Return `snapshot` as the commits describe it: active segments have no records."""
     states = {
         number: dataclasses.replace(
             state, segments=state.segments.without_active(), log_end_offset=state.active.base_offset
@@ -217,7 +219,7 @@ def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> Partit
 
 
 def _end_after_failed_sync(page_value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
-    """Return the position where a failed sync cuts the log, or None; the kernel may lose the bytes after it."""
+    """Return the position where a failed sync cuts the log, or None; the kernel may lose the bytes from there on."""
     record = StateRecord.unpack(page_value)
     if record is None or record.status != PageStatus.FAILED:
         return None

@@ -72,7 +72,7 @@ from distlog.core.segments.segment_state import (
 
 _log = logging.getLogger("distlog")
 
-#: The numbers of the state's fields in the array `Numbers`. _FLUSHED and _ENDS are for pairs (offset, position).
+#: The indexes of state fields in a `Numbers` array; _FLUSHED and _ENDS have the indexes of an offset and a position.
 _CREATED, _UNSTABLE, _FLUSHED_MS = field_numbers(("created_ms", "first_unstable_offset", "flushed_ms"))
 _FLUSHED, _ENDS = list(field_numbers(("flushed_offset", "flushed_position"))), [NEXT_OFFSET, POSITION]
 #: Texts of errors: why a segment refuses changes, and what to do about a damaged log.
@@ -123,7 +123,7 @@ class ReadableSegment:
     next_offset = _field_property(NEXT_OFFSET)
     # in ms; -1 if there is none
     max_timestamp = _field_property(MAX_TIMESTAMP)
-    size = _field_property(POSITION)
+    size = _field_property(POSITION)  # of the log up to the state's end
 
     @property
     def has_producers(self) -> bool:
@@ -179,7 +179,7 @@ class ReadableSegment:
     def trailing(self, numbers: Numbers | None = None) -> TrailingBytes:
         """Inspect the bytes after the end in `numbers`, by default the state's."""
         numbers, size = self._numbers if numbers is None else numbers, self._files.log.checked_size()
-        # from BASE_OFFSET on, since NEXT_OFFSET may be from a damaged offset, which no checksum covers
+        # accept offsets from BASE_OFFSET on: NEXT_OFFSET may be from a damaged offset, which no checksum covers
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
         # zeros after other bytes are a part of the tail, unless they are preallocated space
         includes_zeros = trailing.end > trailing.position and not self.is_preallocated
@@ -196,7 +196,7 @@ class ReadableSegment:
         if position < durable.position or offset < durable.offset:
             text = f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}"
             return DamagedLogError(text, **location, end_offset=durable.offset)
-        # sound batches may follow an end that is given, as by a failed sync
+        # if the end is given, as after a failed sync, sound batches may follow it
         if trailing.sound is None or trailing.is_hole or is_end_given:
             return None
         text = f"a batch of the active log is damaged, and sound batches follow it: {_REMEDY}"
@@ -239,7 +239,7 @@ class ReadableSegment:
             try:
                 folded = fold(numbers, batches.data, batches.rows, self._interval, aborted=aborted)
             except UnfitBatchError as error:
-                # the offset of a batch is damaged, which no checksum covers: the walk ends before this batch
+                # a batch's offset is damaged, which no checksum covers: add the batches before this one, and end here
                 transactions.first_offsets = first_offsets
                 if error.row:
                     sound_end = batches.position + batches.first(error.row).data.nbytes
@@ -345,7 +345,7 @@ class LogSegment(ReadableSegment):
         aborted: Sequence[AbortedTransaction] = (),
         first_unstable_offset: int | None = None,
     ) -> None:
-        """Append `data` with the headers `rows` (BATCH rows). After an error the files are unchanged or `is_torn`."""
+        """Append `data` with the headers `rows` (BATCH rows). After an error nothing has changed, or it `is_torn`."""
         if not len(rows):
             return
         numbers_before = self._changeable_numbers()
@@ -374,9 +374,9 @@ class LogSegment(ReadableSegment):
             return True
         if self.size == 0:
             return False  # a new segment is never rolled
-        # one slot of the time index is for the entry that the seal adds
         offsets_bytes, times_bytes = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
         has_full_offsets = offsets_bytes + OFFSET_ENTRY.itemsize > max_index_bytes
+        # one slot of the time index is for the entry that the seal adds
         has_full_times = times_bytes + 2 * TIME_ENTRY.itemsize > max_index_bytes
         if has_full_offsets or has_full_times or self.size + size > self.config.segment_size:
             return True
@@ -418,7 +418,7 @@ class LogSegment(ReadableSegment):
         """Rebuild the indexes from the log; returns False, and changes nothing, if a batch is damaged."""
         numbers = self._changeable_numbers()
         rebuilt = emptied(self.stem, numbers)
-        rebuilt[_FLUSHED], rebuilt[_FLUSHED_MS] = numbers[_FLUSHED], numbers[_FLUSHED_MS]
+        rebuilt[_FLUSHED], rebuilt[_FLUSHED_MS] = numbers[_FLUSHED], numbers[_FLUSHED_MS]  # the log is not changed
         rebuilt, steps = self._walk(rebuilt, transactions, self.size)
         if rebuilt[POSITION] < self.size:
             return False

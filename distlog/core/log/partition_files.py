@@ -86,7 +86,7 @@ class SegmentFiles(NamedTuple):
 
     @property
     def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """Each index with the field of its size in a state, in IndexEntries' order. The next field is a checksum."""
+        """The field with each index's size, and the index, as in IndexEntries. The next field is the checksum."""
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
@@ -184,7 +184,7 @@ class ActiveFile:
         self._calls, self._writable = calls, writable
         self._file: int | None = None
         self._inode = 0
-        #: Whether `checked_size` closed the file since the path has another one, which was not opened yet.
+        #: Whether `checked_size` found another file at the path; it closed this one, and the new one is not open yet.
         self.was_replaced = False
         self._opening = process_lock()
 
@@ -407,7 +407,7 @@ class TrailingBytes(NamedTuple):
 
 
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
-    """Inspect bytes [position, end); after `position`, only a batch at `base_offset` or above can be sound."""
+    """Inspect bytes [position, end). After `position`, a batch with an offset below `base_offset` is not sound."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     size = size_of_first(head)
     if HEADER_SIZE <= size <= end - position and _is_sound(file, position, size):
@@ -440,15 +440,15 @@ def _possible_batches(
     data: Bytes, start: int, stop: int, end: int, base_offset: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (position, base offset, size) of each possible batch that begins in [start, stop) of the file."""
-    # a batch may begin at each byte before `stop` that a whole header follows
+    # candidates are positions in `data`; a batch may begin at each byte before `stop` that a whole header follows
     count = min(stop - start, data.size - HEADER_SIZE + 1)
-    rows = np.flatnonzero(data[MAGIC_AT : MAGIC_AT + max(count, 0)] == _MAGIC)
-    heads = data[rows[:, None] + np.arange(LOG_OVERHEAD)]
+    candidates = np.flatnonzero(data[MAGIC_AT : MAGIC_AT + max(count, 0)] == _MAGIC)
+    heads = data[candidates[:, None] + np.arange(LOG_OVERHEAD)]  # their first fields: base offset, length
     offsets = np.ascontiguousarray(heads[:, :8]).view(">i8")[:, 0].astype(np.int64)
     sizes = np.ascontiguousarray(heads[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
     fits = (offsets >= base_offset) & (offsets - base_offset <= MAX_INT) & (sizes >= HEADER_SIZE)
-    fits &= sizes <= end - start - rows
-    yield from zip((start + rows[fits]).tolist(), offsets[fits].tolist(), sizes[fits].tolist(), strict=True)
+    fits &= sizes <= end - start - candidates
+    yield from zip((start + candidates[fits]).tolist(), offsets[fits].tolist(), sizes[fits].tolist(), strict=True)
 
 
 def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
@@ -466,8 +466,8 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
         return True
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
-    # A sound batch may begin with the zeros of its offset, and end with the zero of a record without headers. So a
-    # sector that has only bytes of the offset, or only the last byte, is skipped.
+    # A sound batch may begin with the zeros of its offset, and end with the zero of a record without headers. So
+    # `first` skips a sector that has only bytes of the offset, and `stop` excludes the last byte.
     to_sector = -position % _SECTOR
     first = position + to_sector if to_sector <= _OFFSET_BYTES else position
     stop = batch_end - 1
@@ -507,7 +507,7 @@ T = TypeVar("T")
 # recovery point (Kafka's `recovery-point-offset-checkpoint`) are valid in any boot, since they are written after a
 # sync. Without a valid page, the state is rebuilt from the commit log and the segment.
 _VERSION = 3
-_HEADER = struct.Struct("=BB16s16s")
+_HEADER = struct.Struct("=BB16s16s")  # version, PageStatus, boot id, topic id
 _POINT_START = _HEADER.size + STATE_BYTES
 RECORD_BYTES = _HEADER.size + 2 * STATE_BYTES
 #: The recovery point of a segment that was never synced.
@@ -515,18 +515,13 @@ NO_POINT = bytes(STATE_BYTES)
 
 
 class PageStatus(IntEnum):
-    """The status of a partition's active segment.
+    """The status of a partition's active segment."""
 
-    NONE: there is no active segment. ACTIVE: it takes appends. CHANGING: it is being sealed, and only the commit log
-    shows whether the seal happened. FAILED: a sync failed, so it must be cut to its flushed end, and sealed. TORN: a
-    failed append could not be cut off, so the log must be cut to the state's end.
-    """
-
-    NONE = 0
-    ACTIVE = 1
-    CHANGING = 2
-    FAILED = 3
-    TORN = 4
+    NONE = 0  # the partition has no active segment
+    ACTIVE = 1  # it takes appends
+    CHANGING = 2  # it is being sealed, and only the commit log shows whether the seal happened
+    FAILED = 3  # a sync failed, so it must be cut to its flushed end, and sealed
+    TORN = 4  # a failed append could not be cut off, so the log must be cut to the state's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -645,16 +640,12 @@ class PartitionLock(FileLock):
 # written, so the next sync may succeed without them. So before a sync starts, the flush lock's page gets a mark that
 # its outcome is unknown. A mark is valid for one segment, until the machine restarts.
 class FlushOutcome(Enum):
-    """The outcome of a segment's last sync.
+    """The outcome of a segment's last sync."""
 
-    STARTED: unknown, since the sync is running, or its process died. ENDED: the sync succeeded. DOUBTED: the sync
-    succeeded, but the kernel may have lost later records of a killed writer, so the next sync must read them.
-    """
-
-    STARTED = b"B"
-    FAILED = b"F"
-    DOUBTED = b"D"
-    ENDED = b""
+    STARTED = b"B"  # unknown: the sync is running, its process died, or a log was closed with unflushed records
+    FAILED = b"F"  # the segment must be cut to its flushed end, and sealed
+    DOUBTED = b"D"  # success, but the kernel may have lost later records of a killed writer: the next sync reads them
+    ENDED = b""  # success
 
 
 def packed_outcome(outcome: FlushOutcome, stem: str) -> bytes:

@@ -167,7 +167,7 @@ class PartitionFlush:
             segment = self._partition.active_segment()
             if segment is None:
                 return None
-            # under the lock, so no seal of the segment is committed up to this version
+            # the lock is held, so the segment's seal can only be in a later version (`_sealed_end`)
             version = self._partition.snapshots.snapshot.version
             return Appended(segment.state.base_offset, segment.next_offset, segment.stem, version)
 
@@ -252,7 +252,7 @@ class PartitionFlush:
         segments = snapshot.partitions[self._partition.partition].segments
         row = segments.find(appended.end_offset - 1)
         if row < len(segments) and segments[row].stem == appended.stem:
-            return
+            return  # the sealed segment has the last record
         if self._sealed_end(snapshot, appended) < appended.end_offset:
             raise lost_records_error(appended)
 
@@ -312,7 +312,7 @@ class PartitionLog(PartitionFlush):
         *,
         timeout_s: float | None = None,
     ) -> Generator[Appended, None, None]:
-        """Append runs without other records between them; yields the result of each run after it is written.
+        """Append runs (`BatchRun`) without other records between them; yields each run's result after it is written.
 
         Base offsets and LogAppendTime are written into the batches. If the log already has a producer's batches, they
         are not appended again, and the result has their offsets. After an error nothing of its run was appended. The
@@ -401,7 +401,7 @@ class PartitionLog(PartitionFlush):
         first_offset = segment.next_offset
         headers = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first_offset, headers)
-        # a run's offsets count from 0; the sum for a batch without timestamps is not used
+        # a run's offsets count from 0; a batch without timestamps has -1 here, and its sum is not used
         if len(offsets_of_max_timestamp):
             offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
         effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT
@@ -434,9 +434,9 @@ class PartitionLog(PartitionFlush):
     ) -> AppendInfo:
         """Append a Kafka producer's batch after the checks of `validate`; after an error nothing was appended.
 
-        Without a `fence` (see `append_runs`), a batch of a transaction is refused. After LockHeldError, try again
-        when `is_free`. Without `may_wait`, raises LockHeldError if the lock is held, and WouldWaitError if the append
-        needs a commit or a read. A batch that is not its producer's next one needs a read.
+        Without a `fence` (see `append_runs`), a batch of a transaction is refused. Without `may_wait`, raises
+        LockHeldError if the lock is held, and WouldWaitError if the append needs a commit or a read, as for a batch
+        that is not its producer's next one. After LockHeldError, try again when `is_free`.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
@@ -560,17 +560,14 @@ SEALED = ""
 
 
 class Appended(NamedTuple):
-    """The offsets of appended records, the stem of their segment, and the topic's version at the append.
-
-    With `flush_due`, the records must be flushed before they are acknowledged. `append_time_ms` may be -1 (none).
-    """
+    """The offsets of appended records, the stem of their segment, and the topic's version at the append."""
 
     first_offset: int
     end_offset: int
     stem: str
     version: int
-    flush_due: bool = False
-    append_time_ms: int = NO_TIMESTAMP
+    flush_due: bool = False  # whether the records must be flushed before they are acknowledged
+    append_time_ms: int = NO_TIMESTAMP  # with LogAppendTime only
 
 
 class LogEnd(NamedTuple):
@@ -637,7 +634,7 @@ class OpenLogs(Generic[Key]):
         return max(1, all_logs // (1 + len(open_elsewhere)), all_logs // 2 - sum(open_elsewhere))
 
     def use(self, key: Key, *, may_open: bool = True) -> _Use[Key]:
-        """Use a log in a `with` block. Without `may_open`, a log that is closed and flushed raises WouldWaitError."""
+        """Use a log in a `with` block. Without `may_open`, raises WouldWaitError if it is closed and flushed."""
         return _Use(self, key, may_open)
 
     def flush_due(self) -> None:

@@ -87,6 +87,7 @@ class StoredProducers:
 
     def at_segment_start(self, stem: str, offset: int = 0) -> ProducerStates | None:
         """Return the states at the start of the segment, or None if its snapshot is missing or damaged."""
+        # `observe` of the states skips batches below `offset`
         name = stem + paths.SNAPSHOT_SUFFIX
         with suppress(FileNotFoundError, CorruptIndexError):
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
@@ -136,6 +137,7 @@ class StoredProducers:
 
 
 def transactions_at_start(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
+    """Return the transactions that are open at the start of the partition's active segment."""
     active = state.active
     assert active is not None
     stored = StoredProducers(handle.storage, handle.name, active.partition)
@@ -186,17 +188,16 @@ class ProducerSnapshots:
 
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
         stored = StoredProducers(self._handle.storage, snapshot.name, partition)
-        # returns no states if a segment is damaged
         with suppress(DistlogError):
             state = snapshot.partitions[partition]
             deleted = state.segments[:count]
             if not any(segment.may_have_producers for segment in deleted):
-                # these segments do not change the states
+                # these segments have no producers, so the states are those at their start
                 first = deleted[0].base_offset
                 states = stored.at_segment_start(f"{first:020d}", first) if first else None
                 return states or ProducerStates()
-            before_next = stored.at_segment_start(state.segments[count].stem) if count < len(state.segments) else None
-            return before_next or stored.after_segments(deleted, _log_start_after(state, count))
+            next_start = stored.at_segment_start(state.segments[count].stem) if count < len(state.segments) else None
+            return next_start or stored.after_segments(deleted, _log_start_after(state, count))
         return ProducerStates()
 
 
@@ -215,7 +216,7 @@ NO_EFFECT = TransactionEffect((), None)
 
 
 class _ReadEnd(NamedTuple):
-    """The position in the segment `stem`, and the offset, up to which the states have the batches of the log."""
+    """The end of the batches that the states include: a position in the segment `stem`, and an offset."""
 
     stem: str
     position: int
@@ -242,6 +243,7 @@ class PartitionProducers:
         self._check_first = check_first
         self._expiration_ms = handle.producer_expiration_ms
         self._stored = StoredProducers(handle.storage, handle.name, partition)
+        # `_expired_ms` is the time when all producers were last checked for expiration
         self._states, self._read_end, self._expired_ms = ProducerStates(), _NOTHING_READ, 0
         # whether batches of earlier segments were read; not repeated for each refused batch, since it takes long
         self._has_recalled = False
@@ -316,6 +318,7 @@ class PartitionProducers:
         self._read_end = _ReadEnd(segment.stem, segment.size, segment.next_offset)
 
     def _load_states(self, segment: LogSegment) -> None:
+        """Make `_states` those at the segment's start; unless its snapshot had them, store the snapshot."""
         segments = self._snapshots.refresh().partitions[self._partition].segments
         if not self._ends_at(segments, segment):
             stored = self._stored.at_segment_start(segment.stem)

@@ -92,10 +92,7 @@ class BrokerSetting(NamedTuple):
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """Return a field for a setting. `names` are separated by spaces; the first name that is set applies.
-
-    If the default is None, -1 means None.
-    """
+    """Return a field for a setting; the first of `names` that is set applies. If `default` is None, -1 is None."""
     setting = BrokerSetting(tuple(names.split()), meaning, least, most, unit)
     return field(default=default, metadata={_SETTING: setting})
 
@@ -137,7 +134,7 @@ def settings_of(kind: Any) -> dict[str, BrokerSetting]:
 
 
 def given_values(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values that Kafka-named `settings` give fields of the dataclass; other fields are left out."""
+    """Return the values in Kafka-named `settings` by the names of their fields in the dataclass `kind`."""
     values = {}
     for setting_field in dataclasses.fields(kind):
         setting = setting_field.metadata.get(_SETTING)
@@ -168,8 +165,8 @@ def parse_properties(text: str) -> dict[str, str]:
 def _logical_lines(text: str) -> Iterator[str]:
     """Yield the lines without comments; a line with an odd number of backslashes at its end continues."""
     joined = ""
-    for natural in re.split(r"\r\n|\r|\n", text):
-        line = natural.lstrip(_SPACE)
+    for natural_line in re.split(r"\r\n|\r|\n", text):
+        line = natural_line.lstrip(_SPACE)
         if not joined and (not line or line[0] in "#!"):
             continue
         joined += line
@@ -192,8 +189,8 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(character, text)
 
 
-_SCHEDULE = {setting.name for setting in settings_of(BrokerConfig).values()}
-_SETTING_NAMES = frozenset({*_SCHEDULE, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
+_OWN_NAMES = {setting.name for setting in settings_of(BrokerConfig).values()}
+_SETTING_NAMES = frozenset({*_OWN_NAMES, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
 
 
 def _check_known(name: str) -> None:

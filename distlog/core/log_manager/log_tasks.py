@@ -93,7 +93,7 @@ class LogTasks:
         """`recovery-point-offset-checkpoint`: write durable ends of partitions; at a stop, flush and write again."""
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
         if self._directory.is_stopping():
-            # the file was written before the flushes, too, since these may take longer than the manager waits
+            # the file was written before the flushes, too, since the flushes may take longer than the manager waits
             for topic in self._directory.topics.values():
                 with self._directory.failures_noted(run, topic):
                     _checkpoint_active(run, topic)
@@ -254,7 +254,7 @@ class LogDirectory:
 
 
 class _DirtyLog(NamedTuple):
-    dirty_ratio: float
+    dirty_ratio: float  # the share of its bytes that compaction has not cleaned yet
     topic: Topic
     partition: int
 

@@ -55,7 +55,7 @@ from distlog.core.segments.segment_reader import TopicHandle
 
 #: The default memory for the keys of a round, at 24 bytes a key (Kafka's log.cleaner.dedupe.buffer.size).
 DEDUPE_BUFFER_BYTES = 128 << 20
-#: A round cleans partitions of up to this many bytes together, so that small partitions share a commit.
+#: One round (see `compact`) cleans partitions of up to this many bytes, so that small partitions share a commit.
 ROUND_BYTES = 64 << 20
 #: Runs one round over at least one of the due partitions; the last parameter is the memory for keys, in bytes.
 CleanRound = Callable[
@@ -63,8 +63,8 @@ CleanRound = Callable[
 ]
 
 
-# Each round is one commit. It collects as many keys of the dirty range of each partition as fit in memory. Then it
-# rewrites all segments up to the last collected key without superseded records.
+# A round collects the keys of a partition's dirty range, as many as fit in memory. Then it rewrites the segments up
+# to the last collected key without superseded records, whose key a later record has, and commits the new segments.
 def compact(
     handle: TopicHandle,
     snapshot: Snapshot,
@@ -74,7 +74,7 @@ def compact(
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
-    """Compact the due partitions, only `partitions` if given, in rounds. Returns the report and the new state."""
+    """Compact the partitions that are due, of `partitions` if given, in rounds. Returns the report and new state."""
     snapshot_before = snapshot_after = handle.log.refresh(snapshot)
     numbers = range(len(snapshot_before.partitions)) if partitions is None else partitions
     stable_offsets, failure_reasons = dict[int, int](), dict[int, str]()
@@ -165,7 +165,7 @@ class CompactionReport(Displayable):
 
 @dataclass(frozen=True, slots=True)
 class GroupToClean:
-    """A group of segments, and what decides which of its records stay, except the map of keys.
+    """A group of adjacent segments, and all that its cleaning needs except the map of keys.
 
     `end_offset` is the end of the plan's dirty range, even if the map of keys became full before it.
     """
@@ -180,11 +180,11 @@ class GroupToClean:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """The plan of a round, which removes older records of the keys in the dirty range [start_offset, end_offset).
+    """The plan of a partition's round: drop older records of the keys in the dirty range [start_offset, end_offset).
 
     `segments` has all segments of the partition, because transactions depend on them. Segments from row `first_live`
     on reach above the log start. `read_version`, which was committed at `timestamp_ms`, has these segments and the
-    topic's `config`. A plan can be pickled, so that a task reads no commit.
+    topic's `config`. A plan can be pickled, so Spark tasks need not read commits.
     """
 
     partition: int
@@ -208,7 +208,7 @@ class CleaningPlan:
         return cls(log.partition, start, end, segments, first_live, config, read_version, snapshot.timestamp_ms)
 
     def now_ms(self, handle: TopicHandle) -> int:
-        """The present time for delete horizons, or the time of the commit if the clock is clearly slow."""
+        """The time for delete horizons (when tombstones may go): now, or the commit's time if the clock is slow."""
         now_ms = handle.trusted_ms()
         return now_ms if now_ms >= self.timestamp_ms - MAX_CLOCK_AHEAD_MS else self.timestamp_ms
 
@@ -231,7 +231,7 @@ class CleaningPlan:
         return sum(segment.log_bytes for segment in self.segments_to_clean)
 
     def groups(self, verdicts: Verdicts, now_ms: int, clean_end: int) -> list[GroupToClean]:
-        """Group the adjacent segments below `clean_end`, up to which keys are known. A group becomes one segment."""
+        """Group the segments below `clean_end`, up to which the map has all keys. A group becomes one segment."""
         segments = [segment for segment in self.segments_to_clean if segment.base_offset < clean_end]
         groups = [SegmentGroup(SegmentTable.of(part)) for part in group_segments(segments, self.config)]
         end, config, version = self.end_offset, self.config, self.read_version
@@ -241,13 +241,12 @@ class CleaningPlan:
         ]
 
 
-# As in Kafka, a partition is clean below its first dirty offset, and dirty up to its first uncleanable offset.
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """The dirty range of one partition, and the clean bytes before the range and the dirty bytes in it.
+    """A partition's dirty range, [first_dirty_offset, first_uncleanable_offset), and the bytes before and in it.
 
-    As in Kafka, the clean and the dirty bytes include a segment that `first_dirty_offset` cuts. The log is overdue if
-    a dirty record is older than `max.compaction.lag.ms`.
+    As in Kafka, both numbers of bytes include a segment that `first_dirty_offset` cuts. The log is overdue if a dirty
+    record is older than `max.compaction.lag.ms`.
     """
 
     partition: int
@@ -340,8 +339,8 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
 
 # A batch that loses no record is copied. A batch that loses some records keeps its base offset, last offset and base
 # sequence. A batch that loses all records is dropped, or stays as a header of 61 bytes if its offsets or its
-# producer's sequence number are needed. A tombstone, or the marker of a transaction without data, first gets a delete
-# horizon (KIP-534), `delete.retention.ms` from now. A compaction at or after that horizon drops it.
+# producer's sequence number are needed. A tombstone, or the end marker of a transaction without data, first gets a
+# delete horizon (KIP-534), `delete.retention.ms` from now. A compaction at or after that horizon drops it.
 
 _COLUMNS = ("key", "value")
 #: The attributes that a batch keeps without its records.
@@ -350,7 +349,7 @@ _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
 
 @dataclass(frozen=True, slots=True)
 class BatchFilter:
-    """Decides which records and batches stay; offsets are absolute."""
+    """Decides which records and batches of a group stay. Offsets are absolute, as readers get them."""
 
     survivors: Survivors
     verdicts: Verdicts
@@ -373,6 +372,7 @@ class BatchFilter:
         )
 
     def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
+        """Return the first offset of the oldest transaction that is open at `next_offset`, the output's end."""
         unstable_offsets = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
         # all transactions below the end of the dirty range have ended
         if next_offset <= self.end_offset or not unstable_offsets:
@@ -383,8 +383,9 @@ class BatchFilter:
         return unstable_offsets[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """Yield the batches that stay of a checked chunk of one segment, in one part per scan of records."""
+        """Yield the batches of a checked chunk of one segment that stay, in one part for each scan of records."""
         flags = self._flags(chunk)
+        # the rows of batches with records that may stay; a scan takes the first rows, as many as fit in memory
         start, rows = 0, np.flatnonzero(~flags.is_discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
             scanned = scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
@@ -423,20 +424,21 @@ class BatchFilter:
         batches = chunk.batches[part]
         retained, is_kept, unkeyed_records = self._choose(flags, scanned_rows, scanned)
         has_records = retained["records"] > 0
-        wants_horizon = has_records & ~flags.has_horizon
-        wants_horizon &= (retained["tombstones"] > 0) | flags.is_obsolete_marker
+        gets_horizon = has_records & ~flags.has_horizon
+        gets_horizon &= (retained["tombstones"] > 0) | flags.is_obsolete_marker
         has_create_times = batches["attributes"] & APPEND_TIME == 0
         # the record with the header's largest timestamp does not stay, or does not exist
         loses_max = has_create_times & (batches["max_timestamp"] != retained["max_timestamp"])
-        is_copied = has_records & (retained["records"] == batches["record_count"]) & ~wants_horizon & ~loses_max
+        # a batch is copied, rewritten, emptied (only its header stays), or else dropped
+        is_copied = has_records & (retained["records"] == batches["record_count"]) & ~gets_horizon & ~loses_max
         is_rewritten, is_emptied = has_records & ~is_copied, ~has_records & flags.stays_empty
         headers = batches.copy()
         headers["record_count"] = retained["records"]
         gets_max, gets_base = is_rewritten & has_create_times, is_rewritten & ~flags.has_horizon
         headers["max_timestamp"][gets_max] = retained["max_timestamp"][gets_max]
         headers["base_timestamp"][gets_base] = retained["first_timestamp"][gets_base]
-        headers["base_timestamp"][wants_horizon] = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
-        headers["attributes"][wants_horizon] |= DELETE_HORIZON
+        headers["base_timestamp"][gets_horizon] = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
+        headers["attributes"][gets_horizon] |= DELETE_HORIZON
         headers["size"][is_emptied] = HEADER_SIZE
         headers["base_timestamp"][is_emptied] = -1
         headers["attributes"][is_emptied] &= _KEPT_WHEN_EMPTY

@@ -33,12 +33,12 @@ class Executor(Protocol):
         """Run one round of compaction over at least one of the partitions that are due."""
 
 
-#: How many items of a remote topic are worked on at once. Each takes a few MiB, and 30 MiB more during an upload.
+#: How many items of a topic in an object store run at once. Each takes a few MiB, and 30 MiB more in an upload.
 PARALLEL = 8
 
 
 class WorkItem(Protocol):
-    """An item that knows its size, so that tasks can get equal shares."""
+    """An item with its size, by which tasks get equal shares."""
 
     @property
     def log_bytes(self) -> int:

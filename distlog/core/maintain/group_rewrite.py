@@ -64,12 +64,12 @@ class SegmentGroup:
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatches:
-    """Batches (BATCH rows) back to back in `data`, with values that their headers lack; offsets are absolute.
+    """Batches, back to back in `data`, their headers (BATCH rows), and values that the headers lack.
 
-    `offsets_of_max_timestamp` has, for each batch, the offset of the first record with the largest timestamp, or -1
-    if no record has it, as in an emptied batch. No record of a batch is older than its `min_timestamps`. If
-    `is_unchanged`, these are the input batches. If `drops_deletes`, tombstones or markers may have been dropped.
-    `unkeyed_records` is the number of records that were dropped because they have no key.
+    Offsets in arrays are absolute. `offsets_of_max_timestamp` has, for each batch, the offset of the first record
+    with the largest timestamp, or -1 if no record has it, as in an emptied batch. No record of a batch is older than
+    its `min_timestamps`. If `is_unchanged`, these are the input batches. If `drops_deletes`, tombstones or markers
+    may have been dropped. `unkeyed_records` is the number of records that were dropped because they have no key.
     """
 
     data: Bytes
@@ -131,8 +131,8 @@ def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | Re
 class RewrittenGroup:
     """A group and the segments `outputs` that replace it, which are its own segments if nothing changes.
 
-    `outputs` cover the offsets of the group, with gaps where records were dropped. If `drops_deletes`, no segment
-    before the group may return to an older version, which may have values that the dropped tombstones deleted.
+    `outputs` cover the offsets of the group, with gaps where records were dropped. If `drops_deletes`, tombstones may
+    have been dropped. Then the commit skips the group after an unclean segment, which may have the deleted values.
     """
 
     group: SegmentGroup
@@ -210,9 +210,9 @@ class _Output:
 
     def write(self, filtered: FilteredBatches) -> None:
         batches, row = filtered.batches, 0
-        while row < len(batches):
+        while row < len(batches):  # the open segment takes the rows up to `end_row`
             file = self._file = self._file or self._open()
-            base_offsets = filtered.base_offsets[row:] - self._base_offset
+            base_offsets = filtered.base_offsets[row:] - self._base_offset  # from 0 on, as files have them
             end_row = row + file.room(batches[row:], base_offsets)
             if end_row == row and file.next_offset > 0:  # the file has batches, and no room for this one
                 self._seal(int(filtered.base_offsets[row]))
@@ -220,7 +220,7 @@ class _Output:
             # a batch that is too large for an empty segment was alone in its old segment, and stays alone
             end_row = max(end_row, row + 1)
             rows = batches[row:end_row].copy()
-            position = int(rows["position"][0])
+            position = int(rows["position"][0])  # where the rows begin in `filtered.data`
             rows["position"] -= position
             offsets_of_max = filtered.offsets_of_max_timestamp[row:end_row]
             offsets_of_max = np.where(offsets_of_max < 0, -1, offsets_of_max - self._base_offset)
@@ -288,7 +288,7 @@ def commit_rewrite(
     producers = ProducerSnapshots(handle)
     for partitions in _in_commits(rewritten):
         with CommitRace(handle.log, after, "compact", read_version=snapshot.version) as race:
-            for head in race:
+            for head in race:  # again with the newest state if another commit was first
                 actions, emptied_counts = _replacement(partitions, skipped_groups, head)
                 if not actions:
                     break
@@ -314,7 +314,7 @@ def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[Rewrit
 def _replacement(
     rewritten: Sequence[RewrittenPartition], skipped_groups: dict[int, int], current: Snapshot
 ) -> tuple[list[Action], dict[int, int]]:
-    """Return the actions, and by partition how many segments at its start they drop. Fills `skipped_groups`."""
+    """Return the actions, and how many segments they remove at each partition's start. Fills `skipped_groups`."""
     replaced, emptied_counts, cleaned = list[RewrittenGroup](), dict[int, int](), list[Cleaned]()
     is_compacted = "compact" in current.config.cleanup_policy
     for partition in rewritten:
@@ -328,7 +328,7 @@ def _replacement(
             emptied_counts[partition.partition] = count
         if clean_end > first_dirty_offset(state):
             cleaned.append(Cleaned(partition.partition, clean_end))
-    # removals and additions are adjacent, since a commit packs runs of one kind
+    # first all removals, then all additions, since a commit stores adjacent actions of one kind in columns
     removals = [Remove(group.partition, stem) for group in replaced for stem in group.group.stems]
     additions = [Add(segment) for group in replaced for segment in group.outputs]
     return [*removals, *additions, *cleaned], emptied_counts
@@ -340,8 +340,8 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.common_stems({stem for _, stems in groups for stem in stems})
     stale = [group for group, stems in groups if not live.issuperset(stems)]
-    # the segments that replaced a stale group, and segments that were restored before all groups, may have superseded
-    # records: the partition is dirty from their first offset on
+    # a group is stale if another commit removed one of its segments. The segments that replaced it, and segments that
+    # were restored before all groups, may have superseded records: the partition is dirty from their first offset on
     unclean_offsets = [group.base_offset for group in stale]
     live_bases = state.segments.base_offsets[state.segments.find(state.log_start_offset) :]
     if rewritten.groups and len(live_bases) and live_bases[0] < rewritten.groups[0].base_offset:
@@ -417,9 +417,9 @@ def lay_out(
     data = new_array(int(batches["size"].sum()), np.uint8)
     unchanged = batches[is_copied[stays]]
     copy_slices(data, unchanged["position"].copy(), source, headers["position"][is_copied], unchanged["size"].copy())
-    targets = batches["position"][is_rewritten[stays]] + HEADER_SIZE
+    targets = batches["position"][is_rewritten[stays]] + HEADER_SIZE  # where the new records begin
     copy_slices(data, targets, records.data, records.starts, records.sizes)
-    changed = batches[~is_copied[stays]]
+    changed = batches[~is_copied[stays]]  # the batches that get new headers
     write_headers(data.data, changed)
     batches[~is_copied[stays]] = changed
     return data, batches

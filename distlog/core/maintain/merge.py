@@ -40,8 +40,8 @@ def merge(
     """Merge up to MAX_SEGMENTS segments in one commit. Returns the report and the new state."""
     snapshot = handle.log.refresh(snapshot)
     planned = plan_merge(snapshot)
-    counts = np.cumsum([len(group.segments) for group in planned])
-    groups = planned[: int(counts.searchsorted(MAX_SEGMENTS, side="right"))]
+    total_counts = np.cumsum([len(group.segments) for group in planned])
+    groups = planned[: int(total_counts.searchsorted(MAX_SEGMENTS, side="right"))]  # with up to MAX_SEGMENTS together
     if planned and not groups:
         # the first group alone has more segments than a commit takes: begin with its first ones
         groups = [SegmentGroup(planned[0].segments.part(0, MAX_SEGMENTS))]
@@ -133,7 +133,7 @@ def merge_groups(
     # the history shows a merge as compact, which is the name of the command
     race = CommitRace(handle.log, snapshot, "compact", read_version=snapshot.version, timeout_s=timeout_s)
     with race:
-        for head in race:
+        for head in race:  # again with the newest state if another commit was first
             replaced, actions = replacement.for_head(head)
             if not actions:
                 break
@@ -148,7 +148,7 @@ def job_bytes_of(memory: int, workers: int) -> int:
 
 
 class _Replacement:
-    """Replaces `_counts[i]` segments of group i of `jobs` by `merged.counts[i]`, which is 0 if the group failed."""
+    """Replaces the `_counts[i]` segments of group i of all `jobs` by `merged.counts[i]` new ones; 0 if it failed."""
 
     def __init__(self, jobs: Sequence[MergeJob], merged: MergedJob) -> None:
         self._jobs, self._merged = jobs, merged
@@ -161,8 +161,8 @@ class _Replacement:
     def for_head(self, head: Snapshot) -> tuple[tuple[SegmentGroup, ...], list[Action]]:
         """Return the groups that are replaced at `head`, and the actions that replace them."""
         table, firsts = head.partitions, np.cumsum(self._counts) - self._counts
+        # not groups that failed, that lost a segment since, or that are below the log start, which retention removes
         is_replaced = np.logical_and.reduceat(table.has_segments(self._inputs), firsts) & (self._merged.counts > 0)
-        # a group below the log start is left to retention
         is_replaced &= self._next_offsets > table.log_start_offsets[self._partitions]
         groups = chain.from_iterable(job.groups for job in self._jobs)
         removed = self._inputs.filter(booleans(np.repeat(is_replaced, self._counts)))
@@ -174,9 +174,9 @@ class _Replacement:
 #: The largest segment that a merge after an append makes; `plan_merge` makes larger ones.
 MAX_TAIL_SEGMENT_BYTES = 128 << 20
 #: A merge after an append takes the smallest groups, until they have this many bytes or segments. After a large
-#: append, the limits are the multiples below of what was appended.
+#: append it takes more: the next two constants, multiplied by the appended bytes and segments.
 TAIL_MERGE_BYTES, TAIL_MERGE_SEGMENTS = MAX_TAIL_SEGMENT_BYTES, 512
-#: Each copy makes a record's segment LARGE_GROWTH times larger: four copies from 50 kB to MAX_TAIL_SEGMENT_BYTES. A
+#: Each copy puts a record in a segment LARGE_GROWTH times larger: four copies from 50 kB to MAX_TAIL_SEGMENT_BYTES. A
 #: merge makes one segment of two or more, so merges read at most 1 + 1/2 + 1/4 + ... = 2 segments per appended one.
 MERGED_PER_APPENDED_BYTE, MERGED_PER_APPENDED_SEGMENT = 4, 2
 #: How long a merge after an append retries its commit after conflicts, in seconds.
@@ -200,7 +200,7 @@ def merge_tails(
 
 
 #: A group is merged if it has MIN_GROWTH times the bytes of its largest segment. A group of more than LARGEST_PART
-#: bytes that may still grow needs LARGE_GROWTH times, since a reader gains little by segments larger than a request.
+#: bytes that later segments may join needs LARGE_GROWTH times: readers gain little by segments larger than a request.
 MIN_GROWTH, LARGE_GROWTH = 2, 8
 
 #: The columns of segments that decide which groups are worth merging.
@@ -222,7 +222,7 @@ def plan_merge(snapshot: Snapshot) -> list[SegmentGroup]:
     row_partitions = numbers_of(segments.columns()["partition"])
     ranges = groups_of(segments, row_partitions, table.log_start_offsets, limits)
     groups = [SegmentGroup(segments.part(first, end)) for first, end in ranges]
-    # partitions whose states are not in columns are planned one by one
+    # a partition that changed alone has its own state, instead of rows in the table
     for state in table.own_states.values():
         groups += _groups_in(state.segments, state.log_start_offset, limits)
     return sorted(groups, key=lambda group: group.partition) if table.own_states else groups
@@ -237,12 +237,12 @@ def limits_of(config: TopicConfig, *, of_tails: bool = False) -> Longs:
 
 
 def groups_of(table: SegmentTable, row_partitions: Longs, log_starts: Longs, limits: Longs) -> list[tuple[int, int]]:
-    """Return (first row, end row) of each group worth merging; each row of `table` has one of `row_partitions`."""
+    """Return (first row, end row) of each group worth merging. `row_partitions` has the partition of each row."""
     sizes, base_offsets, next_offsets, first_times, newest, created, records = map(table.array, _COLUMNS)
     newest = np.where(newest >= 0, newest, created)  # retention counts ages from the same times
     oldest = np.where(first_times >= 0, first_times, newest)
     offsets, times = (base_offsets, next_offsets), (oldest, newest)
-    scratch, ranges = np.empty((2, len(row_partitions) + 1, 2), np.int64)
+    scratch, ranges = np.empty((2, len(row_partitions) + 1, 2), np.int64)  # `find_groups` fills both
     count = find_groups(row_partitions, sizes, *offsets, *times, records, log_starts, limits, scratch, ranges)
     # segments without bytes have nothing to write
     return [(first, end) for first, end in ranges[:count].tolist() if sizes[first:end].any()]

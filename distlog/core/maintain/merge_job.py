@@ -69,13 +69,13 @@ from distlog.core.storage.storage import Storage
 JOB_BYTES = 15 << 20
 #: The most segments of a job of JOB_BYTES, since each segment needs half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
-#: A job of at least eight times this size uploads large objects in parts of this size, and holds three parts.
+#: A job of at least eight times this size uploads large objects in parts of this size, three in memory at a time.
 LARGE_UPLOAD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """Groups of different partitions. `inputs` has the segments of all groups, the next `counts[i]` for group i."""
+    """Groups of different partitions. `inputs` has their segments, group after group: `counts[i]` are of group i."""
 
     inputs: SegmentTable
     counts: Longs
@@ -117,7 +117,8 @@ class MergeJob:
 
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
     """Pack `groups` into jobs of `job_bytes`, or of one larger group. A job has at most one group per partition."""
-    # a group's rank is the number of earlier groups of its partition; the groups of a job have the same rank
+    # a group's rank is the number of earlier groups of its partition. The groups of a job have the same rank, and so
+    # different partitions: a bundle has one segment of each
     ranks, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
     for group in groups:
         partition = group.partition
@@ -172,10 +173,10 @@ def do_job(
     split_count = 2  # the number of parts into which a damaged job is split
     if job.log_bytes <= job_bytes:
         try:
-            # no name refers to the logs that were read, so they are freed before the batches are written
+            # no variable holds the logs that were read, so their memory is free before the batches are written
             batches = _joined(_checked(job, read_logs(handle.storage, handle.name, job.inputs)), BatchJoin.of(config))
         except StorageError:
-            # a file is too short, or the storage does not respond: read each group alone, without halves in between
+            # a file is too short, or the storage does not respond: split at once into single groups, not into halves
             split_count = count
         except (*FILE_ERRORS, FileNotFoundError, _UnsoundError):
             pass
@@ -193,6 +194,7 @@ def do_job(
 def _streamed(
     handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int, part_bytes: int | None
 ) -> MergedJob:
+    """Merge a job of one group chunk by chunk. A damaged group is returned as a failure."""
     group = SegmentGroup(job.inputs)
     try:
         rewritten = rewrite_group(
@@ -284,7 +286,7 @@ def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
         paths.segment_file(topic, partition, stems[code], ".log")
         for partition, code in zip(partitions, codes[own_files].tolist(), strict=True)
     ]
-    codes[own_files] = len(stems) + np.arange(len(own_files))
+    codes[own_files] = len(stems) + np.arange(len(own_files))  # these files come after the bundles in `names`
     return names, codes
 
 
@@ -294,24 +296,24 @@ class _UnsoundError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """BATCH rows, `counts[i]` for group i. No record is older than the `min_timestamps` of its batch."""
+    """Batches, group after group, `counts[i]` of group i. No record is older than its batch's `min_timestamps`."""
 
     data: Bytes
-    rows: np.ndarray
+    rows: np.ndarray  # the headers, as BATCH rows
     counts: Longs
     base_offsets: Longs
     min_timestamps: Longs
 
 
 def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
-    """Return the checked batches with append times, for a scan and as rows. Raises CorruptionError, _UnsoundError."""
+    """Check batches, set append times; return them to scan and by group. Raises CorruptionError, _UnsoundError."""
     segments = job.inputs
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
     rows = record_batch.read_headers(data)
     row_segments = np.searchsorted(ends, rows["position"], side="right")  # the row of each batch's segment
     batch_ends = np.append(0, rows["position"] + rows["size"])
-    ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends  # by segment
+    ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends  # by segment: a batch ends there
     if not len(rows) or len(data) != ends[-1] or not ends_with_batch.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
@@ -320,7 +322,7 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     crcs_of_slices(data, ends - sizes, ends, checksums)
     if record_batch.first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
         raise _UnsoundError
-    times = segments.array("append_time_ms")[row_segments]
+    times = segments.array("append_time_ms")[row_segments]  # by batch: its LogAppendTime, or -1
     if (times >= 0).any():
         data = data.copy()
         set_append_times(rows, times)
@@ -357,12 +359,13 @@ def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Lon
 
 
 def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -> _Batches:
+    """Join small batches of the same group."""
     source, batches = checked
     begins_group, firsts = np.zeros(len(batches.rows), bool), np.cumsum(batches.counts) - batches.counts
     begins_group[firsts] = True
     parts = list(join_batches.joined(source, batches.base_offsets, batches.min_timestamps, begins_group))
     input_rows = np.concatenate([rows for _, rows in parts])  # where each output batch begins
-    counts = np.diff(np.searchsorted(input_rows, np.append(firsts, len(batches.rows))))
+    counts = np.diff(np.searchsorted(input_rows, np.append(firsts, len(batches.rows))))  # output batches by group
     if len(parts) == 1:
         filtered = parts[0][0]
         return _Batches(filtered.data, filtered.batches, counts, filtered.base_offsets, filtered.min_timestamps)
@@ -436,7 +439,7 @@ class _SegmentWrites:
         return of_numbers(fields, stem, folded.compression)
 
     def _write_files(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
-        """Write a bundle, or the files of a large segment. Returns the positions of its parts."""
+        """Write a bundle, or the files of a large segment. Returns the position fields of logs and indexes."""
         storage, fields = self.handle.storage, folded.fields
         sizes = [fields[INDEX_FIELDS[suffix].size] for suffix in folded.indexes]
         has_own_files = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
@@ -459,9 +462,9 @@ class _SegmentWrites:
         # the first segment of each group that has the largest time
         newest_rows = rows[np.searchsorted(rows, firsts)]
         newest_offsets = inputs.array("offset_of_max_timestamp")[newest_rows]
-        has_group_max = inputs.max_timestamps[newest_rows] == max_timestamps
+        has_group_max = inputs.max_timestamps[newest_rows] == max_timestamps  # see `BatchJoin.with_input_fields`
         transactional_rows = np.flatnonzero(inputs.array("has_transactions"))
-        # the last segment with transactions before the end of each group
+        # the last segment with transactions before the end of each group, or -1
         last_transactional = np.append(-1, transactional_rows)[np.searchsorted(transactional_rows, ends[start:end])]
         unstable = inputs.array("first_unstable_offset")[last_transactional]
         has_transactions = last_transactional >= firsts
@@ -496,8 +499,7 @@ class _SegmentWrites:
 
 #: A batch is small if its records have at most one half of `batch.bytes`, so that no record is rewritten often.
 _SMALL_DIVISOR = 2
-#: The assumed expansion of compressed records.
-_EXPANSION = 4
+_EXPANSION = 4  # the assumed expansion of compressed records
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +541,7 @@ class BatchJoin:
     def joined(
         self, source: BatchSelection, base_offsets: Longs, min_timestamps: Longs, begins_group: Flags | None = None
     ) -> Iterator[tuple[FilteredBatches, Longs]]:
-        """Yield parts of `source`, with small batches of a group joined, and the row where each batch begins."""
+        """Yield parts of `source` with small batches of a group joined, and each output batch's first input row."""
         batches, start = source.batches, 0
         joins = self._joins(batches, base_offsets)
         if begins_group is not None:
@@ -607,7 +609,7 @@ class _Runs:
         levels: Mapping[int, int | None],
     ) -> _Runs:
         """Return the runs that are to be joined. `firsts` and `counts` describe all runs of the scanned `rows`."""
-        first_records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]
+        first_records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]  # of each batch
         starts, ends = first_records[firsts], np.append(first_records[firsts[1:]], scanned.count)  # record numbers
         headers = part.batches[rows[firsts]]
         headers["record_count"] = ends - starts
@@ -642,12 +644,12 @@ class _Part:
     min_timestamps: Longs
 
     def lay_out(self, source: Bytes, runs: _Runs | None) -> tuple[FilteredBatches, Longs]:
-        """Join the batches of `runs`, and copy all others. Also returns the row of `batches` where each begins."""
+        """Join the batches of `runs`, and copy all others. Also returns the first input row of each output batch."""
         headers, min_timestamps, records = self.batches.copy(), self.min_timestamps.copy(), RecordBytes()
         is_copied, begins_run = np.ones(len(headers), bool), np.zeros(len(headers), bool)
         if runs is not None:
             row_in_run = np.arange(runs.counts.sum()) - np.repeat(np.cumsum(runs.counts) - runs.counts, runs.counts)
-            is_copied[np.repeat(runs.firsts, runs.counts) + row_in_run] = False
+            is_copied[np.repeat(runs.firsts, runs.counts) + row_in_run] = False  # all batches of the runs
             begins_run[runs.firsts] = True
             headers[runs.firsts], min_timestamps[runs.firsts] = runs.headers, runs.min_timestamps
             records = runs.records

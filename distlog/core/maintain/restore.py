@@ -1,9 +1,10 @@
 """Restores the segments of an older version that vacuum has not deleted, and keeps later segments.
 
-Where compaction or merging replaced old segments by a new one, the old segments replace it again, unless an old
-segment was deleted, or the new segment also has other records. In these two cases no earlier segment of a compacted
-topic comes back, since keys could come back whose tombstones were dropped. For the same reason, no segment below a
-segment that was compacted twice comes back. Segments that were added and removed after the version fill gaps.
+Where compaction or merging replaced old segments by a new one, the old segments replace it again, if all their files
+exist and the new segment has only their records. Where they cannot, and the new segment is compacted, no earlier
+segment comes back either: keys could come back whose tombstones were dropped. The same applies to a segment that was
+compacted again later, and to a gap, which readers would not notice. Segments that were added and removed after the
+version fill gaps.
 """
 
 from __future__ import annotations
@@ -60,17 +61,17 @@ def restore(
         _in_one_commit(plans)  # raises the error of a partition that is too large
         return plans, snapshot
     restored, is_complete = dict[int, PartitionRestore](), False
-    with removed_files_held(handle.storage):
+    with removed_files_held(handle.storage):  # so that vacuum on a full disk deletes none concurrently
         while not is_complete:
             with CommitRace(handle.log, snapshot, "restore") as race:
-                for head in race:
+                for head in race:  # again with the newest state if another commit was first
                     removed.read(handle.log, head.version)
                     plans = plan_restore(handle, head, old_state, removed)
                     commit_plans = _in_one_commit(plans)
                     changes = [plan for plan in commit_plans if plan.segments or plan.offsets]
                     if not changes:
                         break
-                    race.put([*_actions(changes, max(version, head.gc_floor))])
+                    race.put([*_actions(changes, max(version, head.gc_floor))])  # not below the vacuum horizon
             # a partition that an earlier commit restored keeps the plan of that commit
             restored = {plan.partition: plan for plan in commit_plans} | restored
             snapshot, is_complete = race.snapshot, len(commit_plans) == len(plans)
@@ -119,8 +120,7 @@ class RemovedSegments:
         self.version = max(self.version, head)
 
 
-#: Files whose sizes are requested at the same time.
-_LOOKUPS = 32
+_LOOKUPS = 32  # files whose sizes are requested at the same time
 MAX_SEGMENTS = MAX_COMMIT_ROWS
 
 
@@ -154,7 +154,7 @@ class PartitionRestore:
 
     @property
     def first_offset(self) -> int:
-        """The first offset to restore; the log may begin inside or after its segment."""
+        """The lowest base offset of an added segment, or the log start if that is lower."""
         added = (*self.segments, *self.gap_neighbors)
         return min([self.log_start_offset, *(segment.base_offset for segment in added)])
 
@@ -176,9 +176,9 @@ class RestoreReport(Displayable):
         sums = sums_of(self._rows(), "segments", "records", "bytes", "lost")
         missing, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
         parts = [f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"]
-        uncut = [plan.offsets for plan in self.partitions if plan.offsets and not plan.segments]
-        if uncut:
-            where = f"{counted(sum(uncut), 'offset')} of {counted(len(uncut), 'partition')}"
+        offset_counts = [plan.offsets for plan in self.partitions if plan.offsets and not plan.segments]
+        if offset_counts:
+            where = f"{counted(sum(offset_counts), 'offset')} of {counted(len(offset_counts), 'partition')}"
             parts.append(f"{where} can be read again: only the log start had moved")
         if missing:
             reasons = "their files were deleted, or they were merged into segments that have later records"
@@ -250,13 +250,13 @@ def plan_restore(
         live = current.partitions[number]
         later = _removed_after(state.log_end_offset, removed_at_start.get(number, []), live)
         missing = [removed.added.get((number, old.stem), old) for old in _without(state.segments, live.segments)]
-        # the first later segment may have been written from some of the missing segments
+        # a merge or a compaction may have written the first later segment from missing segments and later records
         older = [segment for segment in missing if not _overlaps(segment, later[:1])]
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
         lost_segments = len(merged) if later and later[0].compacted else 0
         if merged and not lost_segments:
-            # the later segment, which has the records of `merged`, comes back; if a restore has split it since, the
-            # segments that it was split into come back
+            # the later segment comes back, since it has the records of `merged`; or the segments into which another
+            # restore has split it since
             later = _removed_after(merged[0].base_offset, removed_at_start.get(number, []), live)
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
         # below this offset, compaction may have dropped later tombstones, so nothing comes back there
@@ -326,7 +326,7 @@ def _filling(
     ends = np.concatenate([ranges[:, 1], live.segments.next_offsets])
     filling: list[SegmentInfo] = []
     for segment in replaced:
-        row = int(bases.searchsorted(segment.next_offset)) - 1
+        row = int(bases.searchsorted(segment.next_offset)) - 1  # the last segment that begins before this one ends
         if segment.base_offset >= end and (row < 0 or ends[row] <= segment.base_offset):
             filling.append(segment)
             end = segment.next_offset
@@ -374,7 +374,7 @@ def _plan_partition(
         begin = old[0].base_offset
         if begin < start_offset:
             continue
-        # the new segments must not have later records, or after another restore earlier records
+        # the new segments must not have other records: past the old log end, or (after a restore) before `begin`
         is_whole = all(begin <= segment.base_offset and segment.next_offset <= old_end for segment in new)
         if is_whole and all((number, segment.stem) in present for segment in old):
             restored += old
@@ -390,7 +390,7 @@ def _plan_partition(
             low, high = new[0].base_offset, new[-1].next_offset
             merged += [segment for segment in old if low <= segment.base_offset and segment.next_offset <= high]
     starts = [segment.base_offset for segment in (*restored, *current.segments[:1])] or [current.log_start_offset]
-    # the log begins at its first segment, but not below both its present start and `start_offset`
+    # the new log start is not below the first segment, and not below both `start_offset` and the present start
     least_start = max(min(starts), min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(least_start, old_start))
     # live segments that stay below the log start because of `start_offset` are lost, too

@@ -35,7 +35,7 @@ def retention(
     snapshot = _seal_expired(handle, snapshot, now_ms)
     producers = ProducerSnapshots(handle)
     with CommitRace(handle.log, snapshot, "retention") as race:
-        for head in race:
+        for head in race:  # again with the newest state if another commit was first
             # tails are the records of active segments, which no commit has
             plans = plan_retention(with_tails(handle, head), now_ms, keep_tails=True, max_segments=MAX_SEGMENTS)
             if not plans:
@@ -156,7 +156,7 @@ def plan_retention(
         has_own_state = number in own_states
         segments = own_states[number].segments if has_own_state else shared_table.part(first, end)
         removable = len(segments) - int(keep_tails and has_own_state and segments[-1].is_active)
-        counts = tuple(min(int(ends[index]) - first, removable, remaining) for ends in rule_ends)
+        counts = tuple(min(int(ends[index]) - first, removable, remaining) for ends in rule_ends)  # see `_plan`
         if counts[-1]:
             remaining -= counts[-1]
             plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
@@ -242,7 +242,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
         for head in race:
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
-                continue  # the partitions are locked only now: seal them at the next head
+                continue  # this call locked the partitions: the next one seals them at a newer head
             # an append may have made the segment younger before the partition was locked
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
@@ -271,11 +271,11 @@ def delete_records(
     starts = _resolve(with_tails(handle, snapshot), offsets)
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
         for head in race:
-            # the log of `head` ends where an active segment begins, which is sealed if some of its records go
+            # in `head` a log ends where its active segment begins, which is sealed if some of its records go
             within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
             sealed = seals.seal(head, within_active)
             if sealed is None:
-                continue  # the partitions are locked only now: seal them at the next head
+                continue  # this call locked the partitions: the next one seals them at a newer head
             states, new_starts = sealed.partitions, _resolve(sealed, starts)
             raised = {n: start for n, start in new_starts.items() if start > states[n].log_start_offset}
             if not raised:

@@ -53,15 +53,14 @@ def hash_keys(data: Bytes, positions: Longs, offsets: npt.NDArray[np.int32], sec
 
 SLOT_BYTES = 8 * kernels.SLOT_WORDS
 
-#: Kafka's log.cleaner.io.buffer.load.factor.
-LOAD_FACTOR = 0.9
+LOAD_FACTOR = 0.9  # Kafka's log.cleaner.io.buffer.load.factor
 _MAX_SLOTS = 2**31 - 1
 
 
 class OffsetMap:
     """A map of keys to their last offsets, full when LOAD_FACTOR of its slots are used.
 
-    `put` gives it the keys of all records up to `latest_offset`. Raises InvalidConfigError without room for a key.
+    After `put`, it has all keys of records up to `latest_offset`. Raises InvalidConfigError without room for a key.
     """
 
     def __init__(self, slots: int) -> None:
@@ -111,7 +110,7 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
-    """The scanned records of some batches. Batch i has the records `sections[i]` of `data`. Offsets are absolute."""
+    """Scanned records, at absolute offsets. The row `sections[i]` locates the records of the i-th batch in `data`."""
 
     data: np.ndarray
     sections: np.ndarray
@@ -137,7 +136,7 @@ class ScannedRecords:
     def rewrite(
         self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, is_kept: Flags
     ) -> tuple[Bytes, Longs]:
-        """Copy the kept records of `sections`, which begin at `first_records`. Returns the bytes and section ends."""
+        """Copy the kept records. Section i begins with record `first_records[i]`. Returns bytes and section ends."""
         growth = kernels.RECORD_GROWTH * sections["record_count"].sum()
         max_bytes = int((sections["end"] - sections["start"]).sum() + growth)
         target, ends = new_array(max_bytes, np.uint8), np.empty(len(sections), np.int64)
@@ -157,7 +156,7 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """Yield checked chunks from `start_offset` on, in format 2; commit nothing before the end, which may raise."""
+    """Yield checked chunks from `start_offset` on, in format 2. The end may raise, so commit nothing before it."""
     if start_offset <= segment.base_offset:
         yield from map(_upgraded, whole_log(reader, segment))  # compares the checksum of the file, too
         return
@@ -176,8 +175,8 @@ def _upgraded(chunk: Chunk) -> Chunk:
     return Chunk([converted], data, batches, range_of_batch=np.zeros(len(batches), np.int64))
 
 
-# A verdict on a batch needs all batches before it, as in Kafka's `CleanedTransactionMetadata`, and the last batch of
-# its producer. With verdicts, each group of segments can be rewritten alone.
+# Whether a batch of a transaction or a producer stays depends on other batches of the partition, as in Kafka's
+# `CleanedTransactionMetadata`. With these verdicts from a first pass, each group of segments can be rewritten alone.
 
 _NO_OFFSETS: Longs = np.zeros(0, np.int64)
 
@@ -264,7 +263,7 @@ _DATA, _EMPTY_CONTROL, _UNKNOWN = -1, -2, -3
 
 
 class _Transactions:
-    """Finds discardable batches, observed in order, and `marked`: aborted transactions whose abort marker stays."""
+    """Observes batches in order. Finds discardable ones, and `marked`: aborted transactions whose marker stays."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._later_aborted = deque(aborted)
@@ -437,7 +436,7 @@ def keyed_records(
         while len(rows):
             scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
             scanned_rows, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
-            # the last item is the first row that is not scanned: a map with all scanned batches is complete before it
+            # a map that lacks a batch is complete before its row; a map with all scanned batches, before the next row
             rows_after = np.append(scanned_rows, rows[0] if len(rows) else len(batches))
             complete_offsets = np.where(rows_after > 0, last_offsets[rows_after - 1], -1)
             record_ends = np.cumsum(scanned.sections["emitted"])
@@ -469,8 +468,8 @@ def build_map(
 
 
 # Spark tasks exchange blobs of many records, since a Spark row per record would cost too much. The hash and the
-# offset of a record, 24 bytes, go to the task that finds the last record of its key. That task returns the offsets of
-# superseded records, 8 bytes each.
+# offset of a record, 24 bytes, go to the task of its bucket (a range of hashes), which finds the last record of each
+# key. That task returns the offsets of superseded records, 8 bytes each.
 
 #: A task sends its data when it has this many bytes, which bounds its memory.
 BLOBS_BYTES = 8 << 20
@@ -481,7 +480,7 @@ _DEVIATIONS, _SPARE_KEYS = 8, 8
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """Parts of `words`, back to back: part i goes to `targets[i]` and ends before `ends[i]`; none is empty."""
+    """Parts of `words`, none empty. Part i is for the bucket or group `targets[i]`, and ends before `ends[i]`."""
 
     targets: npt.NDArray[np.intp]
     ends: Longs
@@ -510,7 +509,7 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """Return rows for `put_rows`. Part b is for bucket b; part `buckets` + b, for its rows below `start_offset`."""
+    """Return rows in parts: b for bucket b, and `buckets` + b for its rows below `start_offset`, to compare only."""
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
         kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)
@@ -544,8 +543,7 @@ def exchanged_bytes(part: KeyedRecords) -> int:
 
 _COLUMNS = ("offset", "timestamp", "key", "value")
 
-#: The bytes of records of formats 0 and 1 that are joined to one batch.
-_BATCH_BYTES = 1 << 17
+_BATCH_BYTES = 1 << 17  # of records of formats 0 and 1 that are joined to one batch
 
 Rows = npt.NDArray[Any]
 

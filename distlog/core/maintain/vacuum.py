@@ -1,8 +1,9 @@
 """Vacuum: deletes the files that no reader can need and no writer can still commit, and old commits.
 
-Files whose writer had read a version below the vacuum horizon (`gc_floor`, `floor`) are deleted, unless a version
-from the horizon on references them. Commits and checkpoints below the log retention horizon (`log_floor`) are
-deleted. A commit exists for `commit.retention.ms` after the next one was written (`Snapshot.is_fresh_at`).
+The name of a segment's file has the version that its writer had read. If it is below the vacuum horizon (`gc_floor`,
+`floor`), the file is deleted, unless a version from the horizon on references it. Commits and checkpoints below the
+log retention horizon (`log_floor`) are deleted. A commit exists for `commit.retention.ms` after the next one was
+written (`Snapshot.is_fresh_at`).
 """
 
 from __future__ import annotations
@@ -43,24 +44,19 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storag
 #: Vacuum keeps temporary files that are younger than this, even if `file.delete.delay.ms` is shorter, since their put
 #: may not have ended: a put that fails is aborted after ten minutes.
 LONGEST_PUT_MS = 3_600_000
-#: Segment files that are checked together.
-FILES_AT_ONCE = 10_000
-#: One checkpoint in this many versions is kept for time travel, and may become the log retention horizon.
+FILES_AT_ONCE = 10_000  # segment files that are checked together
+#: One checkpoint in this many versions is kept for time travel. Its version may become the log retention horizon.
 KEPT_EVERY = 1000
 #: The log retention horizon is raised once it lags by one eighth of the kept commits, and by at least 16 commits.
 STEP_PART, MIN_STEP = 8, 16
-#: How many names are deleted at once.
-NAMES_AT_ONCE = 1000
+NAMES_AT_ONCE = 1000  # names that one call deletes
 #: How many full checkpoints vacuum ensures from the log retention horizon on, since one may be damaged.
 FULL_CHECKPOINTS = 2
-#: Commits that are read at the same time.
-_AT_ONCE = 64
-#: Hashes in a sorted run.
-_RUN = 1 << 20
+_AT_ONCE = 64  # commits that are read at the same time
+_RUN = 1 << 20  # a StemSet sorts its new hashes when it has this many
 #: Two odd numbers that spread bits (the golden ratio, and a factor of SplitMix64).
 _SPREAD, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
-#: Stands for the partition of a bundle in a hash.
-_BUNDLE = -1
+_BUNDLE = -1  # stands for the partition of a bundle in a hash
 _log = logging.getLogger(__name__)
 
 #: (partition, stem): together they name a segment's files; (None, stem) names the bundle that it may be in.
@@ -79,8 +75,8 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
 
 def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
     """Hold the lock on removed files. Raises LockHeldError, and StorageFullError if its file is missing."""
-    # A restore checks that files exist, and then commits; the vacuum horizon refuses it if they may be deleted. On a
-    # full disk, vacuum deletes files before it can commit the horizon. Then it holds this lock, as each restore does.
+    # A restore checks that files exist, and then commits. If vacuum commits a horizon in between, the restore checks
+    # again. On a full disk, vacuum deletes files before that commit, so it holds this lock, as each restore does.
     return flocked(storage.local_path(paths.REMOVED_FILES_LOCK)) if storage.is_local else nullcontext()
 
 
@@ -269,7 +265,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     folders = _segment_folders(storage, head.name)
     garbage = list[FileInfo]()
     if not dry_run:
-        # also if the horizon is committed already, since this syncs a commit that its process may not have synced
+        # even if the horizon is committed already: this call syncs that commit, which may not be durable yet
         head, garbage = _raise_floor(storage, log, head, floor, folders, log_floor)
         log_floor = head.log_floor
     referenced = Referenced(storage, log, head, floor, folder.oldest())
@@ -346,7 +342,7 @@ def _raise_floor(
 def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: int, kept_ms: int | None) -> Snapshot:
     """Commit the horizons, `log_floor` only if commits are still kept for `kept_ms`. Returns the new state."""
     with CommitRace(log, snapshot, "gc") as race:
-        for head in race:
+        for head in race:  # again with the newest state if another commit was first
             horizons: list[Action] = [SetVacuumHorizon(floor)] if floor > head.gc_floor else []
             if head.commits_kept_ms == kept_ms and head.log_floor < log_floor:
                 horizons.append(SetLogHorizon(log_floor))
@@ -506,7 +502,7 @@ def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
 def obsolete_checkpoints(
     checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
 ) -> list[FileInfo]:
-    """Return the checkpoints below `gc_floor` that loads do not need, or that have another checkpoint close by."""
+    """Return the checkpoints that loads do not need; those from `kept_for_time_travel` stay."""
     # a load tries the newest checkpoints up to its version, then full ones. Versions from `gc_floor` on are opened
     # often, earlier versions only for time travel. Another run may be about to raise the log horizon to `highest`
     files = {file.name: file for file in checkpoints}
@@ -540,7 +536,7 @@ class StemSet:
         return bool(self.has([stem])[0])
 
     def add(self, partitions: Longs, stems: Sequence[str], rows: Longs) -> None:
-        """Add the segments (partition, `stems[row]`), and the bundles that they may be in."""
+        """Add the segments (partitions[i], stems[rows[i]]), and the bundles that they may be in."""
         if not len(partitions):
             return
         numbers = _stem_numbers(stems)
@@ -589,7 +585,7 @@ class Removals:
     before_drops: list[int] = field(default_factory=list)
 
     def remove(self, partitions: Longs, stems: Sequence[str], stem_rows: Longs) -> None:
-        """Note the segments (partition, `stems[row]`)."""
+        """Add the segments (partitions[i], stems[stem_rows[i]])."""
         self.stems.add(partitions, stems, stem_rows)
         if self.exact_stems is not None:
             rows = zip(partitions.tolist(), (stems[number] for number in stem_rows.tolist()), strict=True)

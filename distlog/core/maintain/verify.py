@@ -71,7 +71,7 @@ def verify(
     on_progress: OnProgress | None = None,
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`, concurrently with appends and maintenance."""
-    committed = without_tails(snapshot)
+    committed = without_tails(snapshot)  # without the records of active segments, which no commit has
     topic_anomalies = [*verify_commits(handle.storage, committed), *verify_table(snapshot)]
     for partition in range(len(committed.partitions)):
         error = damage_of_tail(handle, committed, partition)
@@ -111,8 +111,7 @@ def _map_segments(
 
 
 _log = logging.getLogger("distlog")
-#: Commits that are read at the same time.
-_GROUP = 64
+_GROUP = 64  # commits that are read at the same time
 
 
 def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
@@ -273,9 +272,9 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
     cleaned = {verdict.segment.partition for verdict in verdicts if verdict.is_sparse or verdict.segment.compacted}
     for verdict in verdicts:
         segment, end = verdict.segment, verdict.end_offset
-        dirty = snapshot.partitions[segment.partition].first_dirty_offset
+        clean_end = snapshot.partitions[segment.partition].first_dirty_offset  # compaction leaves gaps below it
         may_have_gaps = is_contiguous(segment) or is_compacted or segment.partition in cleaned
-        if may_have_gaps or end < 0 or max(end, dirty) >= segment.next_offset:
+        if may_have_gaps or end < 0 or max(end, clean_end) >= segment.next_offset:
             yield verdict
         else:
             message = f"no batch holds the offsets from {end} to {segment.next_offset}: a segment is missing"
@@ -284,7 +283,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """Drop the anomalies of an active segment's indexes if no lock page has its state, since appends rebuild them."""
+    """Drop anomalies of an active segment's indexes if its lock file has no state: the next append rebuilds them."""
     segment = verdict.segment
     if not segment.is_active or has_known_end(handle, head, segment.partition):
         return verdict
@@ -482,7 +481,7 @@ _TXN_SUFFIX = ".txnindex"
 
 
 def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
-    """Return the sound content `present` of a transaction index, or new content if it lacks some of `aborted`."""
+    """Return `present`, a transaction index's sound content, or a complete one if it lacks some of `aborted`."""
     aborted = list(aborted)
     entries = np.frombuffer(present, TRANSACTION_ENTRY, len(present) // TRANSACTION_ENTRY.itemsize)
     present_ids = set(zip(entries["producer_id"].tolist(), entries["last_offset"].tolist(), strict=True))
@@ -622,7 +621,7 @@ def commit_index_fields(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequen
     after = snapshot
     for start in range(0, max(len(rebuilt), 1), MAX_SEGMENTS):
         with CommitRace(handle.log, after, "rebuild") as race:
-            for head in race:
+            for head in race:  # again with the newest state if another commit was first
                 segments = rebuilt[start : start + MAX_SEGMENTS]
                 actions = [action for segment in segments for action in _field_changes(head, segment)]
                 if not actions:

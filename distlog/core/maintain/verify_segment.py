@@ -1,6 +1,6 @@
 """Checks one segment: each byte of its log, each entry of its indexes, and its metadata.
 
-A segment's files have stored offsets; readers get these plus the segment's `shift`.
+The offsets in a segment's files are stored offsets. Readers add the segment's `shift` to them.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class IndexCheck(ABC):
 
     @abstractmethod
     def _check_entries(self) -> Longs:
-        """Return the ascending keys that locate the entries in the log. Raises CorruptIndexError for a bad entry."""
+        """Return the ascending offsets or positions that locate entries. Raises CorruptIndexError for a bad entry."""
 
     @abstractmethod
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
@@ -316,7 +316,7 @@ class TransactionIndexCheck(IndexCheck):
 
     def _check_entries(self) -> Longs:
         bad = self._entries["version"] != indexes.TRANSACTION_VERSION
-        # a transaction may begin before its segment; in a relocated segment its first offset is then below 0
+        # a transaction may begin before its segment: if stored offsets begin at 0, its first offset is negative
         bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
         bad |= self._entries["first_offset"] > self._entries["last_offset"]
         if bad.any():
@@ -454,7 +454,7 @@ class _TooManyAnomaliesError(Exception):
 
 
 class _Verifier:
-    """Checks a segment. After damaged bytes it continues at the next batch, without reports of consequences."""
+    """Checks a segment. After damage, it continues at the next batch, and does not report what the damage causes."""
 
     def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
         self._reader, self._segment, self._log = reader, segment, reader.part(segment)
@@ -548,7 +548,7 @@ class _Verifier:
         self._stats.add_batches(data, batches)
         is_intact = self._check_crcs(data, batches, position)
         base = batches["base_offset"]
-        next_offsets = np.where(is_intact, base + batches["last_offset_delta"] + 1, -1)
+        next_offsets = np.where(is_intact, base + batches["last_offset_delta"] + 1, -1)  # -1: unknown
         expected = np.concatenate([[self._expected_offset], next_offsets[:-1]])
         wrong = base != expected if is_contiguous(self._segment) else base < expected
         for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
@@ -616,4 +616,5 @@ class _Verifier:
         return count
 
     def _row_of(self, error: CorruptRecordError, batches: Batches, position: int) -> int:
+        """Return the row of the batch that the error is about."""
         return int(np.searchsorted(batches["position"], error.details["position"] - self._log.begin - position))

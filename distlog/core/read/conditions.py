@@ -147,7 +147,7 @@ class _SubstraitFilter:
             return self._bounds_of_function(expression.child(_FUNCTION))
         if _LIST in expression:
             listed = expression.child(_LIST)
-            return self._compared(listed.child(1), "in", list(listed.children(2)))
+            return self._compared(listed.child(1), "in", list(listed.children(2)))  # value (1), options (2)
         if _IF_THEN in expression:
             return self._bounds_of_branches(expression.child(_IF_THEN))
         if _LITERAL in expression and _NULL in expression.child(_LITERAL):
@@ -156,7 +156,7 @@ class _SubstraitFilter:
 
     def _bounds_of_function(self, function: _Message) -> Conditions:
         name = self._functions.get(function.number(1), "")
-        arguments = [part.child(3) for part in function.children(4)]
+        arguments = [part.child(3) for part in function.children(4)]  # the value (3) of each argument (4)
         if name in ("and", "or"):
             return reduce(and_ if name == "and" else or_, map(self._bounds_of, arguments))
         operator = _OPERATORS.get(name)
@@ -169,7 +169,7 @@ class _SubstraitFilter:
 
     def _bounds_of_branches(self, branches: _Message) -> Conditions:
         """Return the bounds of `if a then b else c`, as in DuckDB's IN: a record that passes must pass b or c."""
-        results = [self._bounds_of(branch.child(2)) for branch in branches.children(1)]
+        results = [self._bounds_of(branch.child(2)) for branch in branches.children(1)]  # `then` (2) of each `if` (1)
         return reduce(or_, [*results, self._bounds_of(branches.child(2))]).inexact()
 
     def _compared(self, column: _Message, operator: str, literals: list[_Message]) -> Conditions:
@@ -234,6 +234,7 @@ class _Message:
 
 
 def _fields(encoded: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and the value of each field of a message."""
     position = 0
 
     def varint() -> int:
@@ -248,7 +249,7 @@ def _fields(encoded: bytes) -> Iterator[tuple[int, int | bytes]]:
                 return value
 
     while position < len(encoded):
-        tag = varint()
+        tag = varint()  # the number of the field, and in the lowest three bits its wire type
         if tag & 7 == 0:
             yield tag >> 3, varint()
             continue

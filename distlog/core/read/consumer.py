@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 #: Pauses between two refreshes: the first and the longest in seconds, and the factor by which a pause grows. A
 #: refresh from a local disk costs microseconds, and from an object store a request.
 LOCAL_PAUSES, REMOTE_PAUSES = (0.0005, 0.005, 17 / 16), (0.05, 1.0, 2.0)
-#: How often in a row a read may fail because vacuum has deleted files of its snapshot.
-_MAX_FAILURES = 3
+_MAX_FAILURES = 3  # failed reads in a row, because vacuum has deleted files of their snapshot
 LEASE_S = 60.0
 #: About how many log bytes of a partition are read before other partitions and newer metadata are read.
 WINDOW_BYTES = 64 << 20
@@ -74,7 +73,7 @@ class Consumer:
         self._longest_pause_s = longest_s if options.poll_interval is None else options.poll_interval
         self._first_pause_s = min(first_s, self._longest_pause_s)
         self._window: Window | None = None
-        #: By partition, the offset at which the log was cut off, if that was below this consumer's position.
+        #: By partition, the offset at which the log was cut off, as after a failed sync, if the position was past it.
         self._cuts: dict[int, int] = {}
         self._use_lock, self._is_closed = threading.Lock(), False
         self._is_entered, self._commits_at_end = False, True
@@ -181,7 +180,7 @@ class Consumer:
                 continue
             if delivery is not None:
                 return delivery
-            # check the timeout here, too: the loop below ends before its check while a renewal is due
+            # check the timeout here, too, since the next loop ends before its own check if a renewal is due
             if self._assignment.due_s() <= 0 and self._remaining_s(idle_since) <= 0:
                 return None
             while not self._is_closed:
@@ -403,7 +402,7 @@ class ConsumedLog:
     def refresh(self, *, forced: bool = False) -> bool:
         """Load the newest snapshot if anything may be new, or if `forced`. Returns whether the snapshot changed."""
         self._is_stale, self.cuts = self._is_stale or forced, {}
-        # call `changed` each time, since the values of pages that it notes must be older than the state that is read
+        # call `changed` each time: it must note the state pages, which appends change, before the snapshot is read
         may_be_new = self._watch is None or self._watch.changed(self.snapshot) or self._is_stale
         if not may_be_new:
             return False
@@ -471,6 +470,7 @@ class Window(NamedTuple):
 
 
 def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
+    """Return the offset after the batch's last record, by partition."""
     partitions, offsets = numbers_of(batch.column("partition")), numbers_of(batch.column("offset"))
     if partitions[0] == partitions[-1]:
         return {int(partitions[0]): int(offsets[-1]) + 1}
@@ -504,7 +504,7 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
     if end_row > row:
         return min(end, int(segments.next_offsets[end_row - 1]))
     segment = segments[row]
-    step = (segment.next_offset - segment.base_offset) * WINDOW_BYTES // segment.log_bytes
+    step = (segment.next_offset - segment.base_offset) * WINDOW_BYTES // segment.log_bytes  # offsets in WINDOW_BYTES
     return min(end, max(start, segment.base_offset) + max(step, 1))
 
 

@@ -38,8 +38,7 @@ from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import elapsed_s
 
-#: The version of the format of states.
-FORMAT = 1
+FORMAT = 1  # the version of the format of states
 #: The longest lease, in ms: other members wait for the end of a dead member's lease.
 LONGEST_LEASE_MS = 86_400_000
 RETAINED_VERSIONS = 32
@@ -375,7 +374,7 @@ def _rows(state: GroupState, snapshot: Snapshot) -> Iterator[dict[str, object]]:
 def reset_positions(
     log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool
 ) -> GroupState:
-    """Set the committed offsets to `positions`, and end all memberships; with `is_empty`, raise if the group has any.
+    """Set the committed offsets to `positions`, and remove all members; with `is_empty`, raise if there are any.
 
     `missing` has an offset for each partition of the topic, which applies if the group has none for the partition.
     """
@@ -466,9 +465,9 @@ StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 
 # A member lives as long as it sends heartbeats: in its own file, which other members only list, and by the versions
 # of the state that it puts. Its lease starts before the put of a heartbeat. Other members wait a little longer than
-# the lease, then list the heartbeats again, and only then acquire the member's partitions. A heartbeat renews the
-# lease if its put returned within the previous lease, because that list then has it. After that, the member can
-# renew its lease only by a version of the state, as at a join.
+# the lease, then list the heartbeats again, and only then acquire the member's partitions. So a heartbeat renews the
+# lease only if its put returned within the previous lease: that list then has it. After a lapse, the member can renew
+# its lease only by a version of the state, as at a join.
 @dataclass(slots=True)
 class Membership:
     """This process in a group: a member from `sync` until `leave`. Times are in seconds; used by one thread.

@@ -207,7 +207,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
             return COLUMNS
         check_columns(tuple(columns))
         if condition is None:
-            return list(dict.fromkeys(columns)) or ["partition"]  # for a count, which metadata may have
+            return list(dict.fromkeys(columns)) or ["partition"]  # without columns, records are only counted
         return [name for name in COLUMNS if name in columns or _refers_to(condition, name, self.schema)]
 
     def _slices(self, conditions: Conditions) -> tuple[list[SegmentSlice], Isolation]:

@@ -41,7 +41,7 @@ def fetch(
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if count_of("max_bytes", max_bytes) == 0:
         return _no_batches(offset)
-    for index in range(state.segments.find(offset), len(state.segments)):
+    for index in range(state.segments.find(offset), len(state.segments)):  # the first may have none from `offset` on
         segment = state.segments[index]
         part = SegmentSlice(segment, offset, state.log_end_offset, start_position=0, end_position=segment.log_bytes)
         if chunks := _read_chunks(reader, part, max_bytes, check or segment.append_time_ms >= 0):
@@ -314,6 +314,7 @@ def has_late_transaction(reader: SegmentReader, state: PartitionState, partition
 
 
 def open_transactions(reader: SegmentReader, partition: int, state: PartitionState) -> list[OpenTransaction]:
+    """Return a partition's open transactions, by start offset. Reads segments from the oldest transaction on."""
     stable = last_stable_offset(reader, state)
     if stable >= state.log_end_offset:
         return []

@@ -242,7 +242,8 @@ def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
     """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier records."""
-    # records of a transaction are yielded at its end marker, and records of open transactions last in a partition
+    # Only keys that begin with one of `prefixes`. Records of a transaction are yielded at its end marker, and records
+    # of open transactions last in a partition.
     states = {number: snapshot.partitions[number] for number in partitions}
     transactional = {n: state for n, state in states.items() if state.segments.array("has_transactions").any()}
     bounds = {n: (None, state.log_end_offset) for n, state in states.items() if n not in transactional}
@@ -259,7 +260,7 @@ def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[Offse
     matching = batch.filter(has_prefix)
     # only the last record of each key becomes a Python object, since a group commits the same few keys all the time
     codes = numbers_of(matching.column("key").dictionary_encode(null_encoding="encode").indices)
-    _, from_end = np.unique(codes[::-1], return_index=True)
+    _, from_end = np.unique(codes[::-1], return_index=True)  # the last row of each key, counted from the end
     for row in matching.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
         yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
 
@@ -331,7 +332,7 @@ def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> di
 def all_kafka_positions(
     handle: TopicHandle, group: str | None = None, *, since_ms: int = 0
 ) -> dict[str, dict[int, int]]:
-    """Return the offsets that Kafka clients of all groups, or of `group`, committed, by group and partition."""
+    """Return offsets that clients of all groups, or `group`, committed since `since_ms`, by group and partition."""
     storage, topic = handle.storage.sibling(OFFSETS_TOPIC), paths.last_part(handle.storage.url)
     if storage is None:
         return {}

@@ -1,4 +1,4 @@
-"""Finds keys by key indexes: the batches of segments, and the slices of a topic, that may hold the keys."""
+"""Searches key indexes for the batches that may hold some keys, and cuts slices (ranges to read) to these batches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _key_bytes(key: object) -> bytes:
 
 
 def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: pa.Array) -> Iterator[SegmentSlice]:
-    """Yield slices of the batches that may hold one of `keys`, in order. A segment without key index is one slice."""
+    """Yield slices of the batches that may hold one of `keys`, in order. Without a key index, a slice stays whole."""
     if not len(keys):
         return
     hashes, unindexed = np.unique(hashes_of(keys)), 0
@@ -76,20 +76,20 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
 
 
 def _of_batches(part: SegmentSlice, positions: Longs) -> Iterator[SegmentSlice]:
-    """The slices of the batches at ascending `positions`; near batches are one slice."""
+    """Yield slices of the batches at ascending `positions`, one for each run of `near_rows`."""
     inside = positions[(positions >= part.start_position) & (positions < part.end_position)]
     for run in near_rows(inside):
         yield part.located(int(inside[run.start]), int(inside[run.stop - 1]))
 
 
 def near_rows(positions: Longs) -> list[slice]:
-    """Cut ascending positions of batches into runs, each of which is best read at once."""
+    """Return the runs of batches to read at once: each ends before a batch more than INDEX_WORTH_BYTES further on."""
     ends = np.flatnonzero(np.diff(positions, append=MAX_LONG) > INDEX_WORTH_BYTES) + 1
     return [slice(start, end) for start, end in pairwise([0, *ends.tolist()])]
 
 
 def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Longs) -> list[KeyBatches | None]:
-    """Return the batches of each segment that may hold a key with one of the sorted hashes; None for a scan."""
+    """Return each segment's batches that may hold a key with one of the sorted hashes; None: scan the segment."""
     results = dict[int, KeyBatches | None]()
     indexed = list[int]()
     for row, segment in enumerate(segments):
@@ -97,6 +97,7 @@ def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Lo
             results[row] = reader.tail_keys.find(reader, segment, hashes)
         elif segment.key_index_bytes:
             indexed.append(row)
+    # for a single hash, one read of all indexes ends most searches
     if len(hashes) == 1:
         with_keys = [row for row in indexed if segments[row].key_count]
         results |= _find_in_each(reader, segments, with_keys, int(hashes[0]))
@@ -105,7 +106,7 @@ def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Lo
         if row not in results:
             segment = segments[row]
             searches[row] = search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
-    # all searches advance together, so that each round reads the blocks of all indexes at once; None starts a search
+    # each round reads the next blocks of all searches at once; in the first round, None starts each search
     blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
     while blocks:
         ranges = dict[int, Ranges]()
@@ -141,10 +142,10 @@ def _find_in_each(
     return {}
 
 
-def _step(reader: SegmentReader, segment: SegmentInfo, steps: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
-    """Send `blocks` to a search. Return the next ranges that it needs, or its result, or None for a damaged index."""
+def _step(reader: SegmentReader, segment: SegmentInfo, query: KeySearch, blocks: Any) -> Ranges | KeyBatches | None:
+    """Send `blocks` to a search. Return the next ranges that it needs, its result, or None for a damaged index."""
     try:
-        return steps.send(blocks)
+        return query.send(blocks)
     except StopIteration as result:
         batches: KeyBatches = result.value
         return batches
@@ -156,7 +157,7 @@ def _step(reader: SegmentReader, segment: SegmentInfo, steps: KeySearch, blocks:
 def _blocks(
     reader: SegmentReader, segments: Sequence[SegmentInfo], ranges: Mapping[int, Ranges]
 ) -> dict[int, list[memoryview] | None]:
-    """Read the `ranges` of key indexes, by segment. Leaves out segments whose index cannot be read."""
+    """Read `ranges` of key indexes, by the row of the segment. Leaves out segments whose index cannot be read."""
     indexes = {row: _index_of(reader, segments[row]) for row in ranges}
     spans = [indexes[row].range(*span) for row, segment_ranges in ranges.items() for span in segment_ranges]
     try:

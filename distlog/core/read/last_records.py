@@ -1,4 +1,4 @@
-"""The last record of keys, for `Topic.get`."""
+"""Finds the last record of each key, for `Topic.get`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _FIRST_SEGMENTS = 4
 def last_records(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isolation: IsolationLevel) -> Records:
     """Return the last record of each of the distinct `keys`, a binary array, if there is one.
 
-    This is the last record in the key's partition by the default partitioner. If that partition has none, another
-    partitioner may have chosen other partitions: then it is the newest of the last records in all partitions.
+    The search begins in the partition that the default partitioner chooses. If it has no record of a key, another
+    partitioner may have been used: then the result is the newest of the last records in all partitions.
     """
     records, count = Records(), len(snapshot.partitions)
     partitions = _default_partitions(keys, count)
@@ -37,7 +37,7 @@ def last_records(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isol
         search = _PartitionSearch(reader, visible, keys.filter(booleans(partitions == partition)))
         end, size = len(slices), _FIRST_SEGMENTS
         while end > 0 and len(search.keys):
-            search.add(slices[max(end - size, 0) : end])
+            search.search_older(slices[max(end - size, 0) : end])
             end, size = end - size, 4 * size
         records |= search.records
     missing = keys.filter(booleans([key not in records for key in keys.to_pylist()]))
@@ -45,7 +45,7 @@ def last_records(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isol
 
 
 def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, isolation: IsolationLevel) -> Records:
-    """The newest of the last records in each partition, by key."""
+    """Return by key the record with the largest timestamp among the last records in each partition."""
     newest = Records()
     if not len(keys):
         return newest
@@ -56,7 +56,7 @@ def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, is
     for _, pairs in groupby(zip(slices, batches, strict=True), lambda pair: pair[0].segment.partition):
         search = _PartitionSearch(reader, visible, keys)
         partition_slices, partition_batches = zip(*pairs, strict=True)
-        search.add(partition_slices, partition_batches)
+        search.search_older(partition_slices, partition_batches)
         for key, record in search.records.items():
             if key not in newest or record.timestamp > newest[key].timestamp:
                 newest[key] = record
@@ -65,25 +65,25 @@ def _newest_of_all(reader: SegmentReader, snapshot: Snapshot, keys: pa.Array, is
 
 def _default_partitions(keys: pa.Array, count: int) -> Longs:
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    data, no_sizes = keys.buffers()[2], np.zeros(len(keys) + 1, np.int64)
+    data, no_value_offsets = keys.buffers()[2], np.zeros(len(keys) + 1, np.int64)
     partitions = np.empty(len(keys), np.int64)
     key_bytes = byte_array(data) if data else np.empty(0, np.uint8)
     no_validity = np.empty(0, np.uint8)
-    # 0, 0, 1 are only used for records without a key
-    fill_partitions(offsets, key_bytes, no_validity, 0, no_sizes, count, 0, 0, 1, partitions)
+    # the value offsets and 0, 0, 1 are only used for records without a key
+    fill_partitions(offsets, key_bytes, no_validity, 0, no_value_offsets, count, 0, 0, 1, partitions)
     return partitions
 
 
 class _PartitionSearch:
-    """Searches a partition for the last record of each key, newest segments first; `keys` have no record yet."""
+    """Searches a partition, newest segments first, for the last record of each key; `keys` still lack a record."""
 
     def __init__(self, reader: SegmentReader, isolation: Isolation, keys: pa.Array) -> None:
         self._reader, self._isolation = reader, isolation
         self.keys = keys
         self.records = Records()
 
-    def add(self, slices: Sequence[SegmentSlice], batches: Sequence[KeyBatches | None] = ()) -> None:
-        """Search the next older slices, which ascend. `batches` are the results of their indexes, if known."""
+    def search_older(self, slices: Sequence[SegmentSlice], batches: Sequence[KeyBatches | None] = ()) -> None:
+        """Search the next older slices, which ascend. `batches` is the result of `find_keys` for them, if known."""
         hashes = np.unique(hashes_of(self.keys))
         batches = batches or find_keys(self._reader, [part.segment for part in slices], hashes)
         for part, part_batches in zip(reversed(slices), reversed(batches), strict=True):
@@ -94,23 +94,24 @@ class _PartitionSearch:
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
         """Read the batches of each key, from the last one back, until one has a visible record of the key."""
-        # the keys of an active segment may be known past its end in this snapshot
+        # `TailKeys` may have read an active segment past its end in this snapshot
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
         positions, rows = (column[is_inside] for column in batches)
+        # each round reads the last remaining batch of each key without a record
         while len(self.keys) and len(positions):
             # the position of each hash's last batch, or -1; positions ascend, so the last assignment stays
             last_positions = np.full(len(hashes), -1)
             last_positions[rows] = positions
-            rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))
+            rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))  # in `hashes`
             order = np.argsort(last_positions[rows_of_keys], kind="stable")  # keys by the positions of their batches
-            order = order[last_positions[rows_of_keys[order]] >= 0]
-            # for each hash, the position from which on this round reads its batches
+            order = order[last_positions[rows_of_keys[order]] >= 0]  # without the keys that have no batch
+            # this round reads the batches of a hash from this position on; 0 if all its keys have a record
             read_starts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
             for run in near_rows(last_positions[rows_of_keys[order]]):
                 run_rows, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
                 start, last = int(last_positions[run_rows[0]]), int(last_positions[run_rows[-1]])
                 read_starts[run_rows] = start
-                # search only these keys, since later batches of other keys are not read yet
+                # only these keys: for another key, a later batch that is not read yet may have the last record
                 located = part.located(start, last)._replace(keys=keys)
                 if len(keys) > 1 or not self._read_point(located):
                     slices.append(located)
@@ -119,7 +120,7 @@ class _PartitionSearch:
             positions, rows = positions[is_before], rows[is_before]
 
     def _read_point(self, part: SegmentSlice) -> bool:
-        """Take the last record of the slice's only key in its only batch; False if a scan must read it."""
+        """Read the last record of the slice's only key in its only batch; False if a scan must read it."""
         partition = part.segment.partition
         if partition in self._isolation.aborted or part.keys is None:
             return False
@@ -130,8 +131,9 @@ class _PartitionSearch:
         return records is not None
 
     def _read(self, slices: Sequence[SegmentSlice]) -> None:
-        """Take the last record of each key of the slices, which ascend; keep the keys that are still missing."""
+        """Add the last record of each key in the slices, which ascend, and drop the keys that now have a record."""
         for batch in read_slices(self._reader, slices, COLUMNS, self._isolation, max_workers=1):
+            # the row of each key's last record, which is its first row in reversed order
             reversed_codes = numbers_of(batch["key"].dictionary_encode().indices)[::-1]
             last_rows = len(reversed_codes) - 1 - np.unique(reversed_codes, return_index=True)[1]
             for record in to_records(batch.take(integers(last_rows))):

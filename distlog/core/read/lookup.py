@@ -1,15 +1,15 @@
 """Looks up offsets by times, in Kafka's four steps (`UnifiedLog.fetchOffsetByTimestamp`, `LogSegment`).
 
-1. The earliest segment whose largest timestamp is not before the target: metadata.
-2. Its time index: an offset before which nothing can match.
-3. Its offset index: the position of that offset.
-4. A scan from there to the first record at or after the target.
+1. The metadata names the first segment whose largest timestamp is not before the target.
+2. The segment's time index has an offset before which no record matches.
+3. Its offset index has a position for this offset.
+4. A scan from this position finds the first record at or after the target.
 
-An end marker of a transaction isn't a record, so no lookup leads to one, although the time indexes and the largest
-timestamps of segments include them, as Kafka's do. A broker's ListOffsets may lead to one.
+The end marker of a transaction isn't a record, so no lookup returns one. But the time indexes and the largest
+timestamps of segments include end markers, as Kafka's do, and a broker's ListOffsets may return one.
 
 Point reads return a few records of a local log in microseconds. Instead of a chunk, they read a memory map, or a few
-bytes of an active segment. They check what a scan checks: the log is its segment's, its batches follow each other,
+bytes of an active segment. They check what a scan checks: the log belongs to the segment, batches follow each other,
 and the checksum of the batch is right. Anything wrong or unusual is left to a scan, which raises the error.
 """
 
@@ -66,7 +66,7 @@ MAX_TIMESTAMP = -3
 OffsetAndTime = tuple[int, int]
 """The offset and the timestamp, in ms, of a record (Kafka's `OffsetAndTimestamp`)."""
 
-_TIMES = ("offset", "timestamp")
+_OFFSET_AND_TIME = ("offset", "timestamp")
 _log = logging.getLogger("distlog")
 
 #: A point read returns at most this many records, and checks at most this many batches: for more, a scan is faster.
@@ -115,8 +115,8 @@ def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetA
     has_first_record = segment.dense and not segment.compacted and is_own_stem(segment.stem)
     if not has_first_record or segment.is_active or segment.base_offset < start:
         return None
-    # the base time of a client's first batch (`first_timestamp`) may be after its first record. `min_timestamp` is
-    # smaller in this case, so if the two are equal, they are the time of the first record
+    # `first_timestamp` is the base time of the first batch, which a client may choose freely. `min_timestamp` is a
+    # lower bound, and a writer ensures that it equals this time only if the first record has it
     is_match = segment.first_timestamp == segment.min_timestamp and segment.min_timestamp >= timestamp_ms
     return (segment.base_offset, segment.first_timestamp) if is_match else None
 
@@ -157,7 +157,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
     for chunk in _chunks_from(reader, segment, start):
         chunk.check()
         max_timestamps = chunk.batches["max_timestamp"]
-        # from the newest batch on: the first batch has the record, unless the record lies before `start`
+        # the batch with the largest timestamp first: it has the record, unless this record lies before `start`
         for row in np.argsort(-max_timestamps, kind="stable"):
             if best and max_timestamps[row] <= best[1]:
                 break
@@ -168,7 +168,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Of
 
 
 def start_by_index(reader: SegmentReader, part: SegmentSlice) -> int:
-    """Return the first offset at which the slice may have a record of its times, by the batch that an index names."""
+    """Return an offset before which all records of the slice are too old, by the batch that the time index names."""
     start, end = part.span
     entry = _time_entry(reader, part.segment, part.times.oldest, start)
     chunk = next(_chunks_from_entry(reader, part.segment, entry), None)
@@ -185,6 +185,7 @@ def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, sta
     entry = _time_entry(reader, segment, timestamp_ms, start)
     if records := first_records(reader, segment, start, limit=1, oldest=timestamp_ms, entry=entry):
         return records[0].offset, records[0].timestamp
+    # a scan from the batch that the time index names, or without one, from `start`
     chunks = _chunks_from_entry(reader, segment, entry)
     first = next(chunks, None)
     if first is not None:
@@ -214,7 +215,7 @@ def _chunks_from_entry(reader: SegmentReader, segment: SegmentInfo, entry: Times
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
-    # the same request reads the next batches, since they mostly have the record
+    # so large that the first request also reads the next batches, which mostly have the record
     step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
     part = SegmentSlice(segment, start, segment.next_offset, start_position=0, end_position=segment.log_bytes)
     return reader.chunks(part, step)
@@ -232,8 +233,8 @@ def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> OffsetAndTime | 
 
 
 def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[Longs, Longs]:
-    schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
-    records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
+    schema = pa.schema([SCHEMA.field(name) for name in _OFFSET_AND_TIME])
+    records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_OFFSET_AND_TIME, READ_UNCOMMITTED), schema)
     return numbers_of(records.column(0)), numbers_of(records.column(1).cast("int64"))
 
 
@@ -250,7 +251,7 @@ class Record(NamedTuple):
 
 
 class PointBatch(NamedTuple):
-    """A checked batch of format 2: its position in the bytes of an OpenLog, and fields of its header, as stored."""
+    """A checked batch of format 2, at `position` of an OpenLog's bytes: stored offsets, but times for readers."""
 
     position: int
     size: int
@@ -313,6 +314,7 @@ def first_records(
 
 
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
+    """Yield the first batches from the stored offset on; `position` is the start of a batch at or before it."""
     end_offset, dense = segment.next_offset - segment.shift, segment.dense
     end = min(segment.log_bytes - log.start, log.data.size)
     next_offset = segment.stored_base_offset if position == 0 else -1  # of the first batch; -1 for any offset
@@ -359,10 +361,12 @@ def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) 
     end = min(segment.log_bytes - log.start, log.data.size)
     base_offset = int.from_bytes(log.view[position : position + 8], "big", signed=True)
     end_offset = segment.next_offset - segment.shift
+    # check that a sound batch begins at `position`
     if find_batch(log.data, position, end, -1, segment.dense, end_offset, base_offset) != position:
         raise _NeedsScanError
     batch = _checked_batch(segment, log, position)
     view, data, locations = _locate(log, batch, batch.record_count, base_offset, MIN_LONG)
+    # the records whose key has the same size, and then the same bytes
     rows = np.flatnonzero(locations["key_size"] == len(key))
     keys = data[locations["key_at"][rows, None] + np.arange(len(key))]
     rows = rows[(keys == np.frombuffer(key, np.uint8)).all(axis=1)]
@@ -395,10 +399,10 @@ def _locate(
         data, start, end = byte_array(view), 0, len(view)
     append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else NOT_APPEND_TIME
     locations = np.empty(min(limit, (end - start) // SMALLEST_RECORD), LOCATION)
-    first = max(stored_offset - batch.base_offset, 0)
+    first_delta = max(stored_offset - batch.base_offset, 0)
     times = batch.base_timestamp, append_time
     count = find_records(
-        data, start, end, batch.record_count, batch.last_offset_delta, *times, first, oldest, locations
+        data, start, end, batch.record_count, batch.last_offset_delta, *times, first_delta, oldest, locations
     )
     if count < 0:
         raise _NeedsScanError

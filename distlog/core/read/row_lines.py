@@ -1,4 +1,4 @@
-"""Rows of Arrow columns as lines: tab-separated texts, JSON objects, CSV, or a format with conversions."""
+"""Writes rows of Arrow columns as lines: tab-separated texts, JSON objects, CSV, or a format such as `%k %v`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distlog.core.arrays import Longs, column_of, integers, java_text, numbers_o
 from distlog.core.display import text as display_text
 from distlog.core.times import iso
 
-#: The type of all texts here. It is bytes, since CSV and formats with conversions keep bytes that are not UTF-8.
+#: The type of all texts here. It is bytes, since CSV and formats (`%k %v`) keep bytes that are not UTF-8.
 TEXT = pa.large_binary()
 Texts: TypeAlias = str | pa.Array
 
@@ -30,6 +30,7 @@ def joined(parts: Sequence[Texts], count: int) -> pa.Array:
 
 
 def joined_items(items: pa.Array, lengths: Longs, separator: str) -> pa.Array:
+    """Join the next lengths[i] of `items` to the text of row i."""
     list_offsets = integers(np.append(0, np.cumsum(lengths, dtype=np.int64)))
     return pc.binary_join(pa.LargeListArray.from_arrays(list_offsets, items), scalar(separator))
 
@@ -64,6 +65,7 @@ _SHOWN_ESCAPES = {char: display_text(char) for char in map(chr, (*range(32), *ra
 
 
 def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "', '"}')) -> pa.Array:
+    """Write values as JSON strings; bytes that are not UTF-8 as base64 between the texts `around_base64`."""
     if _is_utf8(column):
         return joined(['"', _replaced(raw(column), _JSON_ESCAPES), '"'], len(column))
     begin, end = around_base64
@@ -151,7 +153,7 @@ _OBJECT = Style(
     of_lists=lambda texts: joined(["[", texts, "]"], len(texts)),
 )
 _CSV = Style("", _quoted, lambda column: _quoted(iso_times(column)), _SHOWN.header, of_lists=_quoted)
-#: For a format with conversions.
+#: For a format such as `%k %v`.
 PLAIN = Style(null="", of_bytes=raw, of_times=_integers, header=("", "=", "", ","))
 
 
@@ -176,6 +178,7 @@ def json_labels(names: Sequence[str]) -> list[str]:
 
 
 def _rows(batch: pa.RecordBatch, labels: Sequence[str], end: str, style: Style) -> memoryview:
+    """Write each row as label 0, cell 0, label 1, cell 1, ..., `end`."""
     cells = (texts_of(column, style) for column in batch.columns)
     parts = [part for label_and_cell in zip(labels, cells, strict=True) for part in label_and_cell]
     return bytes_of(joined([*parts, end], batch.num_rows))
@@ -195,7 +198,7 @@ def texts_of(column: pa.Array, style: Style) -> pa.Array:
 
 
 def _headers(column: pa.Array, style: Style) -> pa.Array:
-    keys, values = (texts_of(child, style) for child in column.flatten().flatten())
+    keys, values = (texts_of(child, style) for child in column.flatten().flatten())  # of the headers of all rows
     before_key, before_value, after, between = style.header
     items = joined([before_key, keys, before_value, values, after], len(keys))
     lengths = numbers_of(pc.fill_null(pc.list_value_length(column), scalar_of(0, pa.int32())))

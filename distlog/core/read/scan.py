@@ -273,6 +273,7 @@ class Scan:
             [{'key': b'carl'}]
         """
         missing, parts = count_of("limit", limit), list[pa.RecordBatch]()
+        # the windows go back from the end, each with twice the offsets of the last
         for window in windows(self.slices[::-1], min(missing, FIRST_OFFSETS), from_end=True) if missing else ():
             batches = list(read_slices(self.reader, window, self.columns, self.isolation, max_workers=1))
             parts, missing = batches + parts, missing - sum(batch.num_rows for batch in batches)
@@ -301,8 +302,10 @@ class Scan:
         counts = [count_records(self.reader, [part], self.isolation, workers) for part in self.slices]
         sizes = np.array(counts, np.int64)
         total = int(sizes.sum())
+        # the records of all slices are numbered from 0 on
         numbers = np.sort(np.random.default_rng(seed).choice(total, min(most, total), replace=False))
         slices, rows = _sampled_slices(self.slices, sizes, numbers)
+        # `rows` has the rows of the records in all that the slices yield; `begin` is the first row of a batch
         begin, batches = 0, list[pa.RecordBatch]()
         for batch in read_slices(self.reader, slices, self.columns, self.isolation, workers):
             low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
@@ -433,8 +436,8 @@ def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs
         numbers_in_slice = numbers[np.searchsorted(numbers, start) : np.searchsorted(numbers, end)] - start
         if not len(numbers_in_slice):
             continue
-        is_worth_points = part.segment.log_bytes > max(len(numbers_in_slice) * POINT_BYTES, INDEX_WORTH_BYTES)
-        if is_worth_points and is_every_offset_a_record(part):
+        are_points_cheaper = part.segment.log_bytes > max(len(numbers_in_slice) * POINT_BYTES, INDEX_WORTH_BYTES)
+        if are_points_cheaper and is_every_offset_a_record(part):
             offsets = (part.span[0] + numbers_in_slice).tolist()
             parts += [part._replace(start_offset=offset, end_offset=offset + 1) for offset in offsets]
             rows.append(rows_before + np.arange(len(numbers_in_slice)))
@@ -447,6 +450,7 @@ def _sampled_slices(slices: Sequence[SegmentSlice], sizes: Longs, numbers: Longs
 
 
 def slice_columns(slices: Sequence[SegmentSlice]) -> SegmentColumns:
+    """Return the largest possible number of records, the size and the times of each slice, for a plot."""
     rows = []
     for part in slices:
         segment = part.segment
@@ -504,7 +508,7 @@ def records_of(
     limit: int | None,
     isolation: IsolationLevel = "read_uncommitted",
 ) -> Iterator[Record]:
-    """Yield up to `limit` records of a partition from `start` on, by index lookups first; None for no bound."""
+    """Yield up to `limit` records of a partition from `start` on (None: no bound), if possible by a point read."""
     low = None if start is None else whole_number("start", start)
     most = MAX_LONG if limit is None else count_of("limit", limit)
     if most == 0:
@@ -545,8 +549,8 @@ def offset_bounds(
 ) -> Bounds:
     count = len(snapshot.partitions)
     selected = range(count) if partitions is None else sorted({*whole_numbers("partition", partitions)})
-    in_offsets = [whole_numbers("partition", offsets) for offsets in (start, end) if isinstance(offsets, Mapping)]
-    for number in chain(selected, *in_offsets):
+    mapping_keys = [whole_numbers("partition", offsets) for offsets in (start, end) if isinstance(offsets, Mapping)]
+    for number in chain(selected, *mapping_keys):
         check_partition(number, count)
     return {number: (_bound(number, start), _bound(number, end)) for number in selected}
 

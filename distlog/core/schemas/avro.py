@@ -1,7 +1,8 @@
 """Decodes Avro values to Arrow: pyruhvro decodes many values at once, fastavro decodes single values.
 
-pyruhvro is about forty times as fast, but supports only some types, and only values that were written with the schema
-of the columns. fastavro resolves other schemas to the schema of the columns, and finds bad values.
+The reader's schema gives the columns, and the writer's schema is the schema of a value. pyruhvro is about forty times
+as fast, but supports only some types, and only values whose two schemas are equal. fastavro resolves another writer's
+schema to the reader's, and finds bad values.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ MAX_TYPES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema, and its Arrow type `kind`. `plain` is the schema with each named type defined at its first use."""
+    """A schema and its Arrow type `kind`. `plain`, without units of time, defines named types at their first use."""
 
     plain: Any
     kind: pa.DataType
@@ -124,7 +125,7 @@ class _SchemaWalk:
                 self._refuse_for_reader(
                     "a union of several types has no column: use a schema with one type, or without the field", path
                 )
-                kinds = [pa.null()]  # of a writer's union, whose bulk flag is not used, since no reader has the union
+                kinds = [pa.null()]  # of a writer; no reader has this union, so the bulk flag is not used
             supported = [is_supported for _, kind, is_supported in branches if kind in kinds]
             is_bulk_supported = len(schema) == 2 and len(kinds) == 1 and all(supported)  # null and one type
             return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), is_bulk_supported
@@ -200,7 +201,7 @@ class AvroDecoder:
 
     def __init__(self, reader: AvroSchema | None, registry: SchemaRegistry | None) -> None:
         self._reader, self._registry = reader, registry
-        self._writers: dict[int, AvroSchema | str] = {}
+        self._writers: dict[int, AvroSchema | str] = {}  # by schema id; a text says why a schema cannot be used
 
     @property
     def schema(self) -> pa.Schema:
@@ -253,8 +254,7 @@ class AvroDecoder:
     def _decode_in_bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
-        # Without a registry, the values may have another schema, and bytes may be left after a decoded value. These
-        # bytes are ignored by pyruhvro but reported by fastavro, so fastavro decodes the first payload as a test.
+        # without a registry, fastavro tests the first payload: pyruhvro ignores the bytes that another schema leaves
         if self._registry is None and len(payloads) and attempt(self._value_reader(writer), payloads[0].as_py())[1]:
             return None
         try:
@@ -279,6 +279,7 @@ class AvroDecoder:
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
 
     def _value_reader(self, writer: AvroSchema) -> Callable[[bytes], Any]:
+        """Return a function that decodes a value of `writer`, resolved to the reader's schema."""
         fastavro = optional("fastavro", "avro()", extra("avro"))
         writer_schema, reader_schema, named_types = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
         if self._reader is not None and self._reader.plain != writer.plain:
@@ -360,6 +361,7 @@ def _default(default: Any, schema: Any, named_types: Mapping[str, Any]) -> Any:
 def _with_units(
     reader: pa.DataType, writer: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str = ""
 ) -> pa.DataType:
+    """Return the type `reader` with the units of time of `writer`, in the fields that both have."""
     if pa.types.is_temporal(reader) and pa.types.is_temporal(writer):
         return writer
     if pa.types.is_struct(reader) and pa.types.is_struct(writer):

@@ -21,7 +21,7 @@ OnError = Literal["fail", "null"]
 """The action for a value that cannot be decoded: raise, or make its fields null."""
 ValueFormat = Literal["json", "avro", "protobuf"]
 """The format of values: json, avro or protobuf."""
-#: The row numbers of some values, and their columns.
+#: The row numbers of some values, and their decoded columns.
 DecodedRows = tuple[Longs, pa.RecordBatch]
 #: The columns that a read needs in addition to the selected columns.
 DECODING_COLUMNS = ("partition", "offset", "value")
@@ -140,7 +140,7 @@ def rows_at_numbers(parts: Sequence[DecodedRows], count: int, schema: pa.Schema)
     """Return `count` rows: the rows of `parts` at their row numbers, and null in other rows."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
-    sources = np.full(count, -1, np.int64)
+    sources = np.full(count, -1, np.int64)  # by result row, its row in the joined parts
     begin = 0
     for rows, _ in parts:
         sources[rows] = np.arange(begin, begin + len(rows))
@@ -161,6 +161,7 @@ class SplitValues(NamedTuple):
 def split_headers(values: pa.Array) -> SplitValues:
     ids = np.full(len(values), -1, np.int64)
     starts, lengths, data = _slices(values)
+    # the bytes of the headers: a zero byte, and the id in big-endian order
     rows = np.flatnonzero(lengths >= HEADER_BYTES)
     headers = data[starts[rows][:, None] + np.arange(HEADER_BYTES)]
     header_ids = headers[:, 1:].copy().view(">i4").ravel().astype(np.int64)
@@ -183,9 +184,10 @@ def _slices(values: pa.Array) -> tuple[Longs, Longs, Bytes]:
 
 def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
     """Return the values without their prefixes: value i without its first `sizes[i]` bytes."""
+    # flag the bytes of the values, and then unflag the bytes of the prefixes
     # repeat(starts - cumsum(n) + n, n) + arange(sum(n)): the positions of n[i] bytes from starts[i] on, for all i
     starts, lengths, data = _slices(values)
-    ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
+    new_offsets = np.concatenate([[0], np.cumsum(lengths - sizes)])
     is_payload = np.zeros(len(data), np.bool_)
     if len(starts) and not values.null_count:  # the values are contiguous
         is_payload[starts[0] : starts[-1] + lengths[-1]] = True
@@ -193,7 +195,7 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
         is_payload[np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())] = True
     is_payload[np.repeat(starts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())] = False
     valid = values.is_valid().buffers()[1] if values.null_count else None
-    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data[is_payload])]
+    buffers = [valid, pa.py_buffer(new_offsets.astype(np.int32)), pa.py_buffer(data[is_payload])]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
@@ -205,13 +207,14 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
     code_by_indexes: dict[Indexes | None, int] = {(0,): 0}
     nonempty = np.flatnonzero(lengths)
     other_rows = np.concatenate([nonempty[data[starts[nonempty]] != 0], np.flatnonzero(lengths == 0)])
+    # the bytes of the indexes as numbers, so that equal indexes are decoded once
     heads = _short_indexes(starts[other_rows], lengths[other_rows], data)
     distinct_heads, head_of_row = np.unique(heads, return_inverse=True)
     decoded = [_read_indexes(head.to_bytes(_SHORT_INDEXES_BYTES, "little")) for head in distinct_heads.tolist()]
     head_codes = [code_by_indexes.setdefault(indexes, len(code_by_indexes)) for indexes, _ in decoded]
     codes[other_rows] = np.array(head_codes, np.intp)[head_of_row]
     sizes[other_rows] = np.array([size for _, size in decoded], np.int64)[head_of_row]
-    for row in other_rows[heads == 0].tolist():  # long or bad indexes were decoded wrongly above
+    for row in other_rows[heads == 0].tolist():  # long or bad indexes: the code above did not decode them
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
         codes[row] = code_by_indexes.setdefault(indexes, len(code_by_indexes))
     return list(code_by_indexes), codes, without_prefixes(payloads, sizes)

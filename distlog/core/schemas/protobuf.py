@@ -145,6 +145,7 @@ def _serialized_files(file: Any, files: dict[str, bytes] | None = None) -> tuple
 
 
 def compile_schema(schema: Schema) -> tuple[bytes, ...]:
+    """Return the serialized descriptors of the files of a schema, each after those that it imports."""
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     with suppress(Exception):
         # some producers register the descriptor of the file in base64; any error means that this is the file's text
@@ -169,6 +170,7 @@ def compile_schema(schema: Schema) -> tuple[bytes, ...]:
 
 
 def _message_name(files: tuple[bytes, ...], indexes: Indexes) -> str:
+    """Return the full name of the message at `indexes` of the last file."""
     descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
     file = descriptors.FileDescriptorProto.FromString(files[-1])
     names = [file.package] if file.package else []
@@ -269,7 +271,7 @@ def protobuf_decoder(
 
 def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:
     """Return the last message with the highest usable schema id, or `message` in that schema; None without an id."""
-    newest: dict[int, Indexes] = {}
+    newest: dict[int, Indexes] = {}  # by schema id, the indexes of its last message
     for values in batches:
         ids, payloads = split_headers(values)
         distinct, codes, _ = split_messages(payloads)

@@ -28,7 +28,7 @@ ANSWER_SECONDS = 30.0
 MAX_REFERENCES = 250
 #: The kinds of schemas. A registry omits the kind of Avro.
 KINDS = ("AVRO", "PROTOBUF", "JSON")
-#: The context of subjects that do not name a context.
+#: The default context. Contexts are namespaces of ids and subjects in one registry.
 DEFAULT_CONTEXT = "."
 _QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
@@ -320,7 +320,7 @@ class _Topic:
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
         context, name = split_subject(subject, self._context)
-        # also for the latest version (None), since there may be a new one
+        # the latest version (None) is never among them, so this reads the topic again, which may have a newer version
         if (context, name, version) not in self._versions:
             self._read()
         number = version

@@ -51,11 +51,9 @@ class TimeRange:
 
     def overlapping(self, segments: SegmentTable) -> Flags:
         """Flag the segments that may have records in this range."""
-        # below 0 if unknown, or if a record has no timestamp
-        oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
+        oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)  # below 0: unknown
         is_overlapping: Flags = (segments.max_timestamps >= self.oldest) & (oldest <= self.newest)
-        # no segment is in an empty range
-        return is_overlapping & (self.oldest <= self.newest)
+        return is_overlapping & (self.oldest <= self.newest)  # no segment is in an empty range
 
     def needed_for(self, segment: SegmentInfo) -> TimeRange:
         """Return this range without the bounds that hold for all records of an overlapping `segment`."""
@@ -101,7 +99,6 @@ class SegmentSlice(NamedTuple):
 
     @property
     def is_filtered(self) -> bool:
-        """True if the filters may remove records."""
         return self.times != ALWAYS or self.keys is not None
 
     @property
@@ -180,7 +177,7 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
 
 
 def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs of `step`, 2 * `step`, ... offsets. With `from_end`, `slices` and runs descend."""
+    """Cut slices into runs of `step`, 2 * `step`, ... ascending offsets. With `from_end`, slices and runs descend."""
     run, room = list[SegmentSlice](), step
     for part in slices:
         start, end = part.span
@@ -243,7 +240,7 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
 
 
 def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tuple[int, int]:
-    """Return positions from the index: of a batch at or before the slice's first, and after the slice's last."""
+    """Return positions from the index: of a batch at or before the slice's first batch, and one after its last."""
     segment = part.segment
     start = index.lookup(part.start_offset - segment.shift).position
     if part.start_position > 0:
@@ -260,7 +257,7 @@ def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tu
 
 
 class LogRange(NamedTuple):
-    """Bytes [start, end) of a chunk: batches from byte `position` and `first_offset` (-1 if unknown) of `log` on."""
+    """Bytes [start, end) of a chunk: batches of `log` from `position` on, with their first offset, -1 if unknown."""
 
     slice: SegmentSlice
     log: Part
@@ -290,7 +287,7 @@ class LogRange(NamedTuple):
         return file == self.file and self.start <= position - self.origin < self.end
 
     def check_row(self) -> tuple[int, int, int, int]:
-        """Return the RUN row that its batches must match."""
+        """Return the RUN row (first offset, end offset, dense, ends the file) that its batches must match."""
         segment = self.slice.segment
         return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_log
 
@@ -365,7 +362,7 @@ OUTPUT_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The batches (BATCH rows) of `ranges` in one buffer; `range_of_batch` has the number of each batch's range."""
+    """The batches of `ranges` in one buffer: header fields (BATCH rows), and for each the number of its range."""
 
     ranges: Sequence[LogRange]
     data: memoryview
@@ -381,7 +378,7 @@ class Chunk:
             self.check()
             to_decode = replace(to_decode.of_rows(np.flatnonzero(is_visible)), unchecked=False)
         try:
-            keys = self.ranges[0].slice.keys
+            keys = self.ranges[0].slice.keys  # the same in all ranges
             names = columns if keys is None or "key" in columns else (*columns, "key")
             for part in decode_parts(to_decode, names, OUTPUT_BYTES):
                 yield from _cut(part if keys is None else _with_keys(part, keys, columns))
@@ -586,7 +583,6 @@ class Isolation:
 
     @classmethod
     def of(cls, aborted: Mapping[int, Iterable[AbortedTransaction]]) -> Isolation:
-        """Return the isolation that hides the transactions in `aborted`, by partition."""
         return cls({partition: _rows(transactions) for partition, transactions in aborted.items()})
 
     def visible(self, batches: npt.NDArray[Any], shift: PerBatch, partition: PerBatch) -> Flags:

@@ -40,7 +40,7 @@ from distlog.core.format.record_batch import (
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 from distlog.core.times import NO_TIMESTAMP
 
-#: Gets the first batch of a producer that is not in the log, and raises an error to refuse it.
+#: Takes the first batch of a producer that the log does not have, and raises an error to refuse the batch.
 FirstBatch = Callable[[BatchFields], None]
 
 
@@ -104,15 +104,14 @@ class ProducerStates:
                 del self._states[producer]
 
     def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Add batches (BATCH rows) of `data`, with `shift` as in a SegmentInfo; `heard_ms` is now for new batches."""
-        # a new single batch, as in most appends, needs no filter: `producer_batches` skips it without a producer
+        """Add batches (BATCH rows) of `data`, with the SegmentInfo's `shift`; `heard_ms` is the time of new ones."""
+        # a new single batch, as in most appends, needs no filter: `producer_batches` skips it if it has no producer
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
         for batch in producer_batches(data, _sufficient_rows(rows), shift):
             producer = batch.producer_id
             if not self._is_complete and batch.is_marker and producer not in self._states:
-                # a marker has no sequence number, so it alone does not make a complete state
-                continue
+                continue  # a marker has no sequence number, so it alone does not make a complete state
             state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
             self._states[producer] = state
             if state.transaction_first_offset != NONE:
@@ -128,7 +127,7 @@ class ProducerStates:
                 self._states[producer] = state.with_earlier(former)
 
     def update_heard_times(self, earlier: ProducerStates) -> None:
-        """Take `heard_ms` from `earlier`, former states of this process, since files have only times of records."""
+        """Copy later times of appends from `earlier` states of this process; files have only times of records."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None and former.heard_ms > state.heard_ms:
@@ -144,7 +143,7 @@ class ProducerStates:
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
         if state and (duplicate := state.find_batch(last.producer_epoch, last.base_sequence, last_sequence)):
             return duplicate
-        new_states: dict[int, ProducerState] = {}
+        new_states: dict[int, ProducerState] = {}  # after the batches checked so far
         for batch in batches:
             producer = batch.producer_id
             if producer < 0:
@@ -189,8 +188,7 @@ def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Itera
 def _kind_and_sequence(batch: BatchFields) -> tuple[int, int]:
     # an empty batch begins no transaction: compaction emptied it after the end, and may have dropped the end marker
     kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
-    # the group coordinator's records have no sequence numbers
-    if batch.base_sequence < 0:
+    if batch.base_sequence < 0:  # the group coordinator's records have no sequence numbers
         return kind, NONE
     return kind, increment_sequence(batch.base_sequence, batch.last_offset_delta)
 
@@ -312,11 +310,9 @@ def _check_next(state: ProducerState, batch: BatchFields, check_first: FirstBatc
     if state.transaction_first_offset != NONE and not batch.attributes & TRANSACTIONAL:
         raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
     if sequence == NONE and batch.attributes & TRANSACTIONAL:
-        # the group coordinator appended this batch for the producer, without a sequence number
-        return
+        return  # the group coordinator appended this batch for the producer, without a sequence number
     if state.epoch == NONE:
-        # the producer is new or its state expired, so its sequence may begin with any number
-        check_first(batch)
+        check_first(batch)  # the producer is new or its state expired, so its sequence may begin with any number
         return
     expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
     if sequence != expected:
@@ -337,7 +333,7 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     data = np.flatnonzero((rows["attributes"] & CONTROL) == 0)
     order = data[np.argsort(rows["producer_id"][data], kind="stable")]
     producers = rows["producer_id"][order]
-    # `searchsorted` finds the end of each producer's rows in `order`
+    # the number of later batches of the same producer: `searchsorted` finds the end of its rows in `order`
     later_batches = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
     is_needed = (rows["attributes"] & (CONTROL | TRANSACTIONAL)) != 0
     is_needed[order[later_batches < KEPT_BATCHES]] = True
@@ -348,7 +344,7 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """Return the first offset of the earliest open transaction, or the log end offset. May need to read logs."""
     first = state.first_unstable_offset
-    # below the first dirty offset, read the logs: the metadata may name an ended transaction that compaction dropped
+    # the metadata may name an ended transaction that compaction (below the first dirty offset) dropped: read the logs
     if first == UNDETERMINED_OFFSET or 0 <= first < state.first_dirty_offset:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
@@ -385,7 +381,7 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # the end of an active segment may come from its log, and its index then lacks the last transactions
+        # the metadata of an active segment may be from its log, whose last transactions its index may lack
         transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
         return [transaction for listed in transactions for transaction in listed.aborted]
 
@@ -399,13 +395,12 @@ class SegmentTransactions(NamedTuple):
 
 
 def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[SegmentTransactions]:
-    """Read the logs of the segments with transactions."""
+    """Yield the transactions of each segment that has any, from its log."""
     transactions = OpenTransactions()
     for segment in transactional_segments(state.segments):
         aborted = list[AbortedTransaction]()
         for chunk in whole_log(reader, segment):
-            # a batch that compaction emptied opens no transaction
-            rows = chunk.batches[chunk.batches["record_count"] > 0]
+            rows = chunk.batches[chunk.batches["record_count"] > 0]  # emptied batches open no transaction
             aborted += transactions.observe(chunk.data, rows, segment.shift)
         yield SegmentTransactions(segment, aborted, transactions.first_offset)
 
@@ -441,8 +436,8 @@ class OpenTransactions:
             if kind in _MARKER_KINDS and producer in self._first_offsets:
                 first = self._first_offsets.pop(producer)
                 if kind == ABORT:
-                    stable = min(self._first_offsets.values(), default=offset + 1)
-                    aborted.append(AbortedTransaction(producer, first, offset, stable))
+                    last_stable = min(self._first_offsets.values(), default=offset + 1)
+                    aborted.append(AbortedTransaction(producer, first, offset, last_stable))
         return aborted
 
 

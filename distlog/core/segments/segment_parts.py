@@ -114,7 +114,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int)
 
 
 def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
-    """Return the part with a segment's log, which may be longer if the segment is active, or with its index."""
+    """Return the file, or the range of a bundle, with a segment's log or index. An active file may be longer."""
     if suffix == ".log":
         size, position = segment.log_bytes, segment.log_position
     else:
@@ -130,7 +130,7 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
 
 
 class IdentifiedLogs:
-    """Remembers the logs of a topic that were checked to be their segments'; for many threads, and picklable."""
+    """Remembers which logs of a topic have the first batch of their segment; for many threads, and picklable."""
 
     def __init__(self) -> None:
         self._keys_seen: set[tuple[int, str, int]] = set()
@@ -296,8 +296,7 @@ class SegmentIndexes:
     def _location(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
         part = self._part(segment, suffix)
         if not part.is_file and not self._storage.is_local:
-            # fetches all indexes in one request, since a lookup of a time needs two indexes
-            self.fetch([segment])
+            self.fetch([segment])  # all indexes in one request, since a lookup of a time needs two indexes
         return self._cache.local_file(self._storage, part, tag=_tag(segment, suffix))
 
     def fetch(self, segments: Sequence[SegmentInfo]) -> None:
@@ -360,6 +359,7 @@ class LogFile:
             return self._get(start, end)
         windows = self._windows or self._fetch_ahead(self._get(start, end), start, end)
         while self._position + len(self._held) < end:
+            # drop the bytes before `start`, and append the next window
             remaining = self._held[max(0, start - self._position) :]
             self._position += len(self._held) - len(remaining)
             window = next(windows)

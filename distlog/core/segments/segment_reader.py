@@ -1,4 +1,4 @@
-"""Reads segments as chunks or as Arrow, and defines the handle of a topic, with its reader and commit log."""
+"""Reads segments as chunks (whole batches) or as Arrow; has the handle of a topic, with its reader and commit log."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ FIRST_BYTES = 1 << 20
 SMALL_BYTES = 1 << 20
 #: A segment with a log up to this size is read without its indexes.
 INDEX_WORTH_BYTES = 256 << 10
-#: The least bytes that are read in addition, since an index leads to a position before the first batch.
+#: At least this many bytes are read in addition, since an index leads to a position before the first wanted batch.
 _SPARE_BYTES = 64 << 10
 #: The record batches of one chunk that are decoded ahead, each of about OUTPUT_BYTES at most.
 AHEAD_BATCHES = 4
@@ -129,7 +129,7 @@ class SegmentReader:
         return chunk_of_files(ranges, data)
 
     def located_chunk(self, slices: Sequence[SegmentSlice]) -> Chunk:
-        """Return the batches of located slices, which are small, as one chunk."""
+        """Return the batches of small located slices (with known positions of batches) as one chunk."""
         parts, ranges, start = self._located_batches(slices), list[LogRange](), 0
         for part, data in zip(slices, parts, strict=True):
             end = start + len(data)
@@ -148,7 +148,7 @@ class SegmentReader:
                 if read.has_head:
                     self._identified.check_head(part.segment, read.log, next(blocks))
                 start, last_batch, data = part.start_position, part.end_position - 1, next(blocks)
-                # a wrong size leads to a wrong header, or to the end of the log, which a chunk reports
+                # the chunk reports a wrong size, since it leads to a wrong header or to the end of the log
                 size = max(size_of_first(data[last_batch - read.start :]), SMALLEST_PREFIX)
                 end = min(last_batch + size, read.log.size)
                 if read.start <= start and end <= read.end:
@@ -160,7 +160,7 @@ class SegmentReader:
             return [next(complete) if data is None else data for data in parts]
 
     def _first_read(self, part: SegmentSlice) -> _FirstRead:
-        """Return the first read of a located slice: the last batch's size, or in a store, probably all batches."""
+        """Return the first read of a located slice: locally the last batch's size, else likely all batches."""
         if self.storage.is_local:
             start = part.end_position - 1
             end = min(start + LOG_OVERHEAD, part.segment.log_bytes)
@@ -182,7 +182,7 @@ class SegmentReader:
         start, likely_end = self._bounds(part)
         if most_bytes is not None:
             step = min(step, most_bytes + spare_bytes(part.segment))
-            # unless the walk starts at the log's start for lack of an index: the wanted batches may then be far away
+            # not if the walk starts at the log's start for lack of an index, perhaps far before the wanted batches
             if start > 0 or part.start_offset <= part.segment.base_offset:
                 likely_end = min(likely_end, start + step)
         walk = self._walk(part, start, likely_end, step, most_bytes)
@@ -210,9 +210,9 @@ class SegmentReader:
                 os.posix_fadvise(file, start, min(most_bytes, log_end - start), os.POSIX_FADV_WILLNEED)
             begin, end, next_offset = find_batches(
                 file,
-                (start, log_end),
+                (start, log_end),  # where to search
                 (-1 if start > log.begin else segment.stored_base_offset, segment.next_offset, segment.dense),
-                (part.start_offset, part.end_offset, most_bytes),
+                (part.start_offset, part.end_offset, most_bytes),  # what to find
                 np.empty(WINDOW_BYTES, np.uint8),
             )
             # the file may end within the last batch
@@ -229,8 +229,7 @@ class SegmentReader:
         segment, log = part.segment, self.part(part.segment)
         next_offset = -1 if position > 0 else segment.stored_base_offset
         if position > 0 and self.storage.is_local:
-            # as in `_first_read`, another check costs little
-            self._identified.forget(segment)
+            self._identified.forget(segment)  # as in `_first_read`, another check costs little
         with self._explained([segment]):
             file = LogFile(self.storage, log, likely_end, mapped=not segment.is_active)
         read = partial(self._read_identified, file, segment) if self._may_be_another(part) else file.read
@@ -273,7 +272,7 @@ class SegmentReader:
             file.close()
 
     def _may_be_another(self, part: SegmentSlice) -> bool:
-        """Whether the log must be identified. In a store this needs a request, which a unique stem makes needless."""
+        """Return whether to check the log's identity. In a store, a unique stem saves located slices this request."""
         return not part.is_located or self.storage.is_local or not paths.is_own_stem(part.segment.stem)
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
@@ -309,8 +308,7 @@ class SegmentReader:
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
         """Return the last entry of the time index below `timestamp_ms`, with a stored offset, or None."""
         if segment.append_time_ms >= 0:
-            # the time index has other times, with which the batches were written
-            return None
+            return None  # the time index has other times, with which the batches were written
         index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
         if index is None:
             return None
@@ -512,8 +510,7 @@ def _fetched(reader: SegmentReader, group: Group) -> Iterable[Chunk]:
     if _small(group[0]):
         return [_chunk_of(reader, group)]
     chunks = reader.chunks(group[0])
-    # only the first chunk is read now
-    return chain(list(islice(chunks, 1)), chunks)
+    return chain(list(islice(chunks, 1)), chunks)  # only the first chunk is read now
 
 
 def _chunk_of(reader: SegmentReader, group: Group) -> Chunk:

@@ -1,4 +1,4 @@
-"""The state of a segment after its batches so far, which its next append, its readers and its seal need.
+"""The state of a segment after its batches so far, which its next append, its readers and its seal (its end) need.
 
 `fold` adds batches to the state, and computes their index entries. Writers fold as they append, so a seal need not
 read the log. A recovery, a rebuild and a check fold the log, and get the same state and indexes.
@@ -79,11 +79,11 @@ class SegmentState:
     max_timestamp: int = _time()
     # An offset, not a time: the last offset of the batch with the largest timestamp, minus `base_offset`.
     max_timestamp_delta: int = _size()
-    last_time_entry: int = _time()
-    batches: int = _size()
+    last_time_entry: int = _time()  # the largest timestamp in the time index
+    batches: int = _size()  # their number
     base_offset: int = _long()
     next_offset: int = _long()
-    position: int = _size()
+    position: int = _size()  # the size of the log, where the next batch begins
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
@@ -134,7 +134,7 @@ class SegmentState:
         return np.array([getattr(self, name) for name in NAMES], np.int64)
 
     def pack(self) -> bytes:
-        """The state as STATE_BYTES bytes; `unpack` accepts them on a machine of the same kind."""
+        """Return the state as STATE_BYTES bytes; `unpack` accepts them on a machine with the same byte order."""
         return pack_state(self.stem, self.numbers())
 
     @classmethod
@@ -188,7 +188,7 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
-        """Return the active segment up to this state, with the `created_ms` of a seal. Its files may be longer."""
+        """Return the active segment up to this state, with the `created_ms` of a seal now; files may be longer."""
         return dataclasses.replace(
             self.segment_info(partition), is_active=True, created_ms=self.latest_write_ms(now_ms)
         )
@@ -211,10 +211,8 @@ _BOUNDS = {spec.name: spec.metadata["bounds"] for spec in dataclasses.fields(Seg
 _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
 
 STATE_BYTES = _PACKED.size
-_POSITION = struct.Struct("=q")
-_POSITION_AT, _FLUSHED_AT = (
-    _STEM_BYTES + _POSITION.size * NAMES.index(name) for name in ("position", "flushed_offset")
-)
+_FIELD = struct.Struct("=q")  # a number of a packed state
+_POSITION_AT, _FLUSHED_AT = (_STEM_BYTES + _FIELD.size * NAMES.index(name) for name in ("position", "flushed_offset"))
 
 
 def pack_state(stem: str, numbers: Numbers) -> bytes:
@@ -223,14 +221,14 @@ def pack_state(stem: str, numbers: Numbers) -> bytes:
 
 def packed_position(packed: bytes) -> int:
     """Return the size of the log in a packed state; 0 for zero bytes, which stand for no state."""
-    return int(_POSITION.unpack_from(packed, _POSITION_AT)[0])
+    return int(_FIELD.unpack_from(packed, _POSITION_AT)[0])
 
 
 def packed_flushed(packed: bytes, stem: str) -> int:
     """Return the offset up to which a packed state is durable, or -1 if the state is not of the segment `stem`."""
     if not packed.startswith(_packed_stem(stem)):
         return -1
-    return int(_POSITION.unpack_from(packed, _FLUSHED_AT)[0])
+    return int(_FIELD.unpack_from(packed, _FLUSHED_AT)[0])
 
 
 def _packed_stem(stem: str) -> bytes:
@@ -287,7 +285,7 @@ def fold(
     numbers: Numbers,
     data: Any,
     batches: Batches,
-    interval_bytes: int,
+    interval_bytes: int,  # the setting index.interval.bytes
     offsets_of_max_timestamp: Longs = FROM_HEADERS,
     min_timestamps: Longs = FROM_HEADERS,
     aborted: Sequence[AbortedTransaction] = (),
@@ -334,6 +332,7 @@ def fold_all(
     time_entries = np.empty(TIME_ENTRY_SIZE * (len(batches) + segment_count), np.uint8)  # a seal may add an entry
     entry_counts = np.empty((segment_count, 2), np.int64)
     outputs = (numbers, offset_entries, time_entries, entry_counts)  # the kernel fills them
+    # -1, or the first row that cannot be folded
     row = fold_segments(empty, scratch, byte_array(data), batches, counts, min_timestamps, interval_bytes, *outputs)
     fields = dict(zip(NAMES, numbers.T.copy(), strict=True))
     has_unknown_codec = bool((fields["codecs"] >> len(CODEC_NAMES)).any())
@@ -353,6 +352,7 @@ def fold_all(
         ".timeindex": time_entries[: time_sizes.sum()].tobytes(),
         ".keyindex": b"".join(key_files),
     }
+    # the size and the checksum of each segment's index files
     for (suffix, files), file_sizes in zip(indexes.items(), (offset_sizes, time_sizes, key_sizes), strict=True):
         ends, crcs = np.cumsum(file_sizes), np.empty(segment_count, np.int64)
         crcs_of_slices(byte_array(files), ends - file_sizes, ends, crcs)
@@ -361,6 +361,7 @@ def fold_all(
     bits = fields["producer_bits"]  # for the flags, 0 is false and any other number is true
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segment_count, np.int64)}
+    # the codecs of each segment as text; each set of codecs is written once
     codec_sets, set_of_segment = np.unique(fields["codecs"], return_inverse=True)
     names = [
         ",".join(sorted(name for bit, name in enumerate(CODEC_NAMES) if (codecs >> bit) & 1))
@@ -399,22 +400,22 @@ def room(numbers: Numbers, batches: Batches, interval_bytes: int, index_bytes: i
     """Return how many of the next `batches` fit in indexes of `index_bytes`; a segment's first batch always fits."""
     # one slot of the time index is reserved for the entry of the seal
     max_entries = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
-    slots = max_entries - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
-    if slots.min() >= len(batches):
+    free_slots = max_entries - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
+    if free_slots.min() >= len(batches):
         return len(batches)
     return count_until_full(
         np.ascontiguousarray(batches["size"], np.int64),
         np.ascontiguousarray(batches["max_timestamp"], np.int64),
         interval_bytes,
         numbers[:STATE_SIZE].copy(),
-        slots,
+        free_slots,
     )
 
 
 def _with_entries(numbers: Numbers, entries: IndexEntries) -> Folded:
     for field, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
         if data:
-            numbers[field + 1] = crc32c(data, int(numbers[field + 1]))  # the checksum follows the size
+            numbers[field + 1] = crc32c(data, int(numbers[field + 1]))  # the checksum is the field after the size
             numbers[field] += len(data)
     return Folded(numbers, entries)
 

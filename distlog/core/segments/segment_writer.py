@@ -65,8 +65,7 @@ class SegmentWriter:
     """Writes the records of one partition as segments that begin at offset 0, in about 6 MiB of memory.
 
     A segment ends before it exceeds `segment.bytes`, `segment.index.bytes`, or `segment.ms` less a random part of
-    `segment.jitter.ms`. The bytes do not depend on how records are split into appends. After an InvalidRecordError
-    the written files stay unreferenced, and vacuum deletes them.
+    `segment.jitter.ms`. The bytes do not depend on how records are split into appends.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class SegmentWriter:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans  # the offsets of the batches, from 0 on and without gaps
-        # relative to each batch, since the segments change its base offset; unused for batches without timestamps
+        # as deltas in each batch, since the segments change its base offset; unused for batches without timestamps
         deltas_of_max = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
         while first < len(batches):
@@ -306,10 +305,10 @@ def write_bundle(
     indexes: Sequence[tuple[bytes, Longs]],
     part_bytes: int | None = None,
 ) -> list[Longs]:
-    """Write a durable bundle of logs and indexes, each kind back to back; returns the positions of each kind."""
+    """Write a durable bundle of logs (`data`, `sizes`) and indexes (bytes, sizes); returns each kind's positions."""
     sizes = np.ascontiguousarray(sizes, np.int64)
     page = PAGE_BYTES if storage.is_local else 1
-    padded_sizes = sizes + (-sizes % page)
+    padded_sizes = sizes + (-sizes % page)  # on a disk, each log begins at a page
     positions = np.cumsum(padded_sizes) - padded_sizes
     log, end = data, int(positions[-1] + sizes[-1])
     if page > 1:
@@ -342,7 +341,7 @@ def write_files(
 def with_aborted(
     storage: Storage, topic: str, segment: SegmentInfo, aborted: Iterable[AbortedTransaction], base_offset: int
 ) -> SegmentInfo:
-    """Write a durable index of `aborted`, whose offsets count from `base_offset`; returns the segment."""
+    """Write a durable index of the transactions `aborted` in the segment at `base_offset`; returns the segment."""
     data = encode_transactions(transaction.moved(segment.stored_base_offset - base_offset) for transaction in aborted)
     if data:
         storage.put(paths.segment_file(topic, segment.partition, segment.stem, ".txnindex"), data)
@@ -487,7 +486,7 @@ class SegmentFile:
         return paths.segment_file(self._topic, self._partition, self._stem, suffix)
 
 
-#: About the most bytes that a batch adds to the bytes of a record in Arrow, and to all its records.
+#: About the most bytes that encoding adds to the bytes of a record in Arrow, and to the records of a batch.
 _RECORD_SPARE, _BATCH_SPARE = 32, 64
 
 
@@ -513,12 +512,12 @@ class SmallSegments:
         batches, count = self.encoded.batches, len(self.partitions)
         newest_ms = batches["max_timestamp"]
         has_times, deltas = newest_ms >= 0, batches["last_offset_delta"]
-        rows = np.empty(count, TIME_ENTRY)
-        rows["timestamp"], rows["relative_offset"] = newest_ms, deltas
-        indexes = rows[has_times].tobytes()
+        time_entries = np.empty(count, TIME_ENTRY)  # one for the batch of each segment
+        time_entries["timestamp"], time_entries["relative_offset"] = newest_ms, deltas
+        time_indexes = time_entries[has_times].tobytes()
         data, sizes = byte_array(self.encoded.data), batches["size"]
         all_positions = write_bundle(
-            storage, stem, data, sizes, [(indexes, np.where(has_times, TIME_ENTRY.itemsize, 0))]
+            storage, stem, data, sizes, [(time_indexes, np.where(has_times, TIME_ENTRY.itemsize, 0))]
         )
         view = memoryview(self.encoded.data)
         starts, has_append_time = batches["position"].tolist(), self.form.append_time is not None
@@ -539,7 +538,7 @@ class SmallSegments:
             "min_timestamp": self.encoded.min_timestamps,
             "append_time_ms": np.full(count, TIME_OF_COMMIT if has_append_time else -1),
             "offset_index_crc32c": np.zeros(count, np.int64),
-            "time_index_crc32c": np.where(has_times, crcs_of_rows(rows), 0),
+            "time_index_crc32c": np.where(has_times, crcs_of_rows(time_entries), 0),
             "txn_index_crc32c": np.zeros(count, np.int64),
             "first_batch_crc": batches["crc"],
             "last_batch_crc": batches["crc"],
@@ -555,7 +554,7 @@ Parts = Mapping[int, Sequence[ValidBatch]]
 
 
 class WrittenSegment(NamedTuple):
-    """A segment before its commit, and its batches. Its commit is right only if its markers then abort `aborted`."""
+    """A segment before its commit, and its batches. The commit must check that their markers abort just `aborted`."""
 
     info: SegmentInfo
     batches: Sequence[ValidBatch]
@@ -565,7 +564,7 @@ class WrittenSegment(NamedTuple):
 def write_batches(
     handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """Write durable segments of the batches, which follow `open_transactions`; overwrites their base offsets."""
+    """Write durable segments after `open_transactions` (by partition and producer); overwrites base offsets."""
     bundles = Bundles(handle.storage, lambda: paths.new_stem(snapshot.version, handle.new_id()))
     for partition in batches:
         bundles.join(partition)

@@ -104,7 +104,7 @@ def check_process(process: int, path: str) -> None:
 
 
 class Part(NamedTuple):
-    """Bytes [begin, begin + size) of the object `name`; the whole object if `is_file`. Positions start at 0."""
+    """Bytes [begin, begin + size) of the object `name`; all its bytes if `is_file`. Positions count from `begin`."""
 
     name: str
     begin: int
@@ -152,7 +152,7 @@ def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str
 
 _log = logging.getLogger("distlog")
 
-#: How many writers race for an object in an object store, and on a local disk, where links are atomic.
+#: How many writers compete for a test object in an object store, and on a local disk, where links are atomic.
 RACERS, LOCAL_RACERS = 6, 2
 
 
@@ -161,7 +161,7 @@ def check_one_wins(
 ) -> None:
     """Raise StorageError unless one of several puts wins, and a later put loses. Deletes the object at the end."""
     try:
-        outcomes = in_parallel(put, [uuid.uuid4().bytes for _ in range(racers)])
+        outcomes = in_parallel(put, [uuid.uuid4().bytes for _ in range(racers)])  # the stored bytes
         later_put = uuid.uuid4().bytes
         outcomes.append(put(later_put))
     except CommitStateUnknownError as error:

@@ -128,8 +128,7 @@ class Task(Generic[T]):
         except BaseException as error:
             self._error = error
             if not isinstance(error, Exception):
-                # an interrupt is for the thread that runs this
-                raise
+                raise  # an interrupt is for the thread that runs this
         finally:
             # the work may hold much memory, and callers may keep the task
             del self._work
@@ -154,8 +153,7 @@ class Task(Generic[T]):
         # a lock per waiter: an interrupt while it is acquired harms no other waiter
         over = threading.Lock()
         over.acquire()
-        # before the callbacks of `cancel`, which may raise
-        self._done_callbacks.appendleft(over.release)
+        self._done_callbacks.appendleft(over.release)  # before the callbacks of `cancel`, which may raise
         if self.is_done:
             self._run_callbacks()
         # with a timeout: Ctrl-C cannot interrupt a plain wait where a library restarts waits, as polars does
@@ -193,7 +191,6 @@ def _background_pool() -> WorkerThreads:
 
 
 def started_before_fork() -> StorageError:
-    """Return the error for a forked child that waits for a thread of its parent."""
     return StorageError(
         "the read or write was started in the parent process, before a fork: start it again in this process"
     )
@@ -348,8 +345,7 @@ _RLOCK = type(threading.RLock())
 def process_lock() -> AbstractContextManager[object]:
     """A reentrant lock for the threads of one process; in a forked child it is free, even if the parent holds it.
 
-    The guarded data must be valid for the child in any state. The lock is the interpreter's own: a `with` block
-    acquires and releases it in one step. Between two steps an interrupt, such as Ctrl-C, would leave it held forever.
+    The guarded data must be valid for the child in any state. An interrupt (Ctrl-C) does not leave the lock held.
     """
     lock = threading.RLock()
     # a tool may replace `threading.RLock` later; only the interpreter's lock can be reset after a fork
@@ -368,7 +364,7 @@ os.register_at_fork(after_in_child=_reset_locks)
 
 #: How long requests are retried. A time limit, since a number of retries would end during a short outage.
 RETRY_TIMEOUT_S = 60.0
-#: The same until the server has first answered (see `ObjectStore.retried`): a typo in its name costs seconds.
+#: The limit until the server has first answered (see `ObjectStore.retried`): a typo in its name costs seconds.
 FIRST_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
@@ -377,8 +373,6 @@ _log = logging.getLogger("distlog")
 
 
 class ErrorKind(enum.Enum):
-    """The meaning of a storage client's error."""
-
     MISSING = "the object does not exist"
     REFUSED = "the store refuses the request, and would refuse a retry"
     LAPSED = "the credentials are no longer valid"
@@ -475,18 +469,18 @@ def resolve_put(
     responses get lost and clients retry. Raises StorageError if the put was refused, and CommitStateUnknownError if
     it may have happened. Expired credentials are not a refusal: before its last retry, the client may have put it.
     """
-    may_have_landed = False
+    may_be_stored = False
     while True:
         try:
             return create()
         except Exception as error:
             # MISSING refuses the put, since only the bucket or folder of a new object can be missing
             refusal = error if errors.kind(error) in (ErrorKind.MISSING, ErrorKind.REFUSED) else None
-            may_have_landed = may_have_landed or refusal is None
+            may_be_stored = may_be_stored or refusal is None
         try:
             return read_back()
         except Exception as error:
-            if refusal is not None and not may_have_landed:
+            if refusal is not None and not may_be_stored:
                 raise errors.failure("put", path, refusal) from None
             cannot_read_back = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
             # A retry needs an unclear put and a read that may succeed later. The refusal of this put does not show

@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend for absolute paths in `root`. Reads follow links if it `follows_links`; other calls never do."""
+    """The backend for absolute paths in `root`. Reads follow links if it `follows_links`; writes and lists never do."""
 
     def __init__(self, counters: StorageCounters, root: str, *, follows_links: bool = True) -> None:
         self._counters, self._root, self._follows_links = counters, root, follows_links
@@ -305,7 +305,7 @@ class LocalFiles:
 
 
 # A segment is written once and synced anyway. The page cache would cost more processor time than the encoding of the
-# records, and would lose the pages that readers use. So O_DIRECT is used where the file system allows it.
+# records, and would evict the pages that readers use. So O_DIRECT is used where the file system allows it.
 class LocalWriter(ObjectWriter):
     """Writes directly to the final name, which must be new; full parts are written in the background."""
 
@@ -329,7 +329,7 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.write_behind`; copies nothing if `data` is aligned to pages as in the file."""
         self._wait()
         view = byte_view(data)
-        head = -self.written_bytes % PAGE_BYTES
+        head = -self.written_bytes % PAGE_BYTES  # bytes to the next page; whole pages are written without a copy
         if view.nbytes >= _MIN_UNCOPIED_BYTES and lies_in_pages(np.frombuffer(view, np.uint8), self.written_bytes):
             end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
             self._fill(view[:head])
@@ -417,8 +417,7 @@ class LocalWriter(ObjectWriter):
     def abort(self) -> None:
         if self._file is None:
             return
-        # a running write ends in the deleted file
-        file, self._file = self._file, None
+        file, self._file = self._file, None  # a running write ends in the deleted file
         with suppress(OSError):
             os.close(file)
         if self._process == os.getpid():
@@ -467,8 +466,7 @@ def _linked_ms(temporary: str) -> int:
 
 
 def _pread(file: int, start: int, end: int | None) -> bytes:
-    # the size of the file bounds the allocation
-    size = os.fstat(file).st_size
+    size = os.fstat(file).st_size  # bounds the allocation
     end = size if end is None or end > size else end
     if end <= start:
         return b""
@@ -710,8 +708,7 @@ def _mount(line: str) -> tuple[str, str]:
 # only files that are never cut are mapped: log and index files of sealed segments (immutable, replaced by rename),
 # copies in the index cache (made by rename, removed by unlink), and the page in the file of a lock.
 #
-# The caller compares the length of the map with the segment's metadata. Many files stay mapped at once, and Python's
-# own map holds a descriptor as long as it lives. So FileMap calls the system's functions.
+# Many files stay mapped at once, and Python's own map holds a descriptor. So FileMap calls the system's functions.
 
 _system = ctypes.CDLL(None, use_errno=True)
 _system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -746,7 +743,7 @@ def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
     end = length if end is None else min(end, length)
     if start >= end:
         return memoryview(b"")
-    skipped = start % mmap.ALLOCATIONGRANULARITY
+    skipped = start % mmap.ALLOCATIONGRANULARITY  # a map must start at a page
     mapped = np.asarray(FileMap(file, start - skipped, skipped + end - start))
     if os.stat(file).st_size < end:
         raise OSError(errno.EIO, "the file was truncated while it was opened")

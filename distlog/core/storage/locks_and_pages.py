@@ -22,7 +22,7 @@ from distlog.core import paths
 from distlog.core.errors import LockHeldError, StorageError
 from distlog.core.storage.local_files import OpenedFile, failing_as, make_folders, map_shared
 
-# A page has two slots. A write fills the older slot, so the newer value survives a process that is killed during a
+# The page in a lock's file has two slots. A write fills the older one, so the newer value survives a kill during a
 # write. The valid slot with the larger number applies, so readers need no lock; writers need a `FileLock`.
 #
 # The page survives processes in the page cache, but not a power loss: store the boot's id (`boot_id`) with a value.
@@ -245,8 +245,6 @@ def boot_id() -> bytes:
 # would hold the lock for the lifetime of the process. So `_opening_lock` guards the opening, and `release` unlocks
 # the descriptor that was locked, even if the file was opened again. If a descriptor is lost after all, a thread that
 # waits for the lock finds the descriptor, unlocks it and logs an error.
-#
-# A process that may only read a file can still `flock` it. So only users that may write a lock's file may read it.
 
 _log = logging.getLogger("distlog")
 
@@ -464,7 +462,7 @@ def open_lock(path: str) -> int:
 
 
 def _create_lock_file(path: str) -> None:
-    # the file must have its final mode before it has its name
+    # the file must have its final mode before its name: write bits that the umask allows, and their read bits
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     file = os.open(temporary, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o622)
     try:
@@ -479,7 +477,7 @@ def _create_lock_file(path: str) -> None:
 def _keep_readers_out(file: int) -> None:
     """Let the group, and all other users, read a file only if they may write it."""
     write_bits = _mode_of(file) & 0o022
-    read_bits = write_bits << 1
+    read_bits = write_bits << 1  # of the same users
     _set_mode_if_owner(file, 0o600 | write_bits | read_bits)
 
 

@@ -103,6 +103,7 @@ def replied_ms(client: Any) -> int:
 
 
 def _record_replies(protocol: str, client: Any) -> None:
+    """Make `client` pass the Date of each reply to `record_reply`."""
     with suppress(AttributeError):
         if protocol == "s3":
             client._call_s3 = _recording_call(client, client._call_s3)
@@ -147,7 +148,7 @@ def _s3_date(reply: Any) -> str | None:
 # two processes share sockets and the descriptors of the event loop.
 MAX_CLIENTS = 16
 
-# Clients don't retry, since `storage.retries` does: retries in several layers would take minutes.
+# Clients don't retry, since `calls.retried` does: retries in several layers would take minutes.
 _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 20,
@@ -159,7 +160,7 @@ _GCSFS_BUCKET_KINDS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 _AZURE = ("abfs", "abfss", "az")
 _AZURE_SETTINGS = {"connection_timeout": 5, "read_timeout": 20}
 _EXTRAS = {"s3": "s3", "gs": "gcs", **dict.fromkeys(_AZURE, "azure")}
-#: By name that other tools use, the option of s3fs.
+#: The option of s3fs, by the name that other tools use.
 _S3_NAMES = {
     **dict.fromkeys(("access_key", "access_key_id", "aws_access_key_id"), "key"),
     **dict.fromkeys(("secret_key", "secret_access_key", "aws_secret_access_key"), "secret"),
@@ -208,7 +209,7 @@ class ClientSource:
         key = (os.getpid(), self._key)
         client = _CLIENTS.get(key)
         if client is None:
-            # rotating credentials make many clients: drop this process's oldest ones, never a parent's
+            # rotating credentials make many clients: keep this process's newest MAX_CLIENTS - 1, and all of a parent
             own_keys = [client_key for client_key in list(_CLIENTS) if client_key[0] == key[0]]
             for oldest_key in own_keys[: 1 - MAX_CLIENTS]:
                 _CLIENTS.pop(oldest_key, None)

@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class ObjectStore:
-    """The backend of URLs. Retries requests after temporary errors, with the client of the current process."""
+    """The storage backend for URLs. Retries requests after temporary errors. Each process has its own client."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self.protocol, self.counters = protocol, counters
@@ -80,7 +80,7 @@ class ObjectStore:
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """Return `call()`, retried after temporary errors, for a shorter time if the server has never answered."""
-        timeout_s, min_pauses = calls.RETRY_TIMEOUT_S, 1  # 1: a retry even after a call that took all the time
+        timeout_s, min_pauses = calls.RETRY_TIMEOUT_S, 1  # retry once even if the first call took all the time
         if not self._client.has_answered:
             timeout_s, min_pauses = min(timeout_s, calls.FIRST_TIMEOUT_S), 0
             call = partial(self._noting_answer, call)
@@ -107,7 +107,7 @@ class ObjectStore:
         return self._errors.failure(action, path, error)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        """See `Storage.read`; with a range, so that no client queries the size first."""
+        """See `Storage.read`. Every request has a range, so that no client queries the size first."""
         return self.retried("read", path, lambda: self._get(path, start, end))
 
     def size(self, path: str) -> int:
@@ -120,7 +120,7 @@ class ObjectStore:
         self.retried_in_bucket("put", path, lambda: self._put(path, data))
 
     def _put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        # by attempt: the times of the replies, which REPLY_TIMES receives
+        # for each attempt, the times of its replies, which the client appends through REPLY_TIMES
         reply_times: list[list[int]] = []
 
         def create() -> bytes:
@@ -135,7 +135,7 @@ class ObjectStore:
         stored = resolve_put(
             create, lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1), path, self._errors, Deadline(timeout_s)
         )
-        if stored == data and len(reply_times) == 1:  # after a retry, the time stays unknown (0)
+        if stored == data and len(reply_times) == 1:  # after a retry the time stays 0: any attempt may have put it
             put_time.time_ms = times.now_ms() if self.protocol == "memory" else min(reply_times[0], default=0)
         return stored
 
@@ -164,7 +164,7 @@ class ObjectStore:
         self.retried("delete", paths[0], delete)
 
     def list_s3(self, action: str, folder: str, method: str = "list_objects_v2", **arguments: Any) -> Any:
-        """Return the client's reply with a page of a recursive listing of an S3 folder."""
+        """Return the client's reply to a request for a page of an S3 listing. Without a Delimiter it is recursive."""
         bucket, key, _ = self.fs.split_path(folder)
 
         def request() -> Any:
@@ -207,6 +207,7 @@ class ObjectStore:
         return data
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
+        # close ranges share one request: each range is cut out of the reply for its merged range
         merged, merged_indexes = merge_ranges(ranges)
         replies = in_parallel(lambda span: memoryview(self.read(*span)), merged, PARALLEL_READS)
         parts = list[memoryview]()
@@ -216,7 +217,7 @@ class ObjectStore:
         return parts
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """See `Storage.read_joined`. Ends after the first short part, since later parts would hide the gap."""
+        """See `Storage.read_joined`. Ends after the first part that is too short: the length then shows the gap."""
         parts: list[memoryview] = []
         for (_, start, end), part in zip(ranges, self.read_ranges(ranges), strict=True):
             parts.append(part)
@@ -236,7 +237,7 @@ class ObjectStore:
         return self._put_if_absent(path, data, left_s, put_time)
 
     def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
-        """See `Storage.probe_put_if_absent`; one of several threads sends the requests."""
+        """See `Storage.probe_put_if_absent`. One thread at a time tests a bucket, until it passes (PutProof)."""
         self._check_writable()
         start_s = time.monotonic()
         bucket = "" if self.protocol == "memory" else folder.split("/")[2]  # the memory store has no buckets
@@ -330,7 +331,7 @@ class ObjectStore:
         return written_ms
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """See `Storage.uploads`; a request per thousand, and only to S3."""
+        """See `Storage.uploads`. On S3, a request lists up to a thousand; other stores get no request."""
         uploads = list[UnfinishedUpload]()
         marker: dict[str, str] | None = {} if self.protocol == "s3" else None
         while marker is not None:
@@ -494,7 +495,7 @@ class MultipartUpload:
 
 
 class StreamUpload:
-    """The chunked upload of an fsspec file, which retries; for stores other than S3."""
+    """An upload in chunks by an fsspec file, for stores other than S3."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store, self._path = store, path

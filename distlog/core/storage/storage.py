@@ -40,10 +40,10 @@ __all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "PutTime", "Stor
 
 #: How long a conditional put is tried, in seconds.
 COMMIT_TIMEOUT_S = 600.0
-#: How many bytes of an input file are read at once, and how many reads are in flight after the current one.
+#: The bytes of an input file in one read, and how many later reads run while the caller waits for a read.
 CHUNK_BYTES = 2 << 20
 _READS_IN_FLIGHT = 4
-#: The largest accepted difference between the store's clock and this machine's. (S3 refuses requests from 15 min on.)
+#: The largest accepted difference between the store's clock and this machine's. S3 refuses requests at 15 minutes.
 MAX_CLOCK_SKEW_MS = 300_000
 #: In `check_store` _RACERS writers race for each of _RACES names, and _SAMPLES requests measure each speed.
 _RACES, _RACERS, _SAMPLES = 3, 16, 10
@@ -54,8 +54,8 @@ class Storage:
     """A folder (a topic, or a root of topics) on a local disk or at a fsspec URL, and the files in it.
 
     Names are relative to the folder, with `/` between their parts. Callers check names that come from storage. A
-    missing file raises FileNotFoundError, other failures StorageError (temporary ones after a minute). Puts are
-    durable.
+    missing file raises FileNotFoundError, and other failures raise StorageError. After temporary errors, requests to
+    an object store are repeated for up to a minute. Puts are durable.
 
     Pickles with its options. Safe between threads and after a fork.
     """
@@ -116,7 +116,7 @@ class Storage:
         return self._with_folder(self._prefix + name.strip("/"))
 
     def without_links(self) -> Storage:
-        """Return this folder without reads through links: these raise StorageError."""
+        """Return this folder with reads that refuse links: to open a file through a link raises StorageError."""
         storage = self._with_folder(self.url)
         storage._backend = self._backend.without_links() if isinstance(self._backend, LocalFiles) else self._backend
         return storage
@@ -167,7 +167,7 @@ class Storage:
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
-        """Return a writer of a new file. It uploads a large object in parts of `part_bytes`, and holds three."""
+        """Return a writer of a new file. It uploads a large object in parts of `part_bytes`; it holds about three."""
         return self._backend.open_write(self._prefix + name, part_bytes)
 
     def put_if_absent(
@@ -236,7 +236,7 @@ class Storage:
         return self._backend.modified_ms(self._prefix + name)
 
     def uploads(self) -> list[UnfinishedUpload]:
-        """List the multipart uploads in this folder, running or abandoned; only S3 stores them forever."""
+        """List the running and abandoned multipart uploads in this folder. The list is empty except on S3."""
         uploads = self._backend.uploads(self.url.rstrip("/"))
         return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in uploads]
 
@@ -262,7 +262,7 @@ class Storage:
         self._backend.delete([self._prefix + name for name in names])
 
     def map(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
-        """Map bytes `start` to `end` (None: the end) of a local file, read-only. The file must never be cut."""
+        """Map bytes `start` to `end` (None: the end) of a local file, read-only. The file must never be truncated."""
         return self._local().map(self._prefix + name, start, end)
 
     def local_path(self, name: str) -> str:
@@ -502,7 +502,7 @@ def _reading_errors(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """The result of one check: `ok` is None if it was skipped."""
+    """The result of one check: `ok` is None if it was skipped. `about` is the error, or a measured detail."""
 
     name: str
     ok: bool | None
@@ -552,8 +552,7 @@ def check_store(
         "a race for one name": partial(_check_races, folder),
     }
     has_failed = False
-    # True if the store refused the first put, so that it has no files to delete
-    is_clean = False
+    is_clean = False  # True if the store refused the first put, so that it has no files to delete
     try:
         for name, check in checks.items():
             if has_failed:
@@ -661,7 +660,7 @@ def _seconds(call: Callable[[], object], monotonic: Callable[[], float]) -> floa
 
 
 def _clear(storage: Storage, folder: Storage, *, existed: bool) -> None:
-    """Delete the files of the checks. Ignores errors, which the checks have reported."""
+    """Delete the files of the checks. Errors are ignored."""
     with suppress(StorageError, OSError):
         for part in [*folder.list_folders(), *folder.list_folders("l")]:
             folder.delete([file.name for file in folder.list(part)])

@@ -1,6 +1,7 @@
 """Reads topics in Kafka's tiered storage (KIP-405, Aiven's plugin): presents a topic in a bucket as a folder.
 
-`TieredStorage` presents the objects as files for readers of topics. `load` makes a snapshot from the manifests.
+`TieredStorage` presents the bucket's objects as segment files, which readers read as in any other topic. `load`
+builds a Snapshot, the state of the topic, from the manifests: a JSON object describes each uploaded segment.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ Key = tuple[str, int]
 Chunks = dict[Key, memoryview]
 #: The most bytes of a manifest, which has the sizes of all chunks.
 MAX_MANIFEST_BYTES = 32 << 20
-SNAPSHOT = ".snapshot"
+SNAPSHOT = ".snapshot"  # the suffix of a producer snapshot, the states of a partition's producers at a segment's end
 #: The names of the indexes in the manifest, by the suffixes of their files.
 _INDEXES = {".index": "offset", ".timeindex": "timestamp", ".txnindex": "transaction", SNAPSHOT: "producerSnapshot"}
 _VERSION = "1"
@@ -73,6 +74,7 @@ _TOPIC_ID = re.compile(UUID_PATTERN)
 _TOPIC_FOLDER = re.compile(rf"(?P<name>.*)-(?P<id>{UUID_PATTERN})", re.DOTALL)
 #: The objects of a segment: its chunks back to back, its index files back to back, and JSON, which is written last.
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
+#: A file that readers request, `<topic>-<partition>/<stem>.log` or an index. A stem is a start offset and a uuid.
 _FILE = re.compile(rf".*-(?P<partition>\d+)/(?P<stem>[0-9]{{20}}-{UUID_PATTERN})(?P<suffix>\.[a-z]+)", re.DOTALL)
 _PARTITION_OF = attrgetter("partition")
 MANIFESTS_AT_ONCE = 256
@@ -86,7 +88,7 @@ UNKNOWN = -1
 
 
 class TieredStorage(Storage):
-    """A remote topic as a folder of segment files. A copy in another process reads the manifests that it needs."""
+    """A remote topic as a folder of segment files. A pickled copy reads the manifests again, as it needs them."""
 
     def __init__(self, topic: RemoteTopic) -> None:
         self.topic = topic
@@ -183,6 +185,7 @@ class ChunkIndex:
         return self.log_bytes if self.bounds is None else int(self.bounds[-1])
 
     def numbers(self, start: int, end: int) -> range:
+        """Return the numbers of the chunks that have the bytes [start, end) of the log."""
         return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
 
     def log_position(self, number: int) -> int:
@@ -229,6 +232,7 @@ def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
         raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
     sizes = np.zeros(count, np.int64)
     if count > 1:
+        # a row for each difference, with its bytes from the most significant one on
         digits = np.frombuffer(data, np.uint8, count=width * (count - 1), offset=9).reshape(count - 1, width)
         powers = 256 ** np.arange(width - 1, -1, -1, dtype=np.int64)
         sizes[:-1] = int.from_bytes(data[4:8], "big", signed=True) + digits.astype(np.int64) @ powers
@@ -373,10 +377,8 @@ def _index_ranges(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 class TieredFiles:
-    """The read-only backend of `TieredStorage`, with the files of a remote topic."""
+    """The read-only backend of `TieredStorage`. A file is a range of an object, or of its decompressed chunks."""
 
-    # `<topic>-<partition>/<stem>.log` is assembled from chunks, the other files are ranges of one object; a stem is a
-    # start offset and a uuid, as in the objects' names
     def __init__(self, topic: RemoteTopic, url: str) -> None:
         self._topic, self._prefix = topic, f"{url}/"
         self._chunks = ChunkReader(topic.bucket)
@@ -390,7 +392,7 @@ class TieredFiles:
         return _joined(self.read_ranges(ranges))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        # by number in `ranges`: bytes that objects store as they are, and bytes of compressed logs
+        # by index in `ranges`: the ranges of objects with the same bytes, and the ranges of compressed logs
         stored: dict[int, tuple[str, int, int]] = {}
         chunked: dict[int, ChunkedRange] = {}
         for number, (path, start, end) in enumerate(ranges):
@@ -409,8 +411,7 @@ class TieredFiles:
             contents |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
         except FileNotFoundError as error:
             if not any(path.endswith(LOG) for path, _, _ in ranges):
-                # the reader continues without the index
-                raise
+                raise  # the reader continues without the index
             text = "a remote segment was deleted, as by the broker's retention: refresh the topic and read again"
             raise SnapshotTooOldError(text, file=error.filename or str(error)) from None
         return [contents[number] for number in range(len(ranges))]
@@ -445,7 +446,7 @@ class TieredFiles:
         text = "a topic in Kafka's tiered storage is read-only: write to it by its brokers"
         raise ReadOnlyTopicError(text, url=self._prefix.rstrip("/"))
 
-    # only the bucket is listed
+    # `load` lists the objects in the bucket instead
     entries = files_after = uploads = _list_nothing
     put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse
     # only writers need the store's time, and the time of a file
@@ -461,6 +462,7 @@ def find_topic(
         raise InvalidConfigError("a topic id must have 22 of the characters A-Z a-z 0-9 _ -", topic_id=repr(topic_id))
     topics = list(_find_by_name(Storage(url, storage_options), "", topic))
     if not topics and not url.endswith("/"):
+        # a key prefix without a slash at its end begins the names of the topics' folders
         parent, _, prefix = url.rpartition("/")
         if parent and not parent.endswith(("/", ":")):
             topics = list(_find_by_name(Storage(parent, storage_options), prefix, topic))
@@ -493,6 +495,7 @@ def load(storage: TieredStorage, version: int = 0) -> Snapshot:
     reader = SegmentReader(storage, storage.topic.name, IndexCache())
     states = [PartitionState()] * (max(logs, default=-1) + 1)
     for (number, spans), first_unstable in zip(logs.items(), unstable, strict=True):
+        # only the last segment gets its first unstable offset: the start of the earliest transaction open at its end
         infos = [_cut_at(reader, segment_info(span.segment, NO_OFFSET), span.end_offset) for span in spans[:-1]]
         infos.append(segment_info(spans[-1].segment, first_unstable))
         start, end = infos[0].base_offset, infos[-1].next_offset
@@ -605,6 +608,7 @@ def _cut_at(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInf
         return segment
     # read from the batch with the last offset before the cut
     for chunk in reader.chunks(SegmentSlice(segment, end - 1, segment.next_offset, 0, segment.log_bytes)):
+        # the batches that have the offset `end`, or later ones
         rows = np.flatnonzero(chunk.batches["base_offset"] + chunk.batches["last_offset_delta"] >= end)
         if len(rows) and chunk.batches["base_offset"][rows[0]] < end:
             break

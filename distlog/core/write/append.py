@@ -57,8 +57,8 @@ _SHARED_BYTES = 1 << 20
 #: Rows for at least MANY_PARTITIONS, with at most SMALL_PART_BYTES per partition on average, may be written as one
 #: bundle (a file with small segments of several partitions), since a SegmentWriter per partition needs 90 kB each.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
-#: To find out whether rows fit a bundle, an append gathers up to SMALL_PART_BYTES for each partition of the topic. In
-#: all, it gathers at least the first and at most the second number of bytes.
+#: An append to many partitions first gathers rows, to find out whether they fit a bundle. Its limit is
+#: SMALL_PART_BYTES for each partition of the topic, but at least the first and at most the second number.
 MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
 #: An append of up to this many rows has no progress bar unless it is asked for: the bar would only jump to its end.
 _QUICK_ROWS = 100_000
@@ -103,7 +103,7 @@ class Appender:
 
     `read_version` is the version that the caller read before the first write. Records without a key start at
     `first_partition`. Up to `workers` threads, including the caller, write partitions in parallel, and each calls
-    `clock` and `new_id`. `held_bytes` limits the small segments that one bundle gets; default LARGEST_BUNDLE.
+    `clock` and `new_id`. `held_bytes` limits the memory for segments that wait for a bundle; default LARGEST_BUNDLE.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Appender:
     def _gather_small_parts(
         self, slices: Iterator[pa.RecordBatch]
     ) -> tuple[_SmallParts | None, Iterator[pa.RecordBatch]]:
-        """Return all rows as small parts, or None if they do not fit one bundle; and the slices to write now."""
+        """Return all rows as small parts, and no slices; or None, and all slices, if they do not fit one bundle."""
         gathered, size = list[pa.RecordBatch](), 0
         max_bytes = max(MIN_BUNDLE_CHECK_BYTES, min(SMALL_PART_BYTES * self._partition_count, MAX_BUNDLE_CHECK_BYTES))
         for batch in slices:
@@ -203,7 +203,7 @@ class Appender:
                 return None, iter(gathered)
         if rows >= MANY_PARTITIONS and all(batch.schema == normalized[0].schema for batch in normalized):
             records = join(normalized)
-            order, counts = partitioner.group(records)
+            order, counts = partitioner.group(records)  # row numbers by partition, and row counts
             partitions = np.flatnonzero(counts)
             if len(partitions) >= MANY_PARTITIONS and records.nbytes <= SMALL_PART_BYTES * len(partitions):
                 source = RecordInput.from_arrow(records)
@@ -222,7 +222,7 @@ class Appender:
         return [self._queues[partition].put(source, rows) for partition, rows in parts]
 
     def _open_queues(self, parts: Sequence[tuple[int, Longs]]) -> None:
-        """Open the queues of all `parts` before a write, since a bundle holds only segments of several partitions."""
+        """Open the queues of all `parts` before a write: only an append to several partitions has bundles."""
         for partition, _ in parts:
             if partition not in self._queues:
                 self._bundles.join(partition)
@@ -451,6 +451,7 @@ class Transaction:
 
 
 def moved_to_log_ends(head: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    """Return the segments with the offsets that follow the log ends of `head`. Raises CommitConflictError."""
     ends = head.partitions.log_end_offsets.tolist()
     moved_segments = list[SegmentInfo]()
     for segment in segments:
@@ -499,7 +500,8 @@ def commit_append(
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     # warn before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # no group commit on a local disk, where a commit is fast, or with a `write_id`, which is for one commit only
+    # `append_queue` can commit the appends of several writers together (group commit). It is not used on a local
+    # disk, where a commit is fast, or with a `write_id`, which is for one commit only
     if handle.storage.is_local or write_id is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
     else:
@@ -507,12 +509,12 @@ def commit_append(
         race = handle.append_queue.race(snapshot, segments, batch, read_version=read_version, is_keyed=is_keyed)
     segments_at_ends: Sequence[SegmentInfo] = ()
     with race, ActiveSeals(handle, race) as seals:
-        for head in race:
+        for head in race:  # the snapshot that the commit would follow, a newer one after each lost race
             if first_result := earlier_result(head, app_id, batch_id, in_order=in_order):
                 return first_result, head
             sealed = seals.seal(head, set(_column(segments, "partition").tolist()))
             if sealed is None:
-                continue  # the partitions are locked only now: seal them at the next head
+                continue  # `seal` has only locked the partitions: the next head includes the commits until then
             if checked_config is not None:
                 check_not_newly_compacted(sealed.config, checked_config)
             check_room_for_batch_id(sealed, app_id, batch_id, in_order=in_order)
@@ -535,7 +537,7 @@ def _moved_and_added(head: Snapshot, segments: Sequence[SegmentInfo]) -> tuple[S
             raise CommitConflictError(text, partition=int(partitions[-1]))
         counts = numbers_of(columns["next_offset"]) - numbers_of(columns["base_offset"])
         counts_before = np.cumsum(counts) - counts
-        # the row of the first segment of each segment's partition
+        # for each segment, the row of its partition's first segment: the rows are sorted by partition
         first_rows = np.searchsorted(partitions, partitions)
         table = SegmentTable(moved(columns, ends[partitions] + counts_before - counts_before[first_rows]))
         return table, [AddTable(table.columns())]
@@ -569,7 +571,7 @@ def earlier_result(
 def check_room_for_batch_id(
     snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
 ) -> None:
-    """Raise StorageFullError if the topic can remember no new batch id, without which a retry would append twice."""
+    """Raise StorageFullError if the topic has no room for a new batch id, by which a retry would be recognized."""
     limit = snapshot.config.batch_ids_bytes
     if batch_id is None or in_order or snapshot.transactions.size <= limit:
         return

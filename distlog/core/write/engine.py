@@ -1,4 +1,4 @@
-"""Engines append batches to a topic: directly to active segments on a local disk, or by a commit."""
+"""Engines append batches to a topic: directly to active segments, which grow on a local disk, or by a commit."""
 
 from __future__ import annotations
 
@@ -169,12 +169,7 @@ _MAX_BACKGROUND_FLUSH_MS = DAY_MS
 class DirectEngine(Engine):
     """Appends to active segments, each partition alone. A flush policy may delay syncs."""
 
-    def __init__(
-        self,
-        handle: TopicHandle,
-        current: CurrentSnapshot,
-        lock_timeout_s: float | None = None,
-    ) -> None:
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot, lock_timeout_s: float | None = None) -> None:
         self._handle, self._current = handle, current
         self._lock_timeout_s = lock_timeout_s
         self._logs = OpenLogs[int](lambda partition: PartitionLog(handle, partition, current))
@@ -205,7 +200,7 @@ class DirectEngine(Engine):
                 for append in appends:
                     append.fail_remaining(error)
             finally:
-                self._current.expire_tails()
+                self._current.expire_tails()  # the next read finds the new ends of the active segments
         offsets = {
             append.partition: (append.acknowledged[0].first_offset, append.acknowledged[-1].end_offset)
             for append in appends
@@ -256,7 +251,7 @@ class DirectEngine(Engine):
         self._schedule_sync()
 
     def _sync_sealed(self, appends: Sequence[_PartAppend]) -> None:
-        """Sync sealed segments now, because the commits that name them may be deleted later."""
+        """Sync sealed segments now: a later sync may need the commits that sealed them, and not find them."""
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
@@ -287,8 +282,7 @@ class DirectEngine(Engine):
             with self._logs.use(partition) as log:
                 log.flush(self._unflushed[partition, stem], timeout_s=timeout_s)
         except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
-            # do not retry, since the records are lost
-            self._lost_records_error = self._lost_records_error or error
+            self._lost_records_error = self._lost_records_error or error  # no retry: the records are lost
         except DistlogError as error:
             return error
         # after an interrupt or another error the records stay in `_unflushed`, and the next flush syncs them
@@ -326,17 +320,16 @@ class DirectEngine(Engine):
                 self._logs.close_flushed()
 
     def _checkpoint(self, log: PartitionLog) -> None:
-        # an error loses nothing, since the records are durable
-        with suppress(DistlogError):
+        with suppress(DistlogError):  # an error loses nothing, since the records are durable
             log.checkpoint(timeout_s=self._lock_timeout_s)
 
 
 def _close_own_logs(logs: OpenLogs[int], process: int) -> None:
-    # not in a forked child, which must not wait for the locks of its parent
-    if process == os.getpid():
+    if process == os.getpid():  # not in a forked child, which must not wait for the locks of its parent
         logs.close_flushed()
 
 
+#: After these errors, a producer's batches are appended again. The log drops those that it already has.
 _RETRIABLE = (StorageError, CommitStateUnknownError, TransactionTooOldError)
 
 
@@ -431,6 +424,7 @@ def segment_runs(
     first = 0
     while first < len(rows):
         end = first + _fitting_batches(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
+        # within a run, positions and offsets count from 0
         run = rows[first:end].copy()
         start, base_offset = int(run["position"][0]), int(run["base_offset"][0])
         run["position"] -= start
@@ -491,6 +485,7 @@ class CommitEngine(Engine):
             if fence is not None:
                 fence.check(snapshot, batches)
             raise
+        # the offsets of the batches that the log already has
         offsets = dict[int, tuple[int, int]]()
         for partition, last_batch in known_batches.items():
             if last_batch is not None:
@@ -521,7 +516,7 @@ def valid_batches(encoded: EncodedBatches) -> list[ValidBatch]:
 def commit_batches(
     checked: ProducerCheck, parts: Parts, checked_config: TopicConfig, fence: Callable[[Snapshot], None] | None = None
 ) -> tuple[AppendResult, Snapshot]:
-    """Commit the batches of `parts`, which passed `checked`. Raises ConcurrentAppendError if one fails now."""
+    """Commit the batches, which passed `checked`. Raises ConcurrentAppendError if one fails at a newer head."""
     handle, snapshot = checked.handle, checked.snapshot
     producer_partitions = [n for n, batches in parts.items() if any(batch.has_producer for batch in batches)]
     open_transactions = {n: checked.producers_of(n).table.open_transactions for n in producer_partitions}
@@ -536,10 +531,10 @@ def commit_batches(
         is_keyed = "compact" in checked_config.cleanup_policy
         race = handle.append_queue.race(snapshot, segments, None, read_version=snapshot.version, is_keyed=is_keyed)
     with race, ActiveSeals(handle, race) as seals:
-        for head in race:
+        for head in race:  # the snapshot that the commit would follow, a newer one after each lost race
             sealed = seals.seal(head, parts)
             if sealed is None:
-                continue  # the partitions are locked only now: seal them at the next head
+                continue  # `seal` has only locked the partitions: the next head includes the commits until then
             check_not_newly_compacted(sealed.config, checked_config)
             if fence is not None:
                 fence(sealed)
@@ -557,7 +552,7 @@ def _with_producers(
     written: Sequence[WrittenSegment],
     segments_at_ends: Sequence[SegmentInfo],
 ) -> tuple[list[SegmentInfo], list[Action]]:
-    """Return the segments with their first unstable offsets, and the actions that name their producers."""
+    """Return the segments with their first unstable offsets (starts of open transactions), and ProducerBatches."""
     transactions, segments = dict[int, OpenTransactions](), list[SegmentInfo]()
     new_batches = {partition: list[ProducerBatch]() for partition in producer_partitions}
     for result, segment in zip(written, segments_at_ends, strict=True):
@@ -594,7 +589,7 @@ class KnownProducers(NamedTuple):
 
 
 def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int = 0) -> KnownProducers:
-    """Return the producers at a snapshot with this `passed_ms`, the clock by which producers expire."""
+    """Return the producers in `state`. They expire by `passed_ms`, the snapshot's sum of pauses between commits."""
     if state.producers or not len(state.segments):
         return KnownProducers(state.producers, ())
     # no commit has named a producer yet: read the young segments, and all segments from the first open transaction on
@@ -620,7 +615,7 @@ def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[
 
 
 class ProducerCheck:
-    """Checks batches against the producers of `snapshot`; `first_of(partition)` checks new producers."""
+    """Checks batches against the producers of `snapshot`; `first_of(partition)` is the check of new producers."""
 
     def __init__(
         self, handle: TopicHandle, snapshot: Snapshot, first_of: Callable[[int], FirstBatch] = lambda _: any_first
@@ -678,6 +673,7 @@ class ProducerCheck:
         return duplicate
 
     def _has_expired(self, state: ProducerState) -> bool:
+        """Return whether the producer expires if the time since the last commit is added to `passed_ms`."""
         since_commit_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), MAX_PRODUCER_PAUSE_MS)
         silent_ms = self.snapshot.passed_ms + since_commit_ms - state.heard_ms
         return state.transaction_first_offset == NONE and silent_ms >= self.handle.producer_expiration_ms

@@ -113,7 +113,7 @@ class Producer(Writer):
         if self._error is None:
             self._fail(_AbortedError("the transaction was aborted"))  # buffered records are not sent
         self._drain()
-        # `_error` stays set until the abort has succeeded, so that `commit` raises: it would lack the dropped records
+        # until the abort has succeeded, `_error` makes `commit` raise, since a commit would lack the dropped records
         try:
             sender.abort()
         except CommittedError:
@@ -163,7 +163,7 @@ _MAX_ID_CHARACTERS = 249
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer's numbers in batches and commits. With a `transactional_id`, it is the Fence of the appends, too."""
+    """A producer's numbers in batches and commits. With a `transactional_id`, it is the Fence (check) of appends."""
 
     transactional_id: str | None
     generation: int
@@ -267,7 +267,7 @@ class TransactionSender(ProducerSender):
     def begin(self) -> None:
         self.identity.check(self.current.refresh())
         self._read_version, self._segments = self.current.snapshot.version, None
-        # each transaction has a number, by which its commit is recognized even if an interrupt followed the commit
+        # the number identifies the transaction's commit, even if an interrupt ended `commit` right after it
         self._transaction_count += 1
         self._appender = open_appender(self.handle, self.current, self.compression)
 
@@ -291,8 +291,8 @@ class TransactionSender(ProducerSender):
 
     def abort(self) -> None:
         """Drop all records that were sent. Raises CommittedError if a commit has succeeded."""
-        # segments mean that the outcome of `commit` is unknown. After an empty commit with the transaction's number,
-        # that commit can no longer succeed. If it has succeeded, the empty commit is a replay.
+        # if there are segments, `commit` was tried and may have succeeded: then an empty commit with its number is a
+        # replay. Otherwise the empty commit takes the number, so the commit of the segments can no longer succeed
         if self._segments and self._commit_once([]).replayed:
             self._appender = None
             raise CommittedError("the transaction is committed, so it cannot be aborted: send no record again")

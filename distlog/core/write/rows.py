@@ -1,4 +1,4 @@
-"""Rows: checks data to append, makes it Arrow columns, and splits these by partition."""
+"""Checks the rows of an append, converts them to Arrow columns, and groups them by partition."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ def _in_ms(column: pa.Array) -> pa.Array:
 
 
 def _parsed_times(texts: pa.Array) -> pa.Array:
+    """Parse ISO 8601 texts that all have a zone, or all have none."""
     with suppress(pa.ArrowException):
         return texts.cast(pa.timestamp("ns", "UTC"))
     try:
@@ -174,7 +175,7 @@ def columns_of(flat_fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
 
 
 def batch_of_fields(flat_fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.RecordBatch:
-    """Return the batch of records with FIELDS_PER_RECORD checked values each. Append times are in 1/`per_ms` ms."""
+    """Return a batch of a writer's records, from their checked fields. Append times have `per_ms` units in a ms."""
     columns = columns_of(flat_fields)
     arrays = {field.name: column_of(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
     # Arrow converts Python's integers several times as fast as numpy
@@ -195,18 +196,19 @@ def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str
 
 
 def _array(field: pa.Field, values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
-    has_unit = field.name == "timestamp" and unit != "ms"
+    has_other_unit = field.name == "timestamp" and unit != "ms"
     # a check per value is slow, so it is done only if the type of a value needs it
     is_convertible = _CONVERTIBLE[field.name].issuperset(map(type, values))
     try:
         if not is_convertible:
-            check = partial(_timestamp, unit=unit) if has_unit else _CHECKS[field.name]
+            check = partial(_timestamp, unit=unit) if has_other_unit else _CHECKS[field.name]
             values = [_checked_at(row, check, value) for row, value in enumerate(values, first_row)]
         column = column_of(values, field.type)
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
-    if not has_unit:
+    if not has_other_unit:
         return column
+    # as timestamps, since `normalize` would convert integers from `unit` again
     return (scaled(column, unit, first_row) if is_convertible else column).cast(pa.timestamp("ms"))
 
 
@@ -348,7 +350,7 @@ def _repeated_bytes(column: pa.Array) -> int:
 def row_count(data: Appendable) -> int | None:
     if isinstance(data, pa.Table | pa.RecordBatch):
         return int(data.num_rows)
-    # `len` is not called for a lazy scan, since it would read the records
+    # `iloc` is of pandas; `len` is not called for a lazy scan, since it would read the records
     return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
 
 

@@ -84,7 +84,7 @@ class Writer:
         timestamp_unit: str = "ms",
     ) -> None:
         self._current, self._unit = sender.current, check_unit(timestamp_unit)
-        codec_of(self._current.snapshot.config, sender.compression)
+        codec_of(self._current.snapshot.config, sender.compression)  # raises an error for an unknown codec
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             text = "linger_ms must be at least 0, and buffer_bytes at least 1"
             raise InvalidConfigError(text, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
@@ -201,7 +201,7 @@ class Writer:
         return self.result
 
     def close(self) -> None:
-        """Flush, and accept no more records. Raises the last commit's error."""
+        """Flush, and accept no more records. Raises the error of a failed buffer."""
         self._check_can_wait()
         if not self._is_close_done:
             # `_is_close_done` is set last: after an interrupt, the next call of `close` flushes
@@ -350,8 +350,8 @@ class Accumulator:
 
     A lock for each record would add half to its cost. So the writer calls `put` with FIELDS_PER_RECORD values, in one
     step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `schedule_from_bytes`, which
-    is 0 while the buffer is empty, and then the size of a full buffer. A race for `bytes` can only make one buffer a
-    little larger or smaller.
+    is 0 while the buffer is empty, and then the size of a full buffer. Threads that add to `bytes` at the same time
+    can only make one buffer a little larger or smaller.
     """
 
     def __init__(
@@ -363,7 +363,7 @@ class Accumulator:
         self.reset()
 
     def reset(self) -> None:
-        self.fields.clear()  # keep the list, since `put` adds to it, also in an append whose signal handler forked
+        self.fields.clear()  # not a new list: `put` is bound to this one, also in an append that a fork interrupted
         self.bytes = self.schedule_from_bytes = 0
         # enter `_lock`, not `_changed`: an RLock is acquired in one step, so no interrupt can leave it locked
         self._lock = threading.RLock()
@@ -417,7 +417,7 @@ class Accumulator:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
     def _wait_while(self, must_wait: Callable[[], bool]) -> None:
-        """Wait in `_must_send_here` while `must_wait`; without a sending thread, send the records in this thread."""
+        """Wait while `must_wait`. If the sending thread cannot be started, send the records in this thread."""
         while self._must_send_here(must_wait):
             with self._lock:
                 if self._thread is not None:
@@ -493,7 +493,7 @@ _log = logging.getLogger("distlog")
 
 
 class UnclosedWriters:
-    """The writers of this process with records to commit or an error to raise, which it keeps alive."""
+    """Keeps alive the writers of this process that have records to commit or an error to raise."""
 
     def __init__(self) -> None:
         self.all: weakref.WeakSet[Writer] = weakref.WeakSet()  # all writers, which a forked child resets

@@ -62,7 +62,7 @@ _MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: replic
 
 
 def topic_setting_fields(config: TopicConfig, **options: bool) -> Iterator[Fields]:
-    """The fields of each setting of a topic; `options` are passed to `_setting_fields`."""
+    """Yield the fields of each setting of a topic; `options` are passed to `_setting_fields`."""
     overrides, values, broker_values = config.overrides(), config.all(), dict(config.defaults)
     for setting in settings():
         source = _BROKER_VALUE if setting.name in broker_values else _DEFAULT
@@ -135,7 +135,7 @@ def _check_rights(request: Request, operation: Operation, resource: Any) -> None
 
 
 def _describe_once(request: Request, broker: Broker, equal_resources: Sequence[Any]) -> Fields:
-    """The settings of one resource, which a request may name several times. If keys are null, all are returned."""
+    """Return the settings of a resource that the request may name several times; all if a key list is null."""
     key_lists = [resource.configuration_keys for resource in equal_resources]
     keys = None if None in key_lists else frozenset().union(*key_lists)
     all_settings = _all_settings(broker, request, equal_resources[0])
@@ -226,8 +226,7 @@ def _alter_topic(broker: Broker, changes_of: _ChangesOf, resource: Any, *, valid
     list_values = {"cleanup.policy": str(config.cleanup_policy).split(",")}
     changes = without_ignored(changes_of(_CurrentSettings(config.overrides(), list_values), resource))
     if validate_only:
-        # raises InvalidConfigError for an invalid change
-        config.changed(changes)
+        config.changed(changes)  # raises InvalidConfigError for an invalid change
     elif changes:
         topic.alter_config(changes)
 
@@ -274,7 +273,7 @@ def _check_not_null(changes: Iterable[Any]) -> None:
         raise RefusedError(f"Null value not supported for : {','.join(null_names)}")
 
 
-#: How a component of a filter matches: an exact name, the default, or any name.
+#: How a component of a filter matches the name of a user or client id: an exact name, the default, or any name.
 _EXACT, _DEFAULT_NAME, _ANY = range(3)
 #: The entity type of quotas for IP addresses. kafka-configs requests them, but the gateway has none.
 _IP = "ip"
@@ -285,7 +284,7 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
 
 
 def _describe_quotas(request: Request, broker: Broker) -> Fields:
-    """The quotas of entities that match the filter. A `strict` filter matches no entity with other types."""
+    """Return the quotas of matching entities. A `strict` filter matches no entity that has further types."""
     request.rights.check_cluster(Operation.DESCRIBE_CONFIGS)
     _check_filter(request.body.components)
     broker.configs.refresh()

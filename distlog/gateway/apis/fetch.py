@@ -49,7 +49,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         }
         operation = request.handler_state = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
     while True:
-        # `wait` below watches the partitions again
+        # end the watch of an earlier wait: `wait` below begins a new one
         broker.fetches.forget(operation)
         reads = _read_all(request, broker, operation)
         missing = body.min_bytes - sum(read.size for read in reads)
@@ -61,7 +61,7 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         operation.visible_ends = {
             read.partition: read.data.visible_end for read in reads if read.partition and read.data
         }
-        broker.fetch_memory.release(sum(read.size for read in reads))
+        broker.fetch_memory.release(sum(read.size for read in reads))  # these records are dropped
         # if `wait` returns False, records came after the read, or the time is over: read again
         if broker.fetches.wait(operation):
             return None
@@ -114,8 +114,7 @@ def _read(
         max_bytes = max(min(requested.partition_max_bytes, remaining_bytes), 0)
         data = partition.fetch(requested.fetch_offset, max_bytes, committed=committed)
         if data.batches is not None and len(data.batches) > max_bytes and not is_first:
-            # only the first batch of a response may exceed the client's limit
-            data = data._replace(batches=None, aborted=())
+            data = data._replace(batches=None, aborted=())  # only the first batch may exceed the client's limit
         return _FetchedPartition(topic, requested.partition, partition, data, ErrorCode.none)
     except Exception as error:
         return _FetchedPartition(topic, requested.partition, None, None, topic_error_code(error, topic))
@@ -150,7 +149,7 @@ def _fetched_fields(read: _FetchedPartition, committed: bool) -> Fields:
 def _record_bytes(batches: FetchedBatches | StoredBatches) -> ResponseChunk:
     if isinstance(batches, StoredBatches):
         return batches
-    # the offsets of moved batches are written into a copy of their bytes
+    # the stored bytes of moved batches have other offsets: `bytes` writes the right ones into a copy
     return bytes(batches) if batches.moved else batches.data
 
 
@@ -167,7 +166,7 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
 
 
 def _by_partition(request: Request) -> dict[tuple[str, int], Any]:
-    """The partitions of a request by topic and number. As in Kafka, the last of equal partitions applies."""
+    """Return the requested partitions by topic and number. As in Kafka, the last of equal partitions applies."""
     return {(topic.name, item.partition_index): item for topic in request.body.topics for item in topic.partitions}
 
 
@@ -191,7 +190,7 @@ def _topic_offsets(
 
 
 def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields:
-    """The offset for a time in ms or one of Kafka's special times, and the timestamp and epoch of this offset."""
+    """Return the offset for a time in ms or one of Kafka's special times, with its timestamp and epoch."""
     partition = hosted.partition(requested.partition_index)
     state, time_ms = partition.state(), requested.timestamp
     epochs = partition.leader_epochs(state)
@@ -213,7 +212,7 @@ def _list_offset(hosted: HostedTopic, requested: Any, committed: bool) -> Fields
 
 
 def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
-    # an imported log has the epochs of its broker; each ends where the next begins, the latest at the log end
+    # an epoch ends where the next one begins, the latest at the log end. An imported log has the epochs of its broker
     requested = {(topic.topic, item.partition): item for topic in request.body.topics for item in topic.partitions}
     ends = (
         (name, fields_or_error(_epoch_end, request, broker, name, item, partition=number))

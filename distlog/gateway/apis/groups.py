@@ -169,7 +169,7 @@ def leave_group(request: Request, broker: Broker) -> Fields:
 
 
 class RequestedOffsets:
-    """The offsets that a client commits. A partition that is refused gets a code: `denial`, or one of its own."""
+    """The offsets (`positions`) that a client commits. A refused partition has a code: `denial`, or its own."""
 
     def __init__(self, request: Request, broker: Broker, denial: ErrorCode) -> None:
         now_ms, find = broker.clock(), broker.metadata.topic
@@ -195,7 +195,7 @@ class RequestedOffsets:
 
 
 def _replaced_ms(broker: Broker, topic: str) -> int:
-    """The time at which the topic replaced a dropped topic of its name. 0 if it did not, or cannot be read."""
+    """Return when the topic replaced a dropped topic of its name; 0 if it did not, or cannot be read."""
     with suppress(DistlogError):
         return broker.metadata.topic(topic).snapshot.replaced_ms
     return 0
@@ -204,6 +204,7 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
 def partition_code(
     request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str, number: int
 ) -> ErrorCode:
+    """Return the code of a partition that is denied, missing or unreadable, or `ErrorCode.none`."""
     try:
         request.rights.check(operation, ResourceType.TOPIC, topic)
         find(topic).partition(number)
@@ -256,7 +257,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
 def _group_offsets(
     request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, member_item: Any = None
 ) -> Fields:
-    """The offsets in the listed topics, or in all if a list is None. `member_item` names a member since version 9."""
+    """Return offsets in listed topics, or in all if a list is None. From version 9, `member_item` has a member."""
     requested = None
     if None not in topic_lists:
         requested = dict.fromkeys(
@@ -373,20 +374,18 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
 def _check_heartbeat_rights(request: Request, broker: Broker) -> None:
     rights, body, pattern = request.rights, request.body, request.get("subscribed_topic_regex")
     rights.check(Operation.READ, ResourceType.GROUP, body.group_id)
-    if rights.lists is None:
+    if rights.lists is None:  # the gateway has no ACLs
         return
     names = set(body.subscribed_topic_names or ())
     if pattern:
-        # the coordinator will refuse an invalid pattern
-        with suppress(ValueError):
+        with suppress(ValueError):  # the coordinator will refuse an invalid pattern
             names |= matches(pattern, broker.metadata.client_topic_names())
     for name in names:
         rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
-    # the names of topics by id; filled when the first group needs them
-    names: dict[UUID, str] = {}
+    names: dict[UUID, str] = {}  # the names of topics by id; filled when the first group needs them
     groups = [
         fields_or_error(_describe_consumer_group, request, broker, name, names, group_id=name)
         for name in dict.fromkeys(request.body.group_ids)
@@ -515,7 +514,7 @@ def delete_groups(request: Request, broker: Broker) -> None:
             broker.groups.members.delete(name, partial(add, name))
 
 
-_api = partial(Api, handlers=Handlers.MEMBERS)
+_api = partial(Api, handlers=Handlers.MEMBERS)  # in the threads for members of groups
 APIS = (
     _api(10, "FindCoordinator", 0, 4, find_coordinator, "DESCRIBE of the group or the transactional id"),
     _api(11, "JoinGroup", 0, 9, join_group, "READ of the group"),

@@ -95,15 +95,14 @@ class ProduceRequest(DelayedAppend):
         # a client that wants no response (acks=0) may disconnect before its records are appended
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._batches = broker, list(_produced_batches(body))
-        # commits whose callbacks have not run yet
-        self._pending_commits, self._lock = 0, threading.Lock()
+        self._pending_commits, self._lock = 0, threading.Lock()  # commits whose callbacks have not run yet
         request.note_use(PRODUCER_BYTE_RATE, sum(len(batch.records or b"") for batch in self._batches))
         self._fail([batch for batch in self._batches if batch.error is not None])
         self._fail_refused_batches()
 
     def step(self) -> None:
         """Advance all batches. Raises WouldWaitError as `produce` does."""
-        if self.is_dropped:
+        if self.is_dropped:  # its client has disconnected
             self._fail(self._in_states(BatchState.LOCKED))
         commits = self._append()
         if not self.request.may_wait and any(batch.state not in _FINAL for batch in self._batches):
@@ -158,8 +157,7 @@ class ProduceRequest(DelayedAppend):
             wait_s = self._broker.appends.max_wait_s(batch.partition)
             batch.info = batch.partition.append(records, fence, timeout_s=wait_s, may_wait=self.request.may_wait)
         except WouldWaitError:
-            # `step` raises it again after it has tried the other batches
-            batch.state = BatchState.WAITING
+            batch.state = BatchState.WAITING  # `step` raises it again after it has tried the other batches
         except LockHeldError as error:
             batch.state, batch.error = BatchState.LOCKED, error
         except Exception as error:
@@ -167,7 +165,7 @@ class ProduceRequest(DelayedAppend):
         else:
             batch.state = BatchState.APPENDED
             if batch.info.appended.flush_due:
-                # note the batch as failed until it is synced, since a failed sync may cut it off the log
+                # noted as failed until its sync: if that fails, the producer must first send this batch again
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, records)
             else:
                 self._succeed(batch)
@@ -263,7 +261,7 @@ class ProduceRequest(DelayedAppend):
         _warn_of_early_times(batch, batch.partition)
 
     def _fail(self, batches: Iterable[ProducedBatch], error: BaseException | None = None) -> None:
-        """Fail the batches, each with `error` or its own error. Note those that clients will send again."""
+        """Fail the batches, each with `error` or its own error. Note in `failed_batches` those to send again."""
         for batch in batches:
             batch.state, batch.error = BatchState.FAILED, error or batch.error
             assert batch.error is not None
@@ -273,7 +271,7 @@ class ProduceRequest(DelayedAppend):
                 batch.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(batch.error)
             if batch.code.retriable and batch.records:
-                # note the requested name or id, since the topic may be missing. Appends check the name and the id
+                # by the requested name or id, since the topic may be missing: `failed_batches` is checked for both
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, batch.records)
 
     def _respond(self) -> None:
@@ -294,7 +292,7 @@ class ProduceRequest(DelayedAppend):
 
 
 def _needs_only_writes(request: Request, broker: Broker) -> bool:
-    """Whether the topics are open on a local disk, and no batch needs a sync, decompression or a transaction."""
+    """Return whether the topics are open on a local disk, and no batch needs a sync, a codec or a transaction."""
     if request.body.transactional_id is not None:
         return False
     for topic in request.body.topic_data:

@@ -42,7 +42,7 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
     if sasl is None or not sasl.expects_handshake:
         # as in Kafka, this is refused if the listener has no SASL, or after a first handshake
         return {"error_code": ErrorCode.illegal_sasl_state}
-    if not sasl.choose(request.body.mechanism, bare_tokens=request.api_version == 0):
+    if not sasl.choose(request.body.mechanism, bare_tokens=request.api_version == 0):  # bare: without headers
         refusal = {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": sasl.mechanisms}
         _refuse(request, broker, refusal, user="", reason=f"no mechanism {request.body.mechanism}")
         return None
@@ -72,6 +72,7 @@ def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
 
 
 def _refuse(request: Request, broker: Broker, fields: Fields, *, user: str, reason: str) -> None:
+    """Log a failed login, send `fields` after a delay that grows with the host's failures, and disconnect."""
     session, shortest_s = request.session, broker.config.failed_authentication_delay_ms / 1000
     assert session.sasl is not None
     failures, host = session.sasl.failures, session.address[0]
@@ -129,7 +130,7 @@ def alter_users(request: Request, broker: Broker) -> Fields:
         return {"results": [{"user": name, **_USERS_DISABLED} for name in changes]}
     if denied := _alter_denial(request):
         return {"results": [{"user": name, **denied} for name in changes]}
-    outcome = fields_or_error(users.refresh)
+    outcome = fields_or_error(users.refresh)  # its error, or an error of `alter`, is for all valid items
     sasl = request.session.sasl
     valid_changes = list[tuple[Credential, ScramSecret | None]]()
 
@@ -153,7 +154,7 @@ def _parsed_change(requested: Any, users: RootUsers, *, is_file_user: bool) -> t
     if mechanism is None:
         raise RefusedError("Unknown SCRAM mechanism", code=ErrorCode.unsupported_sasl_mechanism)
     credential = Credential(requested.name, mechanism)
-    if not hasattr(requested, "salted_password"):
+    if not hasattr(requested, "salted_password"):  # a deletion
         if mechanism not in users.secrets.get(requested.name, {}):
             message = "Attempt to delete a user credential that does not exist"
             raise RefusedError(message, code=ErrorCode.resource_not_found)

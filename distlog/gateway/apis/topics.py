@@ -52,7 +52,7 @@ def api_versions(request: Request, broker: Broker) -> Fields:
         {"name": name, "max_version_level": level, "min_version_level": level} for name, level in _FEATURES.items()
     ]
     return {
-        # the body was not parsed if the gateway does not know the request's version
+        # the body is not parsed if the gateway does not support the request's version
         "error_code": ErrorCode.unsupported_version if request.body is None else ErrorCode.none,
         "api_keys": keys,
         "supported_features": supported if request.api_version > _LAST_WITHOUT_SUPPORTED_FEATURES else [],
@@ -104,7 +104,7 @@ def _topic_key(topic: Any) -> object:
 
 
 def requested_name(topic: Any) -> str | None:
-    """The name of a topic in Metadata, None if only its id is given. Java sends an empty name with an id."""
+    """Return a topic's name in Metadata, or None if only its id is given. Java sends an empty name with an id."""
     has_id = getattr(topic, "topic_id", None) is not None
     return None if has_id and not topic.name else topic.name
 
@@ -196,7 +196,7 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
 
 
 def _fields_from(request: Request, broker: Broker, name: str, start: int, most: int) -> Fields:
-    """The topic with up to `most` partitions from `start` on, and the cursor of the next partition if one is left."""
+    """Return the topic with up to `most` partitions from `start` on, and the cursor of the next partition or None."""
     request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     summary = broker.metadata.fresh_topic(name).summary
     end = min(summary.partitions, start + most)
@@ -356,8 +356,8 @@ def create_partitions(request: Request, broker: Broker) -> Fields:
 def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> None:
     request.rights.check(Operation.ALTER, ResourceType.TOPIC, topic.name)
     check_partition_count(topic.count)
-    handle = broker.metadata.client_topic(topic.name).topic
-    snapshot = handle.current.refresh()
+    stored_topic = broker.metadata.client_topic(topic.name).topic
+    snapshot = stored_topic.current.refresh()
     check_grows(snapshot, topic.count)
     added = topic.count - len(snapshot.partitions)
     # null lets gateways choose brokers; an empty list is refused, since it assigns none to the new partitions
@@ -369,7 +369,7 @@ def _add_partitions(request: Request, broker: Broker, topic: Any, *, validate_on
             )
         _check_replicas(topic.assignments)
     if not validate_only:
-        handle.create_partitions(topic.count)
+        stored_topic.create_partitions(topic.count)
 
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:

@@ -49,7 +49,7 @@ def _denial(request: Request, transactional_id: str, group: str | None = None) -
 
 
 def fenced_code(api_version: int, first_version: int) -> ErrorCode:
-    """The code for a fenced producer: PRODUCER_FENCED from `first_version` on, an older code before it."""
+    """Return the code for a fenced producer: PRODUCER_FENCED from `first_version` on, an older code before it."""
     return ErrorCode.producer_fenced if api_version >= first_version else ErrorCode.invalid_producer_epoch
 
 
@@ -94,14 +94,14 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     find = broker.metadata.client_topic
     codes = {key: denied or partition_code(request, find, Operation.WRITE, *key) for key in partitions}
     if any(code is not ErrorCode.none for code in codes.values()):
-        attempted_code = ErrorCode.operation_not_attempted
+        allowed_code = ErrorCode.operation_not_attempted
     else:
         producer = ProducerId(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
         coordinator, id_ = broker.transactions.coordinator, body.v3_and_below_transactional_id
         fenced = fenced_code(request.api_version, _FENCED_SINCE)
-        attempted_code = run_for_code(lambda: coordinator.add_partitions(id_, producer, codes.keys()), fenced=fenced)
+        allowed_code = run_for_code(lambda: coordinator.add_partitions(id_, producer, codes.keys()), fenced=fenced)
     results = (
-        (name, {"partition_index": number, "partition_error_code": code or attempted_code})
+        (name, {"partition_index": number, "partition_error_code": code or allowed_code})
         for (name, number), code in codes.items()
     )
     return {"results_by_topic_v3_and_below": by_topic(results, "results_by_partition")}
@@ -166,8 +166,8 @@ def end_txn(request: Request, broker: Broker) -> Fields:
     return {"error_code": code}
 
 
-# Coordinators write their markers themselves. So this request comes from an administrator's tool, for a transaction
-# without a coordinator. The request is refused if there is one, since it may have decided otherwise.
+# A marker ends a transaction in a partition. Coordinators write their own markers, so this request is from a tool of
+# an administrator, for a transaction without a coordinator. With one, which may decide otherwise, it is refused.
 _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
 
 
@@ -195,8 +195,7 @@ def _write_marker(request: Request, broker: Broker, requested: Any, topic: str, 
     partition = hosted.partition(number)
     producer = next((entry for entry in partition.producers() if entry["producer_id"] == requested.producer_id), None)
     if producer is None or producer["transaction_first_offset"] < 0:
-        # no transaction is open, since an earlier request may have ended it
-        return None
+        return None  # no transaction is open: an earlier request may have ended it
     if requested.producer_epoch < producer["producer_epoch"]:
         raise CoordinatorError(ErrorCode.invalid_producer_epoch)
     if requested.coordinator_epoch < producer["coordinator_epoch"]:
@@ -282,7 +281,7 @@ def _transaction_fields(request: Request, state: TransactionState) -> Fields:
     }
 
 
-#: By the name in an entry of a producer snapshot: the field of the response.
+#: The fields of the response, by the names in an entry of a producer snapshot. Most names are the same.
 _SAME_NAMES = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")
 _FIELDS = {**{name: name for name in _SAME_NAMES}, "transaction_first_offset": "current_txn_start_offset"}
 

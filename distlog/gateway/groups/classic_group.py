@@ -1,6 +1,6 @@
 """One consumer group by Kafka's classic protocol: members join a generation, and the leader assigns partitions.
 
-After Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while its members
+It follows Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while members
 join; CompletingRebalance until the leader has assigned; Stable until a member joins, leaves or changes its topics.
 """
 
@@ -102,8 +102,8 @@ class ClassicGroup:
         self.members.replace(member, new_id)
         former_subscription = member.subscription(self.protocol)
         member.request = request
-        is_unchanged = self.phase is GroupPhase.STABLE and self.members.chosen_protocol() == self.protocol
-        if not is_unchanged or member.subscription(self.protocol) != former_subscription:
+        has_same_protocol = self.phase is GroupPhase.STABLE and self.members.chosen_protocol() == self.protocol
+        if not has_same_protocol or member.subscription(self.protocol) != former_subscription:
             self._await_generation(member, request, answer)
             return
         self.renew_session(member)
@@ -184,6 +184,7 @@ class ClassicGroup:
             self.renew_session(member)
             answer(self._sync_reply(member))
             return
+        # a member that syncs again no longer waits for the reply to its earlier sync
         member.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
         member.sync = answer
         if member.id == self.members.leader:
@@ -231,7 +232,7 @@ class ClassicGroup:
         self._remove(self.members.checked_member(member_id, instance_id))
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Raise CoordinatorError unless a member commits. Any client may commit to a group without members."""
+        """Raise CoordinatorError unless a member commits, or a client without a generation (-1) to an empty group."""
         if self.phase is GroupPhase.EMPTY and generation < 0:
             return
         self.renew_session(self.current_member(member_id, instance_id, generation))
@@ -373,7 +374,7 @@ class Join:
     protocols: tuple[tuple[str, bytes], ...]
     #: Whether a new member is refused with an id, and must join again with this id (KIP-394).
     must_know_id: bool = False
-    may_skip_assignment: bool = False
+    may_skip_assignment: bool = False  # whether the client understands `JoinReply.skip_assignment` (KIP-814)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,7 +457,7 @@ class ClassicMember:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the member waits for others, so that its session cannot expire. A new member may time out."""
+        """Whether the member waits for others, which pauses its session. But a new member has a timeout."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def subscription(self, protocol: str | None) -> bytes:

@@ -28,7 +28,7 @@ class CommittedOffsets:
     """The committed offsets of the groups in a registry. An offset is visible when it is durable."""
 
     def __init__(self, groups: GroupRegistry, ended: EndedTransactions, *, retention_ms: int) -> None:
-        self._groups, self._ended, self._retention_ms = groups, ended, retention_ms
+        self._groups, self._ended_transactions, self._retention_ms = groups, ended, retention_ms
 
     def commit(
         self,
@@ -67,7 +67,7 @@ class CommittedOffsets:
         """Store offsets that apply when the producer's transaction is committed. `append` appends their records."""
         _check_metadata(positions)
         # do this first, so that the end of the producer's earlier transaction does not end this one
-        self._ended.apply(group)
+        self._ended_transactions.apply(group)
         missing = ErrorCode.illegal_generation
         with self._groups.locked(group, create=generation < 0, missing_code=missing) as entry:
             # producers of older versions name no member
@@ -102,7 +102,7 @@ class CommittedOffsets:
         try:
             existing = self._groups.get(group)
             if existing is not None and existing.offsets.has_pending:
-                self._ended.apply(group)
+                self._ended_transactions.apply(group)
             with self._groups.locked(group, missing_code=ErrorCode.group_id_not_found) as entry:
                 if isinstance(entry.membership, ConsumerGroup) and (member_id or epoch >= 0):
                     entry.membership.check(member_id or "", epoch)
@@ -154,7 +154,7 @@ class CommittedOffsets:
             self._store(group, dict.fromkeys(partitions), on_stored)
 
     def delete_older(self, replaced_ms: Mapping[str, int]) -> None:
-        """Delete offsets that are older than their topics. Call again, since offsets with a change in flight stay."""
+        """Delete offsets from before their topics replaced dropped ones. Call again: offsets in flight stay."""
         for group in self._groups.each_locked():
             self._forget_old(group, group.offsets.older_than(replaced_ms))
 
@@ -183,7 +183,6 @@ class CommittedOffsets:
             on_stored(code)
 
         if group.offsets.has_transactional_commit(changes):
-            # both changes are in flight: which one applies depends on their order in the log
             on_stored(ErrorCode.coordinator_load_in_progress)
         elif changes:
             group.offsets.begin_commit(changes)
@@ -205,7 +204,7 @@ class EndedTransactions:
         with self._locks[number]:
             try:
                 for ended in self._markers.ended(number):
-                    # raises while groups are loaded, since they would miss the end marker
+                    # raises while the groups are being loaded: they would miss this end marker
                     self._groups.check(group)
                     for group_with_offsets in self._groups.all():
                         name = group_with_offsets.membership.id
@@ -230,15 +229,15 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
-    """Commit a group's offsets in `topic` by partition, durably, all or none. Raises DistlogError."""
+    """Commit a group's offsets by partition, without a gateway: durably, all or none. Raises DistlogError."""
     if topic.sibling(OFFSETS_TOPIC) is None:
         text = "no gateway can serve this topic: its address needs a folder above it"
         raise InvalidConfigError(text, url=topic.url)
     root, _, name = topic.url.rpartition("/")
-    lease = GroupLog(Storage(root, topic.options), ROOT_ID, GATEWAYS_GROUP)
+    gateways = GroupLog(Storage(root, topic.options), ROOT_ID, GATEWAYS_GROUP)
 
     def check_no_gateway() -> None:
-        if lease.load().members:
+        if gateways.load().members:
             text = (
                 "a gateway is running, or was killed: commit the offsets with kafka-consumer-groups --reset-offsets "
                 "--from-file (start a gateway if none is running)"
@@ -250,7 +249,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *
     try:
         store.open()
         number = store.partition_of(group)
-        # a gateway that starts now loads all offsets or none
+        # lead the partition: a gateway that starts now fences this store, or loads all these offsets
         store.begin([number], check_no_gateway)
         groups = GroupRegistry(store, GroupSettings())
         groups.load(store.load([number]))

@@ -40,7 +40,7 @@ _log = logging.getLogger("distlog.gateway")
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 _NO_ASSIGNMENT = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, assigned=frozenset(), revoking=frozenset())
 
-# After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
+# This follows Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when
 # members, subscriptions or subscribed topics change. Then an assignor chooses the target of each member, that is, the
 # partitions that it shall have. A member first revokes partitions outside of its target. Then it gets the new epoch,
 # and the partitions of its target that no other member has. No method waits or does I/O. The state changes at once; a
@@ -87,8 +87,8 @@ class ConsumerGroup:
         if self.epoch > self.target_epoch:
             return GroupPhase.ASSIGNING
         stable = (MemberState.STABLE, self.target_epoch)
-        has_target = all((member.current.state, member.current.epoch) == stable for member in self.members.values())
-        return GroupPhase.STABLE if has_target else GroupPhase.RECONCILING
+        all_stable = all((member.current.state, member.current.epoch) == stable for member in self.members.values())
+        return GroupPhase.STABLE if all_stable else GroupPhase.RECONCILING
 
     @property
     def assignor(self) -> str:
@@ -133,12 +133,12 @@ class ConsumerGroup:
                 self._leave(request)
                 reply = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
             else:
-                reply = self._continue_member(request, topics)
+                reply = self._join_or_continue(request, topics)
         except CoordinatorError as refused:
             reply = HeartbeatReply(error=refused.code)
         self._store(lambda code: answer(reply if code is ErrorCode.none else HeartbeatReply(error=code)))
 
-    def _continue_member(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
+    def _join_or_continue(self, request: ConsumerHeartbeat, topics: SubscribedTopics) -> HeartbeatReply:
         subscribes = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
         patterns = (request.pattern,) if request.pattern else ()
         if subscribes and not topics.has_read(request.topics or (), patterns):
@@ -191,7 +191,7 @@ class ConsumerGroup:
         if request.epoch != current.epoch:
             # a member repeats its heartbeat if the response with its new epoch was lost
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
-            # a static member that left for a while must join again: its current epoch, -2, is below all others
+            # a static member that left for a while has the epoch -2, so the request's is larger: it must join again
             if not is_repeated or request.epoch > current.epoch:
                 raise CoordinatorError(ErrorCode.fenced_member_epoch)
         return member, False
@@ -548,7 +548,7 @@ class _Sharing:
 
     def keep_former(self) -> None:
         """Let each member keep its former partitions, up to an equal share."""
-        # `larger_shares` members get one partition more
+        # `larger_shares` members get one partition more, first those with the most former partitions
         equal_share, larger_shares = divmod(len(self._unassigned), len(self.partitions) or 1)
         former_partitions = {
             id: {(topic, number) for topic, number in member.previous & self._unassigned if topic in member.topics}
@@ -580,7 +580,7 @@ class _Sharing:
             remaining_moves -= 1
 
     def _move_one(self) -> bool:
-        """Move a partition to a member that has at least two less, or return False if no member does."""
+        """Move a partition to another reader of its topic that has at least two fewer. Returns False if none has."""
         order = sorted(self.partitions, key=lambda member: -len(self.partitions[member]))
         for giver in order:
             for topic in {topic for topic, _ in self.partitions[giver]}:

@@ -1,4 +1,4 @@
-"""The coordinator of groups: it loads and unloads them as the gateway's lease changes."""
+"""The coordinator of groups: it loads and unloads them as the gateway's lease, its share of partitions, changes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class GroupCoordinator:
                 if isinstance(entry.membership, classic_group.ClassicGroup):
                     return _description(entry)
         except CoordinatorError as refused:
-            # no group has an invalid id, so it is only missing
+            # a group with an invalid id cannot exist: describe it as a missing group
             if refused.code not in (ErrorCode.group_id_not_found, ErrorCode.invalid_group_id):
                 code = refused.code
         return GroupDescription(group, classic_group.GroupPhase.DEAD, "", "", (), code)
@@ -248,11 +248,11 @@ class DroppedTopics:
                 _log.debug("cannot check whether %s was dropped: %s", name, error)
                 continue
             ids = () if snapshot is None else (snapshot.topic_id, *snapshot.former_ids)
-            # the topic of the last check was dropped if no topic has its id now
+            # the topic of the last check was dropped, unless this topic has its id, or had it before
             is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
             self._unfinished.discard(name)
             if snapshot is not None and snapshot.replaced_ms:
-                # groups may have offsets in the new topic: every check deletes only older offsets
+                # the topic replaced a dropped one, and groups may have offsets in it: each check deletes older ones
                 replaced_ms[name] = snapshot.replaced_ms
             elif is_dropped:
                 self._offsets.delete_topic(name, partial(self._unfinished.add, name))
@@ -304,7 +304,7 @@ class GroupServices:
         _try_to("expiring committed offsets", self.offsets.expire)
 
     def share(self, store: LeaderStore, read_partition_count: Callable[[], int]) -> Coordination:
-        """Let the lease cover the partitions of `store`. The caller steps the coordination that is returned."""
+        """Let the lease cover the partitions of `store`. The caller must call `step` of the result."""
         self._coordinations.append(Coordination(self._lease, store, self._unloaded))
         self._count_readers.append(read_partition_count)
         return self._coordinations[-1]
@@ -365,7 +365,7 @@ class GroupServices:
 
     def _sync(self, count_readers: Iterable[Callable[[], int]] = ()) -> None:
         readers = count_readers or self._count_readers
-        # the topics of a broker may have different numbers of partitions
+        # the lease covers the partitions of the largest topic: topics from a broker may have different numbers
         if self._lease.sync(lambda: max(read_count() for read_count in readers), self._loaded):
             for coordination in self._coordinations:
                 coordination.changed.set()
@@ -405,12 +405,12 @@ def _clear_and_continue(wake: threading.Event, is_stopping: threading.Event) -> 
     return not is_stopping.is_set()
 
 
-#: The term of a partition that is being unloaded.
+#: Stands for the term (the number of the lease) of a partition that is being unloaded.
 _UNLOADING = -1
 
 
 class Coordination:
-    """Loads the partitions of `store` that the `lease` holds. Sets `unloaded` after it has unloaded others."""
+    """Loads the partitions of `store` that the `lease` holds, and unloads all others. An unload sets `unloaded`."""
 
     def __init__(self, lease: GatewayLease, store: LeaderStore, unloaded: threading.Event) -> None:
         self._lease, self._store, self._unloaded = lease, store, unloaded

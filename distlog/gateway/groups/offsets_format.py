@@ -1,10 +1,10 @@
 """The records of `__consumer_offsets`, in Kafka's formats.
 
-A classic group has one record: Kafka's messages GroupMetadataKey and GroupMetadataValue. Version 3 is written, which
-brokers read since 2.3; versions 0 to 3 are read. A consumer group (of the newer protocol, KIP-848) has several kinds
-of records, in version 0: ConsumerGroupMetadata, ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata,
-ConsumerGroupTargetAssignmentMember and ConsumerGroupCurrentMemberAssignment. Records of other kinds are left as they
-are. The format of committed offsets is in `core.read.kafka_offsets`.
+A classic group has one record: Kafka's messages GroupMetadataKey and GroupMetadataValue. The gateway writes their
+version 3, which brokers read since Kafka 2.3, and reads versions 0 to 3. A consumer group (of the newer protocol,
+KIP-848) has a message in version 0 for each RecordKind: ConsumerGroupMetadata, ConsumerGroupMemberMetadata,
+ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember, ConsumerGroupCurrentMemberAssignment.
+Other records are ignored. The format of committed offsets is in `core.read.kafka_offsets`.
 """
 
 from __future__ import annotations

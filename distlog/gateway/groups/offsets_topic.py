@@ -1,4 +1,4 @@
-"""Groups and committed offsets in the topic `__consumer_offsets` of a root, which compaction keeps small."""
+"""Groups and committed offsets in the compacted topic `__consumer_offsets` of a root, a folder of topics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OffsetsTopic:
         #: None before the first use, and after the topic was dropped.
         self._cached: _OpenTopic | None = None
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
-        # one for each partition, whose lock a stopped process may hold; on an object store one, by the key None
+        # on a local disk by partition, whose lock a stopped process may hold; on an object store only one, by None
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._callback_thread: threading.Thread | None = None
@@ -94,6 +94,7 @@ class OffsetsTopic:
             return list(cached.leadership.partitions)
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
+        """Return a check that raises LeaderFencedError if another gateway leads the partition."""
         leadership = self._open_topic().leadership
         return lambda snapshot: leadership.check(snapshot, (partition,))
 
@@ -111,7 +112,7 @@ class OffsetsTopic:
         topic = self._open_topic().topic.refresh()
         snapshot = topic.live_snapshot
         for number in partitions:
-            # `ended` reads the end markers after the load
+            # `ended` reads the end markers after the load, from the log end of this snapshot on
             def read(offset: int, number: int = number) -> FetchedBatches:
                 return topic.refresh().read(number, offset, READ_BYTES)
 
@@ -136,7 +137,7 @@ class OffsetsTopic:
         """The transactions that ended in a partition since the load or the last call; one caller at a time."""
         tail = self._tails.get(partition)
         for batches in tail.batches() if tail is not None else ():
-            for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
+            for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:  # end markers
                 yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
     def store(self, group: str, changes: Sequence[offsets_format.GroupChange], on_stored: OnStored) -> None:
@@ -271,7 +272,7 @@ class OffsetsBatching:
             return
         with self._lock:
             calls = self._calls.get(delivery.partition or 0, deque())
-            remaining = delivery.record_count
+            remaining = delivery.record_count  # these are the records of the oldest calls
             finished = []
             while remaining and calls:
                 count = min(remaining, calls[0].remaining)

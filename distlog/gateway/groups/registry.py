@@ -77,7 +77,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                     entry = self._entries[name] = self._new(name)
             if entry is None:
                 if unload_count != self._unload_count:
-                    # the entry may have been unloaded: for `missing_code`, its members would give up their partitions
+                    # after an unload `check` must raise: members that get `missing_code` give up their partitions
                     continue
                 raise CoordinatorError(missing_code)
             with entry.lock:
@@ -159,7 +159,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
 
     def load(self, changes: Iterable[GroupChange | PendingOffset]) -> None:
         """Load stored groups. The sessions of their members begin now."""
-        values: dict[OffsetKey | ClassicGroupKey, Position | GroupRecord] = {}
+        values: dict[OffsetKey | ClassicGroupKey, Position | GroupRecord] = {}  # the newest value of each key
         consumer_groups: dict[str, dict[ConsumerGroupKey, ConsumerValue]] = {}
         pending = list[PendingOffset]()
         for change in changes:
@@ -185,7 +185,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
             with self._loading(name) as group:
-                # ignore old records of a group that became a classic group before they were deleted
+                # ignore old records of a consumer group that became a classic group, which only an empty group does
                 if has_members or group.membership.phase is GroupPhase.EMPTY:
                     group.membership = self._new_consumer_group(name)
                     group.membership.restore(records)
@@ -407,7 +407,7 @@ class GroupOffsets:
         return frozenset(self._by_partition) | self.pending | self.in_flight
 
     def begin_transactional_commit(self, partitions: Iterable[TopicPartition]) -> int:
-        """Note that offsets of a transaction are in flight. Returns the `ended_count` for `add_transactional`."""
+        """Note a transaction's offsets in flight. Returns the number of noted ends for `add_transactional`."""
         self._transactional_in_flight += Counter(iter(partitions))
         return len(self._ended_transactions)
 

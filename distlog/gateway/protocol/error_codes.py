@@ -49,7 +49,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.TopicExistsError: ErrorCode.topic_already_exists,
     errors.ReadOnlyTopicError: ErrorCode.policy_violation,
     errors.OffsetOutOfRangeError: ErrorCode.offset_out_of_range,
-    # a client that retries reads the newest version
+    # clients retry after this code, and the retry reads the newest version
     errors.SnapshotTooOldError: ErrorCode.not_leader_or_follower,
     errors.CommitConflictError: ErrorCode.not_leader_or_follower,
     errors.ProducerFencedError: ErrorCode.invalid_producer_epoch,

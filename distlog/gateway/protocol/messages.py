@@ -26,7 +26,7 @@ class InvalidRequestError(CorruptionError):
 
 BAD_CLIENT = "the client has a bug, or sends another version than it says"
 
-# All schemas are in one file, since a request would wait for milliseconds while kio's classes are imported.
+# The schemas are in one file, messages.txt. The library kio has them as classes, but to import these takes ms.
 
 #: By kind of field (kio's names): the format in `struct`, if the size is fixed. Times are numbers of ms.
 FIXED = {
@@ -43,7 +43,7 @@ FIXED = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-#: The other kinds of fields, and the defaults of fields without a default in Kafka's message files.
+#: The other kinds of fields, each with the default of fields that have none in Kafka's message files.
 EMPTY_VALUES: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
 API_VERSIONS_KEY = 18
 
@@ -83,7 +83,7 @@ class BodySchema:
 
 
 def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
-    """The lines of each block of messages.txt: a name and versions, and a line for each field, indented if nested."""
+    """The lines of each block: a name with its versions (see `_schema`), then the fields, indented if nested."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     blocks = dict[tuple[str, int], tuple[str, ...]]()
     for block in text.split("\n\n"):
@@ -189,7 +189,7 @@ class ItemBudget:
 MessageReader = Callable[[memoryview, int, ItemBudget], tuple[Any, int]]
 #: Reads one or several fields at a position, and appends their values to the list. Returns their end.
 _StepReader = Callable[[list[Any], memoryview, int, ItemBudget], int]
-#: Reads a length at a position. Returns the length, or -1 for null, and the end of its bytes.
+#: Reads a length at a position. Returns the length, or -1 for null, and the position after the length.
 _LengthReader = Callable[[memoryview, int], tuple[int, int]]
 
 
@@ -371,7 +371,7 @@ def _read_array(field: SchemaField, is_flexible: bool) -> _StepReader:
             values.append(None if field.is_nullable else _refuse_null(field.name))
             return position
         budget.charge(count, min_bytes, len(data) - position)
-        end = position + count * min_bytes
+        end = position + count * min_bytes  # if the size of an element is fixed
         if read_fixed is not None and (fixed_elements := read_fixed(data[position:end])) is not None:
             values.append(fixed_elements)
             return end

@@ -91,7 +91,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """Return the ACL with a normal host. Raises InvalidConfigError for a filter, or an ACL that can never apply."""
+    """Return the ACL, its host as in `check_host`. Raises InvalidConfigError for a filter, or if it never applies."""
     if acl.resource_type not in OPERATIONS or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         kinds = {"resource": acl.resource_type.name, "pattern": acl.pattern_type.name}
         raise InvalidConfigError("an ACL needs a type of resource, and the pattern type LITERAL or PREFIXED", **kinds)
@@ -202,7 +202,7 @@ class AccessLists:
         self._by_pattern: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
         for acl in acls:
             self._by_pattern.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
-        self._prefix_lengths = {
+        self._prefix_lengths = {  # by type, the lengths of all prefixes, ascending
             kind: sorted({len(acl.name) for acl in self._of_type(kind) if acl.pattern_type is PatternType.PREFIXED})
             for kind in OPERATIONS
         }
@@ -225,7 +225,7 @@ class AccessLists:
         return decision
 
     def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Whether an ACL allows the operation for some resource, and no denial covers this ACL (KIP-679)."""
+        """Whether a resource allows the operation by `everyone_if_none` or an ACL that no denial covers (KIP-679)."""
         if principal in self._super_users:
             return True
         denied, allowed = list[Acl](), list[Acl]()
@@ -234,7 +234,6 @@ class AccessLists:
                 (denied if acl.permission is Permission.DENY else allowed).append(acl)
         if any(acl.pattern_type is PatternType.LITERAL and acl.name == WILDCARD for acl in denied):
             return False
-        # true if resources without ACLs are allowed, or if an ACL allows the operation and no denial covers this ACL
         return self._everyone_if_none or any(not any(_covers(denial, acl) for denial in denied) for acl in allowed)
 
     def _decide(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
@@ -272,6 +271,7 @@ def _has_operation(acl: Acl, operation: Operation) -> bool:
 
 
 def _covers(denied: Acl, allowed: Acl) -> bool:
+    """Whether `denied`, whose name is not the literal `*`, applies to all resources of `allowed`."""
     if denied.pattern_type is PatternType.PREFIXED:
         return allowed.name.startswith(denied.name)
     return allowed.pattern_type is PatternType.LITERAL and allowed.name == denied.name

@@ -116,7 +116,7 @@ class ScramExchange:
         # librdkafka before 2.6.1 sends its own nonce twice
         self._nonce_of_old_librdkafka = match["nonce"] + self._nonce
         answer = f"r={self._nonce},s={b64encode(self._secret.salt).decode()},i={self._secret.iterations}"
-        self._messages = f"{match['bare']},{answer}"
+        self._first_messages = f"{match['bare']},{answer}"
         return answer.encode()
 
     def last(self, token: bytes) -> tuple[bytes, AuthenticatedUser]:
@@ -125,16 +125,16 @@ class ScramExchange:
             raise AuthenticationFailedError("the client sent its nonce twice, as librdkafka before 2.6.1: upgrade it")
         if match is None or match["nonce"] != self._nonce or _decoded(match["gs2"]) != self._gs2.encode():
             raise AuthenticationFailedError("a malformed SCRAM message")
-        algorithm, message = HASHES[self._mechanism], f"{self._messages},{match['without_proof']}".encode()
-        signature = hmac.digest(self._secret.stored_key, message, algorithm)
-        proof = _decoded(match["proof"])
-        if len(proof) != len(signature):
+        algorithm, auth_message = HASHES[self._mechanism], f"{self._first_messages},{match['without_proof']}".encode()
+        client_signature = hmac.digest(self._secret.stored_key, auth_message, algorithm)
+        client_proof = _decoded(match["proof"])
+        if len(client_proof) != len(client_signature):
             raise AuthenticationFailedError("a malformed SCRAM message")
-        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        client_key = bytes(a ^ b for a, b in zip(client_proof, client_signature, strict=True))
         stored_key = hashlib.new(algorithm, client_key).digest()
         if not hmac.compare_digest(stored_key, self._secret.stored_key) or not self._exists:
             raise AuthenticationFailedError("unknown user, or wrong password")
-        verifier = b64encode(hmac.digest(self._secret.server_key, message, algorithm))
+        verifier = b64encode(hmac.digest(self._secret.server_key, auth_message, algorithm))
         return b"v=" + verifier, AuthenticatedUser(self.name, self._secret)
 
 
@@ -167,7 +167,7 @@ def _decoded(text: str) -> bytes:
 
 #: An address's count of failures halves in this time.
 _HALF_LIFE_S = 30.0
-#: A response is delayed once by the shortest delay, or once for each _FAILURES_PER_DELAY failures, up to the longest.
+#: Up to _FAILURES_PER_DELAY failures, the delay is the shortest. Then it grows with the count, up to the longest.
 _FAILURES_PER_DELAY, _LONGEST_DELAY_S = 10, 20.0
 #: The most addresses whose failures are counted.
 _MAX_ADDRESSES = 10_000

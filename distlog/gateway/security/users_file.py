@@ -84,11 +84,8 @@ def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, Scra
     return {mechanism: secret_of(mechanism, password, random(SALT_BYTES), ITERATIONS) for mechanism in HASHES}
 
 
-# {"format": 1,
-#  "decoy": "<base64>",
-#  "users": {"alice": {"SCRAM-SHA-256": {"salt": "<base64>", "iterations": 16384,
-#                                        "stored_key": "<base64>", "server_key": "<base64>"},
-#                      "SCRAM-SHA-512": ...}}}
+# The file: {"format": 1, "decoy": "<base64>", "users": {"alice": {"SCRAM-SHA-256": SECRET, "SCRAM-SHA-512": SECRET}}}
+# SECRET: {"salt": "<base64>", "iterations": 16384, "stored_key": "<base64>", "server_key": "<base64>"}
 
 _FORMAT = 1
 _DECOY_BYTES = 32
@@ -97,7 +94,7 @@ MAX_NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The secrets of users. `decoy` gives unknown names constant salts, so that clients cannot detect them."""
+    """The secrets of users. `decoy` makes constant salts for unknown names: clients must not detect who is a user."""
 
     decoy: bytes = field(repr=False)
     secrets: Mapping[str, Mapping[str, ScramSecret]] = field(repr=False)

@@ -172,7 +172,7 @@ class DelayedFetch(DelayedOperation):
     def _growth(self, partition: Partition, ends: _VisibleEnds) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
         current, previous = ends(partition, self.committed), self.visible_ends.get(partition)
-        # None if another thread has read the fetch again, and did not get this partition
+        # another thread may have read the fetch again, but not this partition
         if previous is None:
             return 0
         if current is None or current.offset < previous.offset:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-# A use is a sum of CPU seconds that halves in each half-life: old work is forgotten, and unused time is not saved.
-
 #: The prefix length of an IPv6 network. A client can use any address of its network.
 _IPV6_PREFIX = 64
+
+# A use is a sum of CPU seconds that halves in each half-life: old work is forgotten, and unused time is not saved.
 _HALF_LIFE_S = 1.0
 #: The number of CPUs that a client keeps busy if its use stays at one second: ln 2 / half-life.
 _CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
@@ -100,13 +100,13 @@ class CpuShares:
         self._count, self._forget_at_count = 0, _MANY_SHARES
 
     def share(self, owner: str, client_id: str) -> CpuShare:
-        """Return the share of a client id. Needs no lock, since only the network's thread and logins add shares."""
+        """Return the share of a client id. Without a lock: a share that is lost in a race loses only its past use."""
         if self._count >= self._forget_at_count:
             self._forget_idle()
         return self._child(self._child(self.root, owner), client_id[:_MAX_CLIENT_ID])
 
     def leaves_room(self, share: CpuShare) -> bool:
-        """Whether the client and its owner are below their allowances. Acquires the lock."""
+        """Whether the client and its owner are below their allowances, fractions of the time. Acquires the lock."""
         now_s, allowance = self.clock_s(), _ALLOWED_FRACTION
         with self.lock:
             for level in (share.parent, share):
@@ -178,7 +178,7 @@ class FairQueue(Generic[Waiting]):
     def next(self, *, limited: bool = True) -> Waiting | None:
         """Remove and return the next item to run; None if no item may run now. If not `limited`, any item may run."""
         now_s, root = self._shares.clock_s(), self._shares.root
-        owner_fraction = 1 / max(root.active_child_count(now_s), len(self._waiting), 1)
+        owner_fraction = 1 / max(root.active_child_count(now_s), len(self._waiting), 1)  # an owner's equal share
         for owner in self._runnable(root, self._waiting, 1.0, now_s, limited):
             for share in self._runnable(owner, self._waiting[owner], owner_fraction, now_s, limited):
                 self._running[owner] += 1

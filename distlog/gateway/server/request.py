@@ -34,7 +34,7 @@ class Request:
     body: Any = None
     #: Functions to call when the client has received the response, or has disconnected.
     on_sent: list[Callable[[], None]] = field(default_factory=list)
-
+    #: Whether the client has disconnected, so that no response can be sent.
     is_gone: bool = False
     #: The pause before the client's next request is read, because of quotas.
     throttled_s: float = 0
@@ -154,7 +154,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """A client's rights: all without `lists`. They are checked first, so that clients cannot detect what exists."""
+    """A client's rights: all without `lists`. Handlers check them first, so clients cannot detect what exists."""
 
     lists: AccessLists | None = None
     principal: str = ""

@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = False
         # whether the client was connected, will be disconnected after the requests in flight, and has disconnected
         self.is_connected = self._is_stopping = self._is_lost = False
-        self._is_reading, self._throttles = True, 0
+        self._is_reading, self._throttles = True, 0  # the number of pauses for quotas
         # responses to write together with the next one, and whether the next request was handled at once
         self._ready_chunks, self._is_next_handled = list[messages.ResponseChunk](), False
         self._frames = FrameReader(server.shared_buffer, self._max_length())
@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._timeouts.note_activity()
         self._frames.received(nbytes)
-        # set before `allows_next` is read: a thread that sets `allows_next` reads this afterwards, in `read_next`
+        # set this before `allows_next` is read below: `allow_pipelining` first sets `allows_next`, then reads this
         self._has_unread = True
         if self._can_read_next:
             self._server.run_in_turn(self._read_next)
@@ -637,6 +637,7 @@ class Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         self._is_stopping = True
         if self._newest_waits and len(self._in_flight) > 1:
+            # the newest request was not handled yet: answer only the requests before it
             self._memory.cancel_wait()
             self._newest_waits = False
             self._end(self._in_flight[-1])

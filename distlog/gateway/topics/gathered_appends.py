@@ -1,8 +1,8 @@
 """Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
 
 The gathered batches are one object and one commit; a batch is acknowledged when its commit is stored. The queue of
-the commit log (`core.commits.group_commit`) would put an object for each append, and lacks the fences that
-transactions and the gateway's own records need.
+the commit log (`core.commits.group_commit`) would put an object for each append. It also lacks the fences (checks of
+the newest snapshot before an append) that transactions and the gateway's own records need.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _IDLE_S = 60.0
 class GatheredAppends:
     """The appends of one topic, thread-safe. A background thread commits the gathered batches.
 
-    A commit follows `linger_ms` after its first batch. It follows earlier if the batches are large, if all their
-    senders wait for responses, or if the batch comes after a pause of `linger_ms`, so that an occasional batch does
-    not wait. There are at most two commits in each `linger_ms`.
+    A commit follows `linger_ms` after its first batch. It follows earlier if the batches are large, or if all their
+    senders wait for responses. So that an occasional batch does not wait, it also follows earlier if the first batch
+    comes after a pause of `linger_ms`, which adds at most one commit in each `linger_ms`.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class GatheredAppends:
         self._senders = WeakKeyDictionary[object, Sender]()
         # senders that were answered together, and the time until which their next requests are expected
         self._expected, self._expected_until_s = set[Sender](), _PAST
-        # the latest time of the next commit, and the time from which on a batch comes after a pause
+        # the latest time of the next commit; a batch at `_pause_from_s` or later comes after a pause
         self._due_s = self._pause_from_s = _PAST
-        # the check of a partition that may refuse an unknown producer's first batch
+        # returns the check of a partition, which may refuse the first batch of an unknown producer
         self._check_of = check_of
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -163,7 +163,7 @@ class GatheredAppends:
                 if not self._changed.wait(left_s) and not self._waiting:
                     self._thread = None
                     return None
-            self._pause_from_s = _NEVER
+            self._pause_from_s = _NEVER  # a commit is not a pause
             return self._waiting.popleft() if self._waiting else None
 
     def _next_commit_s(self) -> float:

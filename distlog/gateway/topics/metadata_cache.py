@@ -1,4 +1,4 @@
-"""The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use."""
+"""The topics in the root folder, by name: Kafka's MetadataCache. A topic is opened on its first use."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class MetadataCache:
         if self.root.is_local_disk:  # where refreshes are cheap; on an object store, each is a request
             return _results_or_errors(lambda name: self.fresh_topic(name).summary, names)
         loaded_names = self.loaded.keys() & names
-        max_age_ms = max(self._max_age_ms, MAX_AGE_PER_TOPIC_MS * len(names))
+        max_age_ms = max(self._max_age_ms, MAX_AGE_PER_TOPIC_MS * len(names))  # bounds the rate of requests
         hosted = _results_or_errors(lambda name: self._refreshed(max_age_ms, name).summary, sorted(loaded_names))
         indexed = self._index.summaries([name for name in names if name not in loaded_names], max_age_ms)
         return dict(sorted({**hosted, **_drop_missing_and_log(indexed)}.items()))
@@ -191,7 +191,7 @@ class MetadataCache:
                 self._by_id.pop(dropped.id, None)
         if dropped is not None:  # another process has dropped the earlier topic of this name
             dropped.close(SHORT_WAIT_S)
-        return self._keep(name, storage, log, snapshot)
+        return self._add(name, storage, log, snapshot)
 
     def check_new(self, name: str, partitions: int) -> None:
         """Raise the errors of `create`; changes nothing."""
@@ -271,17 +271,17 @@ class MetadataCache:
         log = self._commit_log(storage)
         snapshot = log.load()
         if name != snapshot.name:
-            # the topic was copied, since its files name the original; `copy_text` has the command for a new id
+            # the files name another topic, so the folder was copied or renamed: warn if that topic has the same id
             with suppress(errors.DistlogError):
                 if self._commit_log(self.root.child(snapshot.name)).load().topic_id == snapshot.topic_id:
                     text = "the topic %s %s; until then Kafka clients get another id for it, %s"
                     _log.warning(text, name, copy_text(snapshot.name), client_id(name, snapshot))
-        return self._keep(name, storage, log, snapshot)
+        return self._add(name, storage, log, snapshot)
 
     def _commit_log(self, storage: Storage) -> CommitLog:
         return topic_log(storage, self._clock, engine="gateway", defaults=self.defaults)
 
-    def _keep(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
+    def _add(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
         expiration_ms = self._config.producer_id_expiration_ms
         handle = TopicHandle.of(storage, snapshot.name, log, self._clock, producer_expiration_ms=expiration_ms)
         hosted = HostedTopic(name, Topic(handle, snapshot), self._logs, self._config, self.failed_batches)

@@ -40,7 +40,7 @@ Fence = Callable[[Snapshot], None]
 
 
 class Partition:
-    """One partition of a topic, thread-safe. `check_first` may refuse an unknown producer's first batch."""
+    """One partition of a topic, thread-safe. `check_first` may refuse the first batch of a new producer."""
 
     def __init__(
         self, hosted: RefreshingTopic, number: int, logs: OpenLogs[Partition], check_first: FirstBatch
@@ -48,9 +48,9 @@ class Partition:
         self.hosted, self.number, self._logs, self._check_first = hosted, number, logs, check_first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
-        # a snapshot, and the partition's state in it with the active segment's newest records
+        # two caches: a snapshot's state, with the active segment's newest records; and a state's last stable offset
         self._cached_state: tuple[Snapshot, PartitionState] | None = None
-        self._cached_stable: tuple[PartitionState, int] | None = None
+        self._cached_stable_offset: tuple[PartitionState, int] | None = None
         self._epochs = LeaderEpochs()
 
     def append(
@@ -74,7 +74,7 @@ class Partition:
             return appended
 
     def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
-        """Append an end marker if the transaction is open here. Raises as `append_run`."""
+        """Append the end marker of an open transaction; None if it is not open. Raises as `append_run`."""
         with self._logs.use(self) as log:
             return log.end_transaction(marker, fence, timeout_s=timeout_s)
 
@@ -93,17 +93,16 @@ class Partition:
             return self._state(self.hosted.topic.current.refresh())
 
     def offsets(self, state: PartitionState) -> LogOffsets:
-        cached = self._cached_stable
+        cached = self._cached_stable_offset
         if cached is None or cached[0] is not state:
-            cached = self._cached_stable = state, last_stable_offset(self.hosted.topic.reader, state)
+            cached = self._cached_stable_offset = state, last_stable_offset(self.hosted.topic.reader, state)
         return LogOffsets(state.log_start_offset, cached[1], state.log_end_offset)
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
         """Return whole unchecked batches, the first with `offset`; if `committed`, up to the last stable offset."""
         state = self.state()
         if not self.hosted.is_local and offset > state.log_end_offset:
-            # another gateway or job may have appended
-            self.hosted.refresh()
+            self.hosted.refresh()  # another gateway or job may have appended
             state = self.state()
         offsets = self.offsets(state)
         visible_end = self._visible_end(state, committed)
@@ -112,6 +111,7 @@ class Partition:
         if offset >= visible_end.offset or max_bytes <= 0:
             return FetchedData(None, offsets, (), visible_end)
         reader = self.hosted.topic.reader
+        # batches that a local file holds unchanged are sent from the file (sendfile); the next lines read others
         if (stored := fetch_stored(reader, state, offset, visible_end.offset, max_bytes)) is not None:
             aborted = tuple(aborted_between(reader, state, offset, stored.next_offset)) if committed else ()
             return FetchedData(stored, offsets, aborted, visible_end)
@@ -128,7 +128,7 @@ class Partition:
         return VisibleEnd(end, int(state.segments.log_bytes.sum()))
 
     def leader_epochs(self, state: PartitionState) -> LeaderEpochs:
-        """The leader epochs of imported records; read again if the state has a newer epoch. Raises StorageError."""
+        """The leader epochs of records imported from a broker; read again for a newer epoch. Raises StorageError."""
         if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
             topic = self.hosted.topic
             file = f"{paths.partition_dir(topic.handle.name, self.number)}/{paths.LEADER_EPOCHS}"
@@ -152,14 +152,14 @@ class Partition:
         if snapshot.partitions[self.number].active is None:
             return snapshot.partitions[self.number]
         with self._lock:
-            # check this before the state is read, so that the next call notices an append during the read
+            # check the page before the state is read, so that the next call notices an append during the read
             has_changed = self._page_has_changed()
             if has_changed or self._cached_state is None or self._cached_state[0] is not snapshot:
                 self._cached_state = snapshot, with_tail(self.hosted.topic.handle, snapshot, self.number)
             return self._cached_state[1]
 
     def _page_has_changed(self) -> bool:
-        """Whether the lock page has changed since the last call. Each append changes it."""
+        """Whether the page in the partition's lock file has changed since the last call. Each append changes it."""
         if self._page is None:
             topic = self.hosted.topic
             folder = topic.storage.local_path(paths.partition_dir(topic.handle.name, self.number))
@@ -171,9 +171,9 @@ class Partition:
         return self._page.changed()
 
 
-# A log accepts any batch as the first batch of an unknown producer. A client has up to five batches in flight. If its
-# first batch failed, and its second batch were appended, the client would report the first as delivered. So the
-# second also fails until the first was sent again (as with Kafka's `VerificationStateEntry`).
+# A log accepts any batch as the first one of a new producer. A client has up to five batches in flight. If the first
+# batch failed and the second was appended, librdkafka would report the first as delivered. So the second batch also
+# fails, until the client sends the first again (as with Kafka's `VerificationStateEntry`).
 
 #: The most pairs of a producer and a partition for which failed batches are remembered.
 MAX_FAILED = 10_000
@@ -187,7 +187,7 @@ def producer_of(records: bytes) -> tuple[int, int, int]:
 
 
 class FailedBatches:
-    """The lowest failed sequence number by topic name or id, partition and producer. Thread-safe."""
+    """The epoch and the lowest failed sequence number by topic (name or id), partition and producer. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -215,7 +215,7 @@ class FailedBatches:
                 self._lowest.pop((topic, partition, producer), None)
 
     def check(self, topic: Hashable, partition: int, batch: BatchFields) -> None:
-        """Raise OutOfOrderSequenceError for an unknown producer's batch that follows its failed batch."""
+        """Raise OutOfOrderSequenceError if the batch of a new producer follows its failed batch."""
         epoch, lowest = self._lowest.get((topic, partition, batch.producer_id), (-1, -1))
         if epoch == batch.producer_epoch and batch.base_sequence > lowest:
             raise OutOfOrderSequenceError(
@@ -236,7 +236,7 @@ RECORD_COLUMNS = ("offset", "key", "value")
 
 
 class TailBatches(NamedTuple):
-    """Whole batches with valid checksums, and their headers as BATCH rows."""
+    """Whole batches with valid checksums, and their headers, a row each, as `read_headers` returns them."""
 
     data: bytes
     rows: npt.NDArray[Any]
@@ -303,7 +303,7 @@ class LeaderEpochs:
         return self.entries[index - 1][0] if index else NONE
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of an epoch: the start of the next one, or the log end. Without entries, any epoch ends there."""
+        """The end of an epoch: the start of the next one, or the log end; without entries always the log end."""
         if not self.entries or epoch == self.latest:
             return EpochEnd(epoch, log_end_offset)
         next_index = bisect_right([entry_epoch for entry_epoch, _ in self.entries], epoch)
@@ -321,7 +321,7 @@ class LogOffsets(NamedTuple):
 
 
 class VisibleEnd(NamedTuple):
-    """The offset at which a reader must stop, and the bytes of the whole log, which grow with each append."""
+    """The offset at which a reader must stop, and the log's size, by which a waiting fetch counts new bytes."""
 
     offset: int
     log_bytes: int
@@ -356,8 +356,7 @@ class RefreshingTopic:
         if self.is_local:
             if not self._has_changed():
                 return self.snapshot
-            # vacuum may have deleted files of older versions
-            self.topic.reader.forget_deleted()
+            self.topic.reader.forget_deleted()  # vacuum may have deleted files of older versions
             return self.topic.current.refresh()
         called_ms = monotonic_ms()
         if called_ms - self._refreshed_ms >= max_age_ms:
@@ -370,7 +369,7 @@ class RefreshingTopic:
         return self.snapshot
 
     def _has_changed(self) -> bool:
-        """Whether a next commit exists, or the newest commit was deleted with its folder."""
+        """Whether a next commit exists, or the snapshot's own commit was deleted."""
         cached_snapshot, newest_path, next_path = self._commit_paths
         snapshot = self.snapshot
         if cached_snapshot is not snapshot:

@@ -1,4 +1,4 @@
-"""An index of the topics of a root on an object store, for listings of all topics."""
+"""An index of the topics in a root folder on an object store, which saves requests when all topics are listed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class TopicIndex:
         self._checks_since_write = 0
 
     def summaries(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
-        """The topics in these folders, at most `max_age_ms` old, or their errors."""
+        """The topics in these folders, checked at most `max_age_ms` ago, or their errors; without missing topics."""
         with self._lock:
             self._forget(self._topics.keys() - set(names))
             due = self._due(names, max_age_ms)
-            if len(due) >= CHECKS_PER_EXCHANGE:  # gateways exchange results by the stored index
+            if len(due) >= CHECKS_PER_EXCHANGE:  # another gateway may have stored newer results
                 self._read_index(names)
                 due = self._due(names, max_age_ms)
             errors = dict(zip(due, in_parallel(self._read_topic, due), strict=True))
@@ -64,7 +64,7 @@ class TopicIndex:
         return [name for name in names if self._checked_ms.get(name, -1) <= oldest_ms or name not in self._topics]
 
     def _read_topic(self, name: str) -> Exception | None:
-        """Read a topic again if it may have changed. Returns the error if this fails."""
+        """Read a topic again if it may have changed (see _IndexedTopic). Returns the error if this fails."""
         storage, checked_ms = self._root.child(name), self._clock()
         try:
             # the time of the store's newest reply, by the store's clock; 0 before the first reply
@@ -104,6 +104,7 @@ class TopicIndex:
     def _write_index(self) -> None:
         # use a copy, since `forget` takes no lock: it must not wait for the reads of `summaries`
         entries = self._topics.copy().items()
+        # leave out missing topics, and entries without a time, which no gateway can verify
         topics = {name: entry.fields() for name, entry in entries if entry.seen_ms and entry.topic_id}
         try:
             self._root.put(paths.TOPIC_INDEX, _encoded({"topics": topics, "crc32c": crc32c(_encoded(topics))}))
@@ -113,17 +114,16 @@ class TopicIndex:
         self._checks_since_write = 0
 
 
-#: A list of n topics accepts entries up to n times this age. So frequent lists check one topic in 30 ms on average.
+#: A listing of n topics accepts entries up to n times this age. So frequent listings check a topic every 30 ms.
 MAX_AGE_PER_TOPIC_MS = 30
 #: The stored index is read if this many topics need a check, and written after this many checks.
 CHECKS_PER_EXCHANGE = 100
 #: How long a commit is assumed to exist after it was read.
 PROOF_MS = 3_600_000
-#: Above all versions, and all times in ms.
+#: Versions, and times in ms, are below this number.
 _LIMIT = 1 << 53
 #: The largest index that is read. A topic takes about 200 bytes.
 _MAX_INDEX_BYTES = 256 << 20
-
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -134,7 +134,7 @@ class TopicSummary(NamedTuple):
 
 
 def client_id(name: str, snapshot: Snapshot) -> str:
-    """The topic's id for clients. A copy has the id of its original, so its own is derived from its folder's name."""
+    """The topic's id for clients. A copy has the original's id, so clients get an id from the copy's folder name."""
     topic_id = snapshot.topic_id
     return topic_id if name == snapshot.name else str(uuid.uuid5(uuid.UUID(topic_id), name))
 
@@ -142,9 +142,9 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic(NamedTuple):
     """A version that was the newest at `seen_ms` by the store's clock; or a missing topic.
 
-    For `span_ms` after `seen_ms`, no vacuum deletes later commits. So if `version + 1` is missing, the topic is
-    unchanged, or its folder was deleted or replaced. In the second case the commit of `version` is missing, or has
-    another id. So a read of the commit with `commit_id` proves, at `proven_ms`, that the topic is unchanged.
+    For `span_ms` after `seen_ms`, no vacuum deletes later commits. So if `version + 1` has no commit, the topic is
+    unchanged, unless its folder was deleted or replaced. Then the commit of `version` is missing, or has another id.
+    So a read of that commit, with the id `commit_id`, proves the topic unchanged. The last proof was at `proven_ms`.
     """
 
     topic_id: str
@@ -180,7 +180,7 @@ class _IndexedTopic(NamedTuple):
         return list(self[:-1])
 
     def is_verifiable_at(self, time_ms: int) -> bool:
-        """Whether no vacuum has deleted a later version at `time_ms` by the store's clock."""
+        """Whether vacuum cannot have deleted a later commit by `time_ms` of the store's clock."""
         return self.seen_ms > 0 and -MAX_CLOCK_DIFFERENCE_MS <= time_ms - self.seen_ms < self.span_ms
 
     def is_proven_at(self, time_ms: int) -> bool:

@@ -1,8 +1,8 @@
-"""The transactions of Kafka clients, over any topics of a root and the offsets of groups.
+"""The transactions of Kafka clients, over the topics of a root folder and the offsets of groups.
 
 After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
-`__transaction_state`; a state is durable before its step begins. `docs/design/gateway.md` explains why each step is
-safe when a gateway is killed or paused.
+`__transaction_state`. A state is durable before the coordinator acts on it. `docs/design/gateway.md` explains why
+this is safe when a gateway is killed or paused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
 
     def load(self, states: Iterable[TransactionState]) -> None:
-        """Load stored states; `run_timers` finishes decided transactions."""
+        """Load stored states. `run_timers` finishes decided transactions, which may lack end markers."""
         now_ms = self._clock()
         transactions = {
             state.transactional_id: CoordinatedTransaction(state.without_future_start(now_ms)) for state in states
@@ -73,10 +73,10 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         return [transaction.state for transaction in transactions if transaction is not None and transaction.state]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
-        """Return the next producer of an id, after fencing the former producer and aborting its transaction.
+        """Return the next producer id and epoch, after fencing the former producer and aborting its transaction.
 
-        `expected` is the caller's current producer, if any. It gets its next epoch, even after its transaction has
-        timed out. It is refused if another producer has started.
+        `expected` is the caller's current producer id and epoch, if any. The caller gets the next epoch, even after
+        its transaction has timed out, but is refused if another producer has started.
         """
         with self.lock_entry(id_, create=True) as transaction:
             state, now_ms = transaction.state, self._clock()
@@ -87,7 +87,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 )
             else:
                 if expected is not None and expected == ProducerId(state.producer.id, state.last_epoch):
-                    # the response to an earlier call was lost, or the transaction has timed out
+                    # the caller has the previous epoch: a response was lost, or the transaction has timed out
                     return self._finish_if_decided(transaction).producer
                 if expected not in (None, state.producer):
                     raise CoordinatorError(ErrorCode.producer_fenced)
@@ -136,7 +136,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 if isinstance(error, LockHeldError):
                     lock_wait_failed.set()
 
-        # run in parallel: all producers of a job may have died together, and each step may be a commit
+        # run in parallel: all producers of a job may have died together, and each abort may take commits
         with self._lock:
             ids = [id_ for id_, transaction in self._entries.items() if _has_work(transaction.state, now_ms)]
         in_parallel(run, ids)
@@ -144,8 +144,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     def _run_timer(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
         if state is None:
-            # the first state of the id could not be stored
-            self.remove(id_, transaction)
+            self.remove(id_, transaction)  # the first state of the id could not be stored
         elif state.has_timed_out(now_ms):
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
             self._decide(transaction, state.timed_out(now_ms))
@@ -174,6 +173,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
     ) -> None:
         self._ends.end(decision, timeout_s)
         final_state = decision.completed(self._clock())
+        # if this state is lost, the next coordinator writes the markers again, which changes nothing
         self._log.write(final_state, is_durable=False)
         transaction.state = final_state
 
@@ -181,8 +181,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         """Finish a decided transaction, and return the state. Raises CoordinatorError if the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
-            # an error leaves the state decided
-            with suppress(DistlogError):
+            with suppress(DistlogError):  # an error leaves the state decided
                 self._write_end(transaction, state)
         if transaction.state is None or transaction.state.is_decided:
             raise CoordinatorError(ErrorCode.concurrent_transactions)
@@ -220,6 +219,7 @@ class TransactionEnds:
     def _end(
         self, decision: TransactionState, topic: str, numbers: Sequence[int], timeout_s: float
     ) -> list[Partition]:
+        """Write the markers of one topic. Returns the partitions that may have a new marker."""
         try:
             hosted = self._metadata.fresh_topic(topic)
             if numbers[-1] >= len(hosted.snapshot.partitions):
@@ -236,7 +236,7 @@ class TransactionEnds:
         }
         fence = partial(self._check_current, decision)
         results = hosted.end_transaction(markers, fence, timeout_s=timeout_s) if markers else {}
-        # wait for all markers before an error is raised: none may be in flight afterwards
+        # wait for all markers: after an error, none may be in flight
         wait(results.values())
         if any(isinstance(result.exception(), TopicNotFoundError) for result in results.values()):
             # the topic was dropped. Try again, since a new topic of this name may have records of the transaction
@@ -247,23 +247,23 @@ class TransactionEnds:
     def _check_current(self, decision: TransactionState, snapshot: Snapshot) -> None:
         """Raise _AlreadyFinishedError unless the id's newest state is still this decision."""
         newest = self._log.newest(decision.transactional_id)
+        # transactions of one producer epoch differ in their start
         identity = attrgetter("producer", "status", "started_ms")
         if newest is None or identity(newest) != identity(decision):
             raise _AlreadyFinishedError
 
 
 def _has_marker(result: Future[Any]) -> bool:
+    """False if another gateway has ended the transaction. Raises any other error of the append."""
     try:
         result.result()
     except (ProducerFencedError, _AlreadyFinishedError):
-        # another gateway has ended this transaction
         return False
     return True
 
 
 #: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
 EXPIRATION_MS = 7 * 86_400_000
-
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -288,7 +288,7 @@ _PAUSE_S = 1.0
 
 
 class TransactionServices:
-    """The transactions that this gateway coordinates by its lease. `fence` works for all transactions of the root."""
+    """The transactions whose partition of `__transaction_state` this gateway leads. `fence` works for any id."""
 
     def __init__(
         self, metadata: MetadataCache, fetches: DelayedFetches, groups: GroupServices, clock: Callable[[], int]
@@ -296,6 +296,7 @@ class TransactionServices:
         self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
         self.partition_of = self._log.partition_of
         self.compact = self._log.compact
+        # the lease of the groups also covers the partitions of `__transaction_state`
         self.coordination = groups.share(self._log, self._log.read_partition_count)
         ends = TransactionEnds(metadata, fetches, self._log, clock)
         self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
@@ -315,19 +316,18 @@ class TransactionServices:
         return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
 
     def check_is_hanging(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise CoordinatorError unless the transaction hangs: no coordinator will end it (KIP-664)."""
+        """Raise CoordinatorError unless the transaction hangs, because no coordinator will end it (KIP-664)."""
         for state in self._log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)
 
     def run_timers(self) -> None:
-        """Load and unload by the lease, and run the timers. Raises nothing."""
+        """Load partitions that the lease gained, unload lost ones, and run the timers. Raises nothing."""
         try:
             self.coordination.step(self.coordinator)
             self.coordinator.run_timers()
         except CoordinatorError:
-            # the lease was changed concurrently
-            return
+            return  # the lease was changed concurrently
         except Exception as error:
             FAILURES.note("coordinating transactions", error)
 

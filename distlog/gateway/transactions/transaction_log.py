@@ -49,7 +49,7 @@ class TransactionLog:
         self._partitions: int | None = None
         self._lock = threading.Lock()
         self._state_topic: _StateTopic | None = None
-        # whether an append has failed since another gateway leads its partition, or since the topic was dropped
+        # whether an append has failed because another gateway leads its partition, or the topic was dropped
         self._has_failed = False
         self._compaction = InternalTopicCompaction()
         #: Appends that no call waits for.
@@ -121,7 +121,7 @@ class TransactionLog:
         return [state for newest in state_topic.newest for state in newest.all() if state.producer.id == producer_id]
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Store a state, and fsync it if it `is_durable`. If not, an object store gets it with the next commit."""
+        """Store a state. Unless `is_durable`, it is not fsynced, and an object store gets it with the next commit."""
         state_topic, id_, value = self._open_topic(), state.transactional_id, encode_state(state)
         newest = state_topic.newest[self.partition_of(id_)]
         if is_durable or state_topic.hosted.is_local:
@@ -150,10 +150,10 @@ class TransactionLog:
         result = state_topic.hosted.append_run_later(*self._record(state_topic, id_, value))
         with self._lock:
             self._in_flight.add(result)
-        result.add_done_callback(self._end_later)
+        result.add_done_callback(self._on_appended)
         return result
 
-    def _end_later(self, result: Future[AppendInfo]) -> None:
+    def _on_appended(self, result: Future[AppendInfo]) -> None:
         with self._lock:
             self._in_flight.discard(result)
         error = result.exception()
@@ -163,6 +163,7 @@ class TransactionLog:
             FAILURES.note("storing states of transactions (their next coordinator ends these again)", error)
 
     def _record(self, state_topic: _StateTopic, id_: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
+        """Return the arguments of an append: the partition, the batch, and the fence, which checks the leader."""
         number = self.partition_of(id_)
         run = internal_batch([(encode_key(id_), value)], self._clock())
         return number, run, partial(state_topic.leadership.check, partitions=(number,))
@@ -223,8 +224,8 @@ def internal_batch(
     )
 
 
-# Any gateway may append batches of a transaction. At the append, it reads the state that the coordinator has written;
-# `docs/design/gateway.md` explains why this is enough.
+# Any gateway may append batches of a transaction. At the append, it reads the state that the coordinator has written.
+# `docs/design/gateway.md` explains why no batch can follow the end marker of its transaction.
 
 _log = logging.getLogger("distlog.gateway")
 
@@ -296,6 +297,8 @@ _CONFIG = TopicConfig.parse(
 
 
 class _StateTopic:
+    """The open topic, with the partitions that this gateway leads, and the newest states by partition."""
+
     def __init__(self, hosted: HostedTopic) -> None:
         self.hosted = hosted
         self.leadership = Leadership(hosted.topic.handle, hosted.topic.current)

@@ -143,8 +143,8 @@ def read_row(data: np.ndarray, position: int, row: np.void) -> None:
         row["record_count"] = 1 if attributes & CODEC_MASK == 0 else -1
 
 
-#: A run of batches of one file. `first_offset` is -1 if unknown, and a lower bound if the segment is not `dense` (has
-#: gaps). The segment ends at `end_offset`. `ends_file` is whether the file ends with the run.
+#: A run of batches of one file. `first_offset` is -1 if unknown, and only a lower bound if the segment has gaps (is
+#: not `dense`). The segment ends at `end_offset`. `ends_file` is whether the file ends with the run.
 RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
 
 
@@ -165,8 +165,8 @@ def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndar
         expected_before = run["first_offset"] - 1 if begins_run else last_offset
         last_offset = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
         last_of_segment = run["end_offset"] - 1
-        has_no_gap = run["dense"] and expected_before >= -1  # an unknown first offset gives -2
-        if offset_before < expected_before or (has_no_gap and offset_before != expected_before):
+        must_follow = run["dense"] and expected_before >= -1  # an unknown first offset gives -2
+        if offset_before < expected_before or (must_follow and offset_before != expected_before):
             return row
         if last_offset > last_of_segment or (not ends_file and last_offset == last_of_segment):
             return row
@@ -200,12 +200,12 @@ _NO_BATCHES = -1, -1, -1
 def _find_batches(
     file: int, span: tuple[int, int], segment: tuple[int, int, bool], target: tuple[int, int, int], window: np.ndarray
 ) -> tuple[int, int, int]:
-    """Find batches of an open log with offsets in [first_offset, end_offset): up to `room` bytes, but at least one.
+    """Find batches of the log `file` with offsets in [first_offset, end_offset): up to `room` bytes, at least one.
 
     Returns their start and end positions and the next offset. Returns _NO_BATCHES if there are none, after a bad
     header, and for formats 0 and 1. The search starts with the batch at `position`. Its first offset is
     `expected_offset`, or if that is -1, it is not above `first_offset`. The segment ends before the offset
-    `segment_end` and the position `log_end`. If it `is_dense`, its offsets have no gaps.
+    `segment_end` and the position `log_end`. If it `is_dense`, its offsets have no gaps. See below for the tuples.
     """
     position, log_end = span
     expected_offset, segment_end, is_dense = segment
@@ -257,7 +257,7 @@ _ONES = 0xFFFFFFFF
 EMPTY_CRC = 0
 #: The number of zeros that `_with_zeros` appends has at most this many bytes.
 _LENGTH_BYTES = 4
-#: The size of each of the three ranges. The remaining bytes after the long ranges are read in short ranges.
+#: The bytes of a lane, one of the three ranges. The bytes after the last long lanes are read in short lanes.
 _LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
 
 
@@ -286,7 +286,8 @@ def _product(first: Any, second: Any) -> Any:
 
 
 def _powers() -> np.ndarray:
-    """Return a table with x^(8 n 256^k) modulo the polynomial, with reversed bits, in [k, n]."""
+    """Return a table of factors: a checksum times the item [k, n] is the checksum after n 256^k more zero bytes."""
+    # the item is x^(8 n 256^k) modulo the polynomial, with reversed bits
     # the first item is x^8, since the highest bit is x^0; each item is the square of the previous one
     squares = [1 << (31 - 8)]
     while len(squares) < 8 * _LENGTH_BYTES:
@@ -299,7 +300,7 @@ def _powers() -> np.ndarray:
 
 
 def _tables_after_zeros(bits: int) -> np.ndarray:
-    """Return a table with the checksum for each value of a checksum's byte k, followed by 2^bits zeros, in row k."""
+    """Return a table to append 2^bits zero bytes: the XOR of its items [k, byte k of a checksum] is the result."""
     power, byte_values = int(_POWERS[bits // 8, 1 << (bits % 8)]), np.arange(256)
     return np.stack([_product(power, byte_values << (8 * row)) for row in range(4)])
 
@@ -311,7 +312,7 @@ _product_called = called(_product)
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    """Append `count` zero bytes, without the inversions at the start and end, which would cancel out in a XOR."""
+    """Return the checksum after `count` more zero bytes, without inversions, which would cancel out in a XOR."""
     for byte in range(_LENGTH_BYTES):
         digit = (count >> (8 * byte)) & 0xFF
         if digit:
@@ -372,6 +373,7 @@ def _add_lanes(
             crc = crc_of_word(crc, int64_at(data, offset))
             second = crc_of_word(second, int64_at(data, offset + lane))
             third = crc_of_word(third, int64_at(data, offset + 2 * lane))
+        # a lane is appended as zeros; then the checksum of its bytes is added by XOR
         crc = _with_zero_lane(zeros_tables, _with_zero_lane(zeros_tables, crc) ^ second) ^ third
         position += 3 * lane
     return crc, position
@@ -430,7 +432,7 @@ def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from:
     """Return the checksum after `batch` (a BATCH row within `data`), from the checksum `initial` before it.
 
     The batch's own checksum, which must be right, is of its bytes from `checked_from` on. If the batch has at least
-    `combined_from` bytes, only the bytes before these are read: the checksums are combined as by `crc32_combine`.
+    `combined_from` bytes, only those before `checked_from` are read; the checksums are combined (`crc32_combine`).
     """
     start = batch["position"]
     if batch["magic"] != 2 or batch["size"] < combined_from:

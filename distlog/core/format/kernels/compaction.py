@@ -8,9 +8,10 @@ from distlog.core.format.kernels.hashes import siphash
 from distlog.core.format.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at
 from distlog.core.format.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
 
-# Compaction compares keys by their SipHash-2-4 of 128 bits. The second word of a key's hash selects the bucket of the
-# key, and the first word its slot in the bucket's offset map. With one word for both, the keys of a bucket would have
-# neighbouring slots, and a search would be long. A product and a shift spread the high 32 bits of a word evenly.
+# Compaction compares keys by their SipHash-2-4 of 128 bits. A bucket is a part of the keys whose offset map fits in
+# memory. The second word of a hash selects the bucket, and the first word the slot in its map. With one word for
+# both, the keys of a bucket would have neighbouring slots, and a search would be long. To select one of n, a product
+# and a shift spread the high 32 bits of a word evenly.
 
 #: Words of 64 bits. A row of a bucket has a hash and an offset. A slot of a map has a hash and an offset + 1, or 0.
 HASH_WORDS, ROW_WORDS, SLOT_WORDS = 2, 3, 3
@@ -32,7 +33,7 @@ def hash_all(
 
 @inlined
 def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
-    """Return the key's bucket, or for a row that is only compared (`offset` < `start_offset`), bucket + `buckets`."""
+    """Return the key's bucket, plus `buckets` for a row below `start_offset`, which is only compared with the map."""
     bucket = (((second >> 32) & 0xFFFFFFFF) * buckets) >> 32
     return bucket if offset >= start_offset else bucket + buckets
 
@@ -216,7 +217,7 @@ def choose_records(
 
     For each batch, `counts` is the number of its records, `stays_whole` is whether all its records stay, and
     `drops_tombstones` is whether its tombstones are dropped. If the batch does not stay whole, a record stays if its
-    offset is above `last_compacted_offset`, or if it is the last of its key (`is_current`) and not dropped as above.
+    offset is above `last_compacted_offset`, or if it is its key's last (`is_current`) and not a dropped tombstone.
     """
     unkeyed_records = record = 0
     for batch in range(counts.size):

@@ -1,7 +1,7 @@
 """Hashes of keys. Compaction uses SipHash, since it would lose a record if two keys had one hash; indexes use XXH64.
 
-SipHash-2-4 of 128 bits: Aumasson and Bernstein, 2012. XXH64 with seed 0: Collet, xxHash fast digest algorithm,
-revision 0.1.1.
+Readers of an index compare the keys, too. SipHash-2-4 of 128 bits: Aumasson and Bernstein, 2012. XXH64 with seed 0:
+Collet, xxHash fast digest algorithm, revision 0.1.1. `wrapped` cuts a number to 64 bits (native.py).
 """
 
 from __future__ import annotations

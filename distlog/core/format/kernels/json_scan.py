@@ -251,8 +251,8 @@ def _scan_line(
         return UNSURE
     # the lowest bit of `object_bits` is 1 if the innermost open value is an object; the next bit is for its parent
     depth, object_bits, expected = 1, 1, _FIRST_NAME
-    # the field of the next value; the field whose value is open, and the start of the value: one field suffices,
-    # since only names of the outermost object have a field
+    # `field` is the field of the next value, or -1. The value of `open_field`, an object or array, began at
+    # `open_start`; one open field suffices, since only names of the outermost object have a field.
     field, open_field, open_start = -1, -1, 0
     position = _after_space(data, position + 1, end)
     while position < end:
@@ -301,7 +301,7 @@ def scan_objects(
     data: np.ndarray,
     names: np.ndarray,
     name_offsets: np.ndarray,
-    lines: np.ndarray,
+    line_starts: np.ndarray,
     line_sizes: np.ndarray,
     states: np.ndarray,
     kinds: np.ndarray,
@@ -310,14 +310,15 @@ def scan_objects(
 ) -> int:
     """Find fields in each line of `data`; returns the number of lines.
 
-    Name i is names[name_offsets[i]:name_offsets[i + 1]]. Fills `lines` with the position of each line, `line_sizes`
-    with its size without a return, and `states`. Fills `kinds`, `starts` and `sizes` for each line and name; `starts`
-    and `sizes` are without quotes. If an object repeats a field, the last one applies. `kinds` must be zeros.
+    Name i is names[name_offsets[i]:name_offsets[i + 1]]. Fills `line_starts`, `line_sizes` (without a return)
+    and `states` for each line. Fills `kinds`, `starts` and `sizes` for each line and name; `starts` and `sizes` are
+    without quotes. If an object repeats a field, the last one applies. `kinds` must be zeros.
     """
     position = row = 0
     fields = name_offsets.size - 1
     while position <= data.size:
         end = position
+        # find the next newline, 8 bytes at a time, as in `_after_string`
         while end < data.size and item_at(data, end) != _NEWLINE:
             if end + 8 <= data.size:
                 word = int64_at(data, end) ^ 0x0A0A0A0A0A0A0A0A
@@ -331,7 +332,7 @@ def scan_objects(
         size = end - position
         if size and item_at(data, end - 1) == _RETURN:
             size -= 1
-        put_at(lines, row, position)
+        put_at(line_starts, row, position)
         put_at(line_sizes, row, size)
         put_at(
             states,

@@ -1,4 +1,4 @@
-"""Kernels that collect, sort, write and find the entries of a key index."""
+"""Kernels that collect, sort, write and find the entries of a key index; key_index.py describes its tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distlog.core.format.kernels.hashes import xxh64
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, item_at, put_at, put_int_at
 from distlog.core.format.kernels.record_scan import OK, SLACK, Slices, read_record
 
-#: A block ends with the CRC-32C of its items XOR `log_crc`, the checksum of the log's first batch. So a block from
-#: the index of another log does not pass the check. The last block of a table may have fewer items.
+#: A table has blocks of items (entries or postings). A block ends with the CRC-32C of its items XOR `log_crc`, the
+#: checksum of the log's first batch, so that a block of another log fails the check. The last block may be shorter.
 BLOCK_BYTES, CRC_BYTES = 4096, 4
 ENTRY_BYTES, POSTING_BYTES = 12, 4
 BLOCK_ENTRIES = (BLOCK_BYTES - CRC_BYTES) // ENTRY_BYTES
@@ -21,7 +21,7 @@ BLOCK_POSTINGS = (BLOCK_BYTES - CRC_BYTES) // POSTING_BYTES
 #: Pairs of a key's hash and a batch's position are sorted in buckets, by the first 10 of the 63 bits of the hash.
 BUCKETS, BUCKET_SHIFT = 1 << 10, 63 - 10
 #: Other results of a search, larger than any value. ABSENT: the hash has no entry. BAD_BLOCK: a checksum is wrong.
-#: The others: if the hash has an entry, it is in a block before or after these blocks.
+#: IN_EARLIER_BLOCK, IN_LATER_BLOCK: if the hash has an entry, it is before or after the searched blocks.
 ABSENT, IN_EARLIER_BLOCK, IN_LATER_BLOCK, BAD_BLOCK = range(1 << 40, (1 << 40) + 4)
 
 
@@ -122,6 +122,7 @@ def move_to_buckets(hashes: np.ndarray, positions: np.ndarray, next_rows: np.nda
 
 @inlined
 def _entry_at(entry: int) -> int:
+    """Return the position of entry number `entry` in its table, whose blocks end with checksums."""
     return entry // BLOCK_ENTRIES * BLOCK_BYTES + entry % BLOCK_ENTRIES * ENTRY_BYTES
 
 
@@ -145,10 +146,11 @@ def _sort_bucket(
     Pairs with one hash keep their order. The pairs are first moved to sub-buckets, one for each item of `next_rows`.
     Then an insertion sort finishes the order. It gives up after more than `most_moves` moves.
     """
-    # in a hash, the bits of its sub-bucket, as many as `mask` has, follow the bits of its bucket
+    # (hash >> shift) & mask is the sub-bucket: the next bits of the hash after the bits of the bucket
     mask, shift = next_rows.size - 1, BUCKET_SHIFT
     while mask >> (BUCKET_SHIFT - shift):
         shift -= 1
+    # count the pairs of each sub-bucket, and replace the counts by the first rows
     for sub_bucket in range(next_rows.size):
         put_at(next_rows, sub_bucket, 0)
     for pair in range(start, end):
@@ -193,7 +195,7 @@ def write_items(
     entries: np.ndarray,
     postings: np.ndarray,
 ) -> tuple[int, int]:
-    """Write the entries and postings of the pairs in buckets, and their checksums; returns the number of each.
+    """Write both tables of `pairs`, whose buckets end at `ends`; returns the numbers of entries and of postings.
 
     An entry is a hash (8 bytes) and a value (4 bytes). If only one batch has the hash, the value is its position.
     Otherwise the value is ~n, where n is the number of the hash's first posting. A posting is a batch's position; the

@@ -171,7 +171,7 @@ _caches: list[_KernelCache] = []
 
 @dataclass(frozen=True, slots=True)
 class CodeCache:
-    """The folder of compiled code, and how many of the kernels it has. If it is None, each folder has a reason."""
+    """The folder with the code of `compiled` of all `kernels`; or None, with the reason for each unusable folder."""
 
     folder: Path | None
     kernels: int
@@ -198,8 +198,7 @@ def _has_code(folder: Path, kernel: _KernelCache) -> bool:
     return False
 
 
-#: `MADV_DONTNEED` of Linux.
-_DONT_NEED = 4
+_DONT_NEED = 4  # `MADV_DONTNEED` of Linux
 #: Finds the addresses of LLVM's library in /proc/self/smaps. Matches only read-only mappings without changed pages
 #: (`Anonymous`), since changed pages could not be read again from the file.
 _LLVM_MAPPING = re.compile(r"^(\w+)-(\w+) r-.p .*/libllvmlite.*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.MULTILINE)
@@ -506,7 +505,7 @@ def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
     return types.voidptr(array, types.int64), codegen
 
 
-_LIBRARY = Path(__file__).parents[3]
+_LIBRARY = Path(__file__).parents[3]  # the folder of the package `distlog`
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Kernels that find the fields of records (Kafka's `DefaultRecord`) in one pass over the sections of many batches."""
+"""Kernels that scan records (Kafka's `DefaultRecord`) of sections in one pass; a section has a batch's records."""
 
 from __future__ import annotations
 
@@ -143,6 +143,7 @@ def read_number(data: np.ndarray, position: int, end: int, longest: int, careful
     if careful and position + 8 > end:
         return _read_bytewise(data, position, end, longest)
     word = int64_at(data, position)
+    # the first byte without the bit 0x80 is the last one; the value has the low 7 bits of each byte
     if word & 0x80 == 0:
         value, size = word & 0x7F, 1
     elif word & 0x8000 == 0:
@@ -221,8 +222,7 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
 
 # The records of a section are read fast up to the first that fails, and carefully from this record on.
 
-#: The bytes of a record without a key, a value and headers.
-SMALLEST_RECORD = 7
+SMALLEST_RECORD = 7  # the bytes of a record without a key, a value and headers
 
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END, BAD_CRC = range(9)
 
@@ -369,7 +369,7 @@ def scan_records(
         progress = ScanProgress(
             0, start, -1, first_record, progress.key_bytes, progress.value_bytes, progress.header_positions, 0
         )
-        # a fast scan needs SLACK bytes after the section
+        # a fast scan needs SLACK bytes after the section; any status but OK leads to a careful scan
         status = BAD_END
         if section["end"] + SLACK <= data.size:
             status, progress = _scan_section(data, section, *arrays, progress, False)
@@ -477,7 +477,6 @@ LOCATION = np.dtype(
     ]
 )
 
-#: The location of a header of a record.
 HEADER_LOCATION = np.dtype(
     [("key_at", np.int64), ("key_size", np.int64), ("value_at", np.int64), ("value_size", np.int64)]
 )
@@ -498,9 +497,9 @@ def find_batch(
 ) -> int:
     """Return the position of the first batch from `position` on whose last offset is `offset` or above, or `end`.
 
-    All offsets are stored offsets. The batch at `position` must start at `expected_offset`, or at or after it if the
-    segment is not `dense` (has gaps). If `expected_offset` is -1, it must start at or before `offset`. The file ends
-    at `end_offset`. Returns UNSURE if a batch or the next header is misplaced, as in `first_misplaced`.
+    All offsets are as stored, without the segment's shift. The batch at `position` must start at `expected_offset`;
+    at or after it if the segment has gaps (is not `dense`); at or before `offset` if `expected_offset` is -1. The
+    file ends at `end_offset`. Returns UNSURE if a batch or the next header is misplaced, as in `first_misplaced`.
     """
     while position < end:
         size = _batch_size(data, position, end)
@@ -547,7 +546,7 @@ def find_records(
     oldest: int,
     locations: np.ndarray,
 ) -> int:
-    """Locate records from `start_delta` and the time `oldest` on until `locations` is full; returns their number."""
+    """Fill `locations` with the first records from `start_delta` and `oldest` on; returns their number, or UNSURE."""
     previous = -1
     records = 0
     for _ in range(count):

@@ -181,7 +181,7 @@ def _append_up_to(
         if record_size > max_bytes or record_end > target.size:
             status = OVERSIZED if record_size > max_bytes else FULL
             break
-        if timestamp > window_end_ms:
+        if timestamp > window_end_ms:  # the record begins a window
             window_end_ms = min(timestamp, MAX_LONG - window_ms) + window_ms
         if not count:
             base = oldest = drafts[open_draft]["base_timestamp"] = drafts[open_draft]["min_timestamp"] = timestamp

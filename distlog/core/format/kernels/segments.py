@@ -18,8 +18,8 @@ from distlog.core.format.kernels.batch_scan import (
 )
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
 
-#: The positions in a state of a segment, which has the int64 fields of `SegmentState` in its order. `add_batch`
-#: updates the first STATE_SIZE fields.
+#: The indexes into the state of a segment, an array of the int64 fields of `SegmentState`. `add_batch` updates the
+#: first STATE_SIZE fields. SINCE_ENTRY: the log bytes since the last offset entry.
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_DELTA, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
@@ -44,8 +44,8 @@ STATE_SIZE = 5
 #: The flags of PRODUCER_BITS: a batch is part of a transaction or ends it; a batch has a producer id.
 TRANSACTIONS, PRODUCERS = 1, 2
 
-#: The status of a fold. NOT_WHOLE: the batches do not fill the bytes. NOT_NEXT: a batch starts below the next offset.
-#: The others: the offsets or the position of a batch are out of an index's range.
+#: The status of a fold, which adds batches to a state. NOT_WHOLE: the batches do not fill the bytes. NOT_NEXT: a
+#: batch starts below the next offset. BAD_OFFSET, BAD_POSITION: an index cannot have an offset or the position.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
@@ -64,13 +64,12 @@ SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, MIN_GROWTH, LARGE_GROW
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-#: A search of an index tries this many of its last bytes first.
-WARM_BYTES = 8192
+WARM_BYTES = 8192  # a search of an index tries this many of its last bytes first
 
 
 # A batch gets index entries if more than `index.interval.bytes` lie between it and the last offset entry. The first
 # batch never gets one. The offset entry is (last offset, start position). The time entry is (largest timestamp so
-# far, last offset of the batch that has it). A seal adds a last time entry with the largest timestamp.
+# far, last offset of the batch that has it). A seal (the end of a segment) adds an entry with the largest timestamp.
 @inlined
 def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, state: np.ndarray) -> tuple[bool, bool]:
     """Add the next batch to the first fields of `state`; returns whether it gets an offset and a time entry."""
@@ -102,7 +101,7 @@ def count_until_full(
     return sizes.size
 
 
-#: The faults of batches to append, in the order in which one is reported. BAD_SIZES: they do not fill their bytes.
+#: The faults of batches to append; the first in this order is reported. BAD_SIZES: they do not fill their bytes.
 #: BAD_FORMAT: their format is not 2, or they have refused attributes. BAD_OFFSETS: their offsets do not count from 0.
 NO_FAULT, BAD_SIZES, BAD_FORMAT, BAD_OFFSETS = range(4)
 
@@ -150,7 +149,7 @@ def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved
 # field in it, and `width` its size, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most
 # lookups are near the end, so the last WARM_BYTES are searched first, and their pages stay in the cache.
 #
-# If keys do not ascend, as in a damaged index, a search may return a wrong slot, but none above the target.
+# If keys do not ascend, as in a damaged index, a search may return a wrong slot, but its key is not above the target.
 
 
 @inlined
@@ -261,9 +260,9 @@ def _add(
 ) -> tuple[int, int]:
     """Add a batch and its index entries; returns the new numbers of offset and of time entries."""
     if state[POSITION] == 0:
-        # the base timestamp is not the time of a record here: it may be a delete horizon
-        has_other_time = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
-        first_timestamp = batch["max_timestamp"] if has_other_time else batch["base_timestamp"]
+        # with these attributes the base timestamp is not the time of a record: it may be a delete horizon
+        has_other_base = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
+        first_timestamp = batch["max_timestamp"] if has_other_base else batch["base_timestamp"]
         state[FIRST_TIMESTAMP] = max(first_timestamp, _UNKNOWN)
         state[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
         state[MIN_TIMESTAMP] = oldest
