@@ -79,7 +79,7 @@ PANELS = {
 }
 COMMANDS = {name: help_ for panel in PANELS.values() for name, help_ in panel.items()}
 
-#: Each command needs them, too: Click caches a command's help option when it first lists the command's options.
+#: Each command needs them, too: Click makes its help option once, and may not have the program's context then.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _HELP = "Kafka topics without a broker: partitioned logs in Apache Kafka's file formats, in a folder or a bucket."
 #: The type that typer shows after an argument's name.

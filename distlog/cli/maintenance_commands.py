@@ -48,7 +48,8 @@ _OLDEST_JAVA = 17
 _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
-#: A program that imports data source formats as Spark does. Its arguments name the distlog that `_pyspark` imported.
+#: A program that imports data source formats as Spark does. Its arguments, `sys.prefix` and an origin, identify the
+#: distlog of this process, whose data source `_pyspark` has imported. It imports the one of another distlog itself.
 _LIST_FORMATS = """
 import sys
 
@@ -155,6 +156,7 @@ def rebuild_index(
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("rebuilding", topic) as bar:
+        # `snapshot` has the sealed segments; `checked_snapshot`, which `verify` reads, also has active ones
         report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, on_progress=bar.add)
     _print_and_exit(report, as_json)
 
@@ -195,6 +197,7 @@ def vacuum(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_jso
     It also works on a dropped topic.
     """
     topic_folder = Storage(url, dict(storage))
+    # `distlog.open` would refuse a dropped topic. As it does, add names to the error if the folder contains topics
     with naming_topics(topic_folder):
         report = vacuum_topic(topic_folder, topic_log(topic_folder), dry_run=dry_run)
     _print_and_exit(report, as_json)

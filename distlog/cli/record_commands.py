@@ -120,7 +120,7 @@ def append(
     period_s = commit_interval if source.has_stream else None
     with Interrupt() as interrupt, RecordAppender(topic, compression, period_s, time.monotonic, identity) as appender:
         _append_until_end(source, appender, interrupt)
-    if not interrupt.signal and (warning := source.missing_records_warning()):
+    if not interrupt.signal and (warning := source.missing_records_warning()):  # files without records
         print(f"distlog: {warning}", file=sys.stderr)
     _report(appender, interrupt.signal, as_json=as_json)
     if interrupt.signal:
@@ -131,14 +131,14 @@ def _append_until_end(source: Source, appender: RecordAppender, interrupt: Inter
     """Append records until the end of the source or a signal. A signal discards records of files, not of a stream."""
     is_error_reported = False
     with Progress("appending", total_bytes=source.shown_size) as progress:
-        for reading in source.readings(appender.wait):
+        for reading in source.readings(appender.wait):  # of a stream, or of the files between two streams
             for part in interrupt.until(iter(reading)):
-                # None after a wait without input: earlier records may be due
+                # a stream yields None after `appender.wait()` seconds without input: a commit may be due
                 if part is not None:
                     appender.append(part)
                     progress.add(part.records.num_rows, part.input_bytes)
                 appender.commit_if_due()
-                # report early that no record has an option's field: a stream may never reach the check below
+                # warn early if no line has the field that --key, --value or --timestamp names: a stream may never end
                 if appender.records and not is_error_reported and (field_error := source.seen_fields.error()):
                     print(f"distlog: so far {field_error}", file=sys.stderr, flush=True)
                     is_error_reported = True
@@ -146,7 +146,7 @@ def _append_until_end(source: Source, appender: RecordAppender, interrupt: Inter
                 appender.abort()
                 return
             if isinstance(reading, StreamReading):
-                # a signal may have ended the stream within a row
+                # unfinished CSV rows at the end of the stream, which a signal may have ended within a row
                 for part in reading.remaining():
                     appender.append(part)
             if interrupt.signal:
@@ -201,7 +201,7 @@ def read(
     With --json, each line is an object that append --format records can read.
     """
     if isinstance(offset, FromEnd) and tail is None:
-        # `--offset -5` is `--tail 5`
+        # `--offset -5`, which is FromEnd(5), is `--tail 5`
         offset, tail = None, int(offset)
     bounds = Bounds(
         offset=offset,
@@ -298,7 +298,7 @@ def sql(
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     if output_file is not None and result_format is ResultFormat.TABLE:
         raise typer.BadParameter("--output needs --format json, csv or parquet", param_hint="--output")
-    # the key of a version without a topic is None
+    # by topic; the key None is for a version without a topic, which must be the only version
     versions = dict(version or ())
     if None in versions and len(versions) > 1:
         raise typer.BadParameter("give one version, or versions by topic: clicks=3", param_hint="--version")
@@ -313,7 +313,7 @@ def sql(
             registry=registry_at(registry, storage=dict(storage)),
             on_error=on_error.value,
             blobs=blobs,
-            version=versions.get(None, versions or None),
+            version=versions.get(None, versions or None),  # of the only topic, by topic, or the newest
             timestamp=timestamp,
             storage_options=dict(storage),
         )
@@ -322,7 +322,7 @@ def sql(
     try:
         _write_result(relation, result_format, output_file)
     except duckdb.Error as error:
-        # DuckDB adds the stack of the Python code that it has called
+        # the query runs here, since relations are lazy; DuckDB adds the stack of the Python code that it has called
         raise InvalidRecordError(str(error).partition(". Detail:")[0]) from error
 
 
@@ -467,7 +467,7 @@ def _from_partition(
     topic: Topic, partition: int, bounds: Bounds, limit: int | None, columns: Sequence[str]
 ) -> Iterable[pa.RecordBatch]:
     start = bounds.start(topic, partition)
-    # with a limit, `slices_of` below plans no more segments than needed, but it cannot plan committed reads
+    # plan all segments; `slices_of` below plans only as many as a limit needs, but cannot plan committed reads
     if limit is None or bounds.isolation == "read_committed":
         scan = topic.scan(
             [partition],

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from distlog.cli import options as listener
+from distlog.cli import options
 from distlog.cli.input import is_readable
 from distlog.cli.options import Json, StorageOptions, usage
 from distlog.console import output
@@ -156,14 +156,14 @@ def serve(
         bool,
         typer.Option("--insecure", help="Allow clients without authentication, and PLAIN passwords without TLS."),
     ] = False,
-    ssl_certfile: listener.Certfile = None,
-    ssl_keyfile: listener.Keyfile = None,
-    ssl_key_password_file: listener.KeyPassword = None,
-    ssl_cafile: listener.Cafile = None,
-    ssl_crlfile: listener.Crlfile = None,
-    ssl_client_auth: listener.ClientAuth = "none",
-    sasl_users: listener.SaslUsers = None,
-    sasl_mechanisms: listener.SaslMechanisms = listener.ALL_MECHANISMS,
+    ssl_certfile: options.Certfile = None,
+    ssl_keyfile: options.Keyfile = None,
+    ssl_key_password_file: options.KeyPassword = None,
+    ssl_cafile: options.Cafile = None,
+    ssl_crlfile: options.Crlfile = None,
+    ssl_client_auth: options.ClientAuth = "none",
+    sasl_users: options.SaslUsers = None,
+    sasl_mechanisms: options.SaslMechanisms = options.ALL_MECHANISMS,
     processes: Processes = 1,
     linger_ms: Annotated[
         int, typer.Option(min=0, metavar="MS", help="Wait up to MS to commit appends together, on an object store.")
@@ -187,11 +187,11 @@ def serve(
     from distlog.gateway.gateway_server import warm_up as load_kernels
 
     files = {"ca": ssl_cafile, "crl": ssl_crlfile, "key_password_file": ssl_key_password_file}
-    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_client_auth, **files)
+    tls = options.tls_files(ssl_certfile, ssl_keyfile, ssl_client_auth, **files)
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     _check_ports(processes, listen, advertised, metrics)
-    names = listener.mechanisms(sasl_mechanisms)
-    listener_args = listener.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
+    names = options.mechanisms(sasl_mechanisms)
+    listener_args = options.listener_arguments(listen, tls, sasl_users, names, insecure=insecure)
     settings = {name: value for part in config for name, value in part.items()}
     # parse before the fork, so that a wrong setting is reported once and not by each process
     gateway_config = GatewayConfig(
@@ -204,16 +204,15 @@ def serve(
     gateway_config = with_settings(gateway_config, settings)
     number = 0
     if processes > 1:
-        # load before the fork, so that the processes share the loaded code
-        load_kernels()
+        load_kernels()  # before the fork, so that the processes share the loaded code
         freeze_loaded_objects()
         number = fork_processes(processes)
     is_first = number == 0
     _check_root(Storage(root, dict(storage)), is_first=is_first)
     gateway_config = replace(gateway_config, process=number, advertised=address_of(number, advertised))
     listener_args["port"] = _port_of(number, listener_args["port"])
-    options = {"settings": settings, "storage_options": dict(storage), **listener_args}
-    gateway = GatewayServer(root, config=gateway_config, **options)
+    gateway_args = {"settings": settings, "storage_options": dict(storage), **listener_args}
+    gateway = GatewayServer(root, config=gateway_config, **gateway_args)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and is_first else None
     process = number if processes > 1 else None
     serve_until_signal(gateway, tasks, address_of(number, metrics), as_json=as_json, process=process)
@@ -240,7 +239,7 @@ def users(
         write_users(file, lambda stored: stored.with_user(name, secrets))
         print_report(Summary(f"set {name}", {"user": name, "set": True}), as_json=as_json)
     elif delete is not None:
-        read_users(file)
+        read_users(file)  # raises if the file is missing, which `write_users` treats as a file without users
         write_users(file, lambda stored: stored.without_user(delete))
         print_report(Summary(f"deleted {delete}", {"user": delete, "deleted": True}), as_json=as_json)
     else:
@@ -364,7 +363,7 @@ def _check_ports(processes: int, *addresses: Address) -> None:
 def _check_root(root: Storage, *, is_first: bool) -> None:
     """Report a new root, which may be a typo. Raises TopicNotFoundError for a topic."""
     check_root(root)
-    # the gateway reports a file at this path
+    # if the path exists but is a file, the gateway raises the error
     if is_first and root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
         print(f"distlog: {output.text(root.url)} does not exist: creating it as a new root", file=sys.stderr)
 
@@ -395,7 +394,7 @@ def raise_open_file_limit() -> int:
 
 
 def end(status: int) -> NoReturn:
-    """Flush the output and exit with `os._exit`, since interpreter shutdown takes a second of CPU."""
+    """Flush the output and exit by `os._exit`: a shutdown takes a second of CPU, and waits for abandoned work."""
     drop_unwritable_output()
     os._exit(status)
 
@@ -466,7 +465,7 @@ class _Collector:
 @contextmanager
 def ending_signals() -> Iterator[int]:
     """Yield a descriptor that is readable after SIGTERM or SIGINT. In the block, they do not end the process."""
-    # use a pipe, since a signal that reaches another thread would not wake the main thread from a lock
+    # a pipe, not an Event: a signal that reaches another thread does not wake a main thread that waits for an Event
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     wakeup = signal.set_wakeup_fd(writer)
@@ -485,8 +484,7 @@ def fork_processes(count: int) -> int:
     """Fork `count` processes, and return its number in each. The parent stops all when one ends, and exits."""
     # restore the default: if the program that started this process ignores SIGCHLD, exit statuses are dropped
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # blocked for `sigwait` in `_wait`
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # blocked for `sigwait` in `_wait`
     parent, pids = os.getpid(), list[int]()
     for number in range(count):
         try:
@@ -511,8 +509,7 @@ def _wait(pids: list[int]) -> int:
     """Wait for a signal or the end of a process, whose pid is removed from `pids`. Returns the exit status."""
     while signal.sigwait(_SIGNALS) == signal.SIGCHLD:
         pid, wait_status = os.waitpid(-1, os.WNOHANG)
-        # 0 if a process was only stopped
-        if pid:
+        if pid:  # 0 if a process was only stopped
             number = pids.index(pid)
             status = os.waitstatus_to_exitcode(wait_status)
             how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"

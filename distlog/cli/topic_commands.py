@@ -51,7 +51,7 @@ def describe(
     Only settings that differ from their defaults are shown; with --json, all settings.
     """
     topic = open_at(url, version, timestamp, storage)
-    # only the live snapshot has appends to active segments, which are in no commit yet
+    # the live snapshot adds to the newest version the appends to active segments, which are in no commit yet
     partitions = [
         {
             "partition": number,
@@ -149,8 +149,7 @@ def list_topics(
     """
     errors: dict[str, distlog.DistlogError] = {}
     with warnings.catch_warnings():
-        # printed below
-        warnings.simplefilter("ignore", distlog.TopicIdWarning)
+        warnings.simplefilter("ignore", distlog.TopicIdWarning)  # printed below
         topics = distlog.topics(root, dict(storage), errors)
     rows = [_row(topic) for topic in topics]
     copy_warnings = copies_in(topics)
@@ -204,7 +203,7 @@ def alter(
         bool, typer.Option("--new-id", help="Assign a new topic id, for a copied folder in the same root.")
     ] = False,
     seal: Annotated[
-        bool, typer.Option("--seal", help="Seal the active segments, as before copying a topic to an object store.")
+        bool, typer.Option("--seal", help="Seal the active segments, for a copy of the folder to an object store.")
     ] = False,
     storage: StorageOptions,
     as_json: Json = False,
@@ -221,8 +220,7 @@ def alter(
     if conflicts := {name for name, _ in config}.intersection(unset or ()):
         raise typer.BadParameter(f"{min(conflicts)} is also set by --config", param_hint="--unset")
     topic = distlog.open(url, storage_options=dict(storage))
-    # raises for a wrong setting, before the first commit
-    topic.config.changed(changes)
+    topic.config.changed(changes)  # raises for a wrong setting, before the first commit
     if partitions is not None:
         topic.create_partitions(partitions)
     if changes:
@@ -231,8 +229,7 @@ def alter(
         topic.seal()
     if new_id:
         topic.assign_new_id()
-        # `topic` reads and writes by its former id
-        topic = distlog.open(url, storage_options=dict(storage))
+        topic = distlog.open(url, storage_options=dict(storage))  # the open one reads and writes by its former id
     lines = [f"{topic.name} version {topic.version}"]
     lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
     lines += [f"partitions={topic.partitions}"] if partitions is not None else []
@@ -256,8 +253,8 @@ def drop(
 ) -> None:
     """Delete a topic.
 
-    Vacuum deletes the files after file.delete.delay.ms. A damaged active segment is truncated first, as by `distlog
-    repair`, and logged.
+    Vacuum deletes the files after file.delete.delay.ms. The active segments are sealed. A damaged one
+    is first truncated, as by `distlog repair`, and the loss is logged.
     """
     if as_json and not yes:
         raise typer.BadParameter("required with --json, which cannot ask for confirmation", param_hint="--yes")
@@ -316,8 +313,9 @@ def groups(
 ) -> None:
     """Show, reset or delete consumer groups.
 
-    A change takes the partitions from the group's members, which rejoin: stop them before --delete. --from-kafka and
-    --to-kafka fail if the changed group has members. Stop the gateway before --to-kafka.
+    A change takes the partitions from the group's members, which then join again. Stop them before --delete, since a
+    live member creates the group again. --from-kafka and --to-kafka fail if the changed group has members. --to-kafka
+    also fails while a gateway runs.
     """
     changes = [reset is not None, from_kafka is not None, to_kafka is not None, delete]
     if any(changes) and group is None:
@@ -348,6 +346,7 @@ def _commit_for_kafka(topic: distlog.Topic, kafka_group: str, positions: Mapping
     from distlog.gateway.groups.committed_offsets import commit_positions
 
     committed = {number: offset for number, offset in positions.items() if offset is not None}
+    # an offset from before `replaced_ms` is one of a dropped topic of this name
     commit_positions(topic.storage, kafka_group, committed, since_ms=topic.snapshot.replaced_ms)
 
 
@@ -363,8 +362,8 @@ def adopt(
         typer.Option(
             "--to",
             metavar="URL",
-            help="Copy to URL: the topics of log directories into folders there, partition folders as the topic URL. "
-            "Default: import without a copy, from one directory.",
+            help="Copy log directories to topics in the folder URL, or partition folders to the topic URL. "
+            "Default: import one directory without a copy.",
         ),
     ] = None,
     *,

@@ -34,7 +34,7 @@ def setting(text: str) -> tuple[str, str]:
 def registry_at(
     address: str | None, context: str = DEFAULT_CONTEXT, storage: Mapping[str, Any] | None = None
 ) -> SchemaRegistry | None:
-    """Return the registry at `address` or $DISTLOG_SCHEMA_REGISTRY, a server's or a topic's URL; None without one."""
+    """Return the registry at a server's or topic's URL, `address` or $DISTLOG_SCHEMA_REGISTRY; None without a URL."""
     address = address or os.environ.get(REGISTRY_VARIABLE)
     if address is None:
         return None
@@ -76,7 +76,7 @@ def time(text: str, clock: Callable[[], int] = now_ms, *, round_up: bool = False
 
 
 def record_time(text: str) -> int:
-    """Parse a bound of record times, rounded up to ms: it selects the same records as the exact time."""
+    """Parse a bound: records at or after it, or before it. Rounding up is exact, since record times are whole ms."""
     milliseconds = time(text, round_up=True)
     if milliseconds < 0:
         raise ValueError(f"{text!r} is before 1970: use a later time")
@@ -115,10 +115,10 @@ def count(text: str) -> int:
 
 
 def start(text: str) -> int | str | dict[int, int]:
-    """Parse `earliest`, `latest`, offsets as in `offsets`, or a time of a record, which is returned as ISO 8601."""
+    """Parse `earliest`, `latest`, offsets as in `offsets`, or a record time, as text (an int would be an offset)."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
-    # every time except `now` has a hyphen, and offsets have none
+    # digits are an offset here, not ms since 1970; a time has a hyphen, or is `now`
     if "-" not in text and text != "now":
         return offsets(text)
     try:
@@ -162,12 +162,11 @@ def _number(text: str) -> int:
 
 
 def unescaped(text: str) -> str:
-    r"""Resolve \t, \n, \r, \\ and \xNN, as in a format of `read`. Raises ValueError for another escape."""
+    r"""Resolve \t, \n, \r, \\ and \xNN, as in `read --format '%k\t%v\n'`. Raises ValueError for another escape."""
     fragments, position = list[str](), 0
     for match in _ESCAPE.finditer(text):
         escape = match[1]
-        # all other escapes are xNN, with three characters
-        if escape not in _ESCAPES and len(escape) != 3:
+        if escape not in _ESCAPES and len(escape) != 3:  # all other escapes are xNN, with three characters
             raise ValueError(f"unknown escape \\{escape}: use \\n, \\t, \\r, \\\\ or \\xNN")
         fragments += [text[position : match.start()], _ESCAPES.get(escape) or chr(int(escape[1:], 16))]
         position = match.end()

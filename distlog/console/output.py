@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from distlog.console.arguments import unescaped
 from distlog.console.streams import drop_unwritable_output
 from distlog.core.arrays import integers
-from distlog.core.display import text as text
+from distlog.core.display import text as text  # writes a value as one line, with escapes
 from distlog.core.errors import InvalidConfigError
 from distlog.core.read.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
 from distlog.core.times import iso
@@ -240,8 +240,7 @@ class StatusLine(logging.Handler):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        # a full disk or a closed pipe must not stop the service
-        with suppress(OSError), self._output_lock:
+        with suppress(OSError), self._output_lock:  # a full disk or a closed pipe must not stop the service
             yield
 
 
@@ -281,6 +280,7 @@ class Conversions:
         return tuple(dict.fromkeys(columns)) or ("offset",)
 
     def texts(self, batch: pa.RecordBatch, topic: str) -> memoryview:
+        """Return the rows in this format, joined."""
         parts: list[Texts] = []
         for token, is_conversion in self.tokens:
             if is_conversion and token != "t":
@@ -320,8 +320,7 @@ def print_batch(batch: pa.RecordBatch, printer: RowPrinter) -> None:
     if not _is_utf8() or sys.stdout.isatty():
         printer.print(rows_of(batch), batch.schema.names)
         return
-    # prints the titles before the first batch
-    printer.print((), batch.schema.names)
+    printer.print((), batch.schema.names)  # the titles, before the first batch
     print_bytes(tabbed(batch))
 
 

@@ -43,7 +43,7 @@ def drop_unwritable_output() -> None:
 
 
 def show_warnings(program: str) -> None:
-    """Print each warning of distlog on one line of standard error, and other warnings as usual."""
+    """Print warnings about the times of appended records on a line of standard error, and other warnings as usual."""
     show_as_usual = warnings.showwarning
 
     def show(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# The imports of `_prepare_fork`, a hook before forks, may include `concurrent.futures.thread`. That acquires a lock
-# before each fork and releases it afterwards: imported in between, it would release the lock without acquiring it.
+# `concurrent.futures.thread` registers hooks that acquire a lock before each fork, and release it after the fork. If
+# `_prepare_fork`, itself a hook before forks, were the first to import it, only the release would run.
 import concurrent.futures.thread  # noqa: F401
 import operator
 import os
@@ -158,8 +158,7 @@ def _binary_column(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer 
 
 def _offsets_of(lengths: Iterable[int], count: int) -> Any:
     """Return Arrow's int32 offsets of `count` items: 0, and the end of each item."""
-    if count <= _FEW_VALUES:
-        # a numpy array takes longer to make
+    if count <= _FEW_VALUES:  # a numpy array takes longer to make
         return packed("i", accumulate(lengths, initial=0))
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.fromiter(lengths, np.int32, count), out=ends[1:])

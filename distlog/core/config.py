@@ -24,8 +24,8 @@ HOUR_MS = 3_600_000
 #: The default and the smallest `commit.retention.ms`. For half this time, a process relies on vacuum to keep the
 #: commits after its snapshot (`Snapshot.is_fresh_at`). So half the smallest value is far longer than a request.
 COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
-#: Vacuum keeps commits for at least this multiple of `file.delete.delay.ms`, since a reader may hold a snapshot for
-#: the delay, and relies on the commits after the snapshot for half the retention.
+#: Vacuum keeps commits for at least this multiple of `file.delete.delay.ms`: a reader may hold a snapshot for the
+#: delay, but relies on the commits after the snapshot only for half the retention.
 COMMIT_RETENTION_DELAYS = 2
 #: The smallest `internal.segment.bytes`, and `segment.bytes` of earlier versions (Kafka's RECORD_OVERHEAD_V0).
 _MIN_SEGMENT = 14

@@ -401,6 +401,7 @@ class SegmentColumns:
 
     def with_times(self) -> SegmentColumns:
         has_time = self.last_ms != NO_TIMESTAMP
+        # a first time may be after the last time: it may be the base time of a batch, which a client chooses freely
         columns = (self.partition, self.records, self.bytes, np.minimum(self.first_ms, self.last_ms), self.last_ms)
         return SegmentColumns(self.partitions, *(column[has_time] for column in columns))
 
@@ -416,8 +417,8 @@ class TimeBins:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> TimeBins:
-        margin = _MINUTE // 2 if first_ms == last_ms else 0
-        latest_ms = _LATEST_MS - _WIDTHS[-1][0]  # the last bin ends up to one width later
+        margin = _MINUTE // 2 if first_ms == last_ms else 0  # shows a minute around a single time
+        latest_ms = _LATEST_MS - _WIDTHS[-1][0]  # the last bin may end a width after its last time
         first, last = (min(max(time_ms, 0), latest_ms) for time_ms in (first_ms - margin, last_ms + margin))
         # the smallest width with at most MOST_BINS bins
         width, label = next(entry for entry in _WIDTHS if last // entry[0] - first // entry[0] < MOST_BINS)
@@ -450,14 +451,14 @@ class TimeBins:
 def topic_figure(
     title: str, columns: SegmentColumns, now_ms: int, retention_ms: int, times: Times | None = None
 ) -> Any:
-    """Draw records over time, estimated without `times`, bytes by partition, and ages against `retention_ms`."""
+    """Draw records over time (estimated if `times` is None), bytes by partition, and ages against `retention_ms`."""
     figure, axes = _figure(title, [["time", "time"], ["bytes", "ages"]], 7.0, columns, times)
     _draw_segment_ages(axes["ages"], columns.with_times(), now_ms, retention_ms)
     return _closed_in_notebook(figure)
 
 
 def scan_figure(title: str, columns: SegmentColumns, times: Times | None = None) -> Any:
-    """Draw records over time, estimated without `times`, and bytes by partition."""
+    """Draw records over time (estimated if `times` is None), and bytes by partition."""
     figure, _ = _figure(title, [["time"], ["bytes"]], 6.0, columns, times)
     return _closed_in_notebook(figure)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RetentionWarning(UserWarning):
-    """Records were appended that are older than the topic keeps records: the next retention run deletes them."""
+    """Appended records are older than the topic's retention time, so the next retention run deletes them."""
 
 
 class TimestampWarning(UserWarning):
@@ -75,7 +75,7 @@ class InvalidTimestampError(RecordValidationError):
 
 
 class InvalidTopicError(DistlogError, ValueError):
-    """A name is not a legal Kafka topic name, or a name read from storage is not a legal file name."""
+    """A topic or a segment's file cannot have this name, or a folder cannot hold, or be imported as, a topic."""
 
 
 class TopicNotFoundError(DistlogError, LookupError):
@@ -83,7 +83,7 @@ class TopicNotFoundError(DistlogError, LookupError):
 
 
 class GroupNotFoundError(DistlogError, LookupError):
-    """The topic has no group of this name, or a group of Kafka clients has no committed offset in it."""
+    """The topic has no consumer group, or no committed offset of a group of Kafka clients, of this name."""
 
 
 class SchemaNotFoundError(DistlogError, LookupError):
@@ -103,7 +103,7 @@ class OffsetOutOfRangeError(DistlogError, LookupError):
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
-    """A file of the version was deleted, or a recovery cut off records that were not durable: refresh the topic."""
+    """A file of the snapshot was deleted, or a recovery cut off records that were not durable: refresh the topic."""
 
 
 class CommitConflictError(DistlogError):
@@ -139,7 +139,7 @@ class UnsupportedVersionError(DistlogError):
 
 
 class StorageError(DistlogError, OSError):
-    """The storage failed for longer than the deadline, or lacks something that a log needs."""
+    """The storage failed for longer than the deadline, or lacks a feature that a log needs; or its address is bad."""
 
 
 class StorageFullError(StorageError):

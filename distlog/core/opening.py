@@ -95,7 +95,7 @@ def create(
 
 
 def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
-    """Create a topic without a check of its location. At `absent_ms`, a time of the store, it had no commits."""
+    """Create a topic without a check of its location; `absent_ms` is as in `CommitLog.create`."""
     log = topic_log(storage)
     snapshot = log.create(partitions, config, absent_ms=absent_ms)
     return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
@@ -106,7 +106,7 @@ def _check_location(storage: Storage) -> int | None:
 
     Returns the store's time before the listing if it shows no commits, so that `create` need not list again; or None.
     """
-    listed_ms = storage.replied_ms()
+    absent_ms = storage.replied_ms()  # the store's time in its last reply
     listings: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
     # an object store gets the requests of both at once
     run_all = map if storage.is_local else in_parallel
@@ -119,7 +119,7 @@ def _check_location(storage: Storage) -> int | None:
         raise InvalidTopicError(text, topics=_names_text(names))
     if above:
         raise InvalidTopicError("this folder lies in a topic: choose a folder next to the topic", topic=above[0])
-    return listed_ms
+    return absent_ms
 
 
 def check_root(root: Storage) -> None:
@@ -518,7 +518,7 @@ def adopt(
     longest log. A torn write at the end of a log is cut, as a broker would cut it. A topic with other damage is not
     adopted. The report names the cuts and the errors. Each topic is one commit. After a crash, call `adopt` again to
     continue. Topics of an earlier run get new partitions and later records. A topic that has got other records since
-    does not change, and has an error in the report. Without `retention.ms` nothing is deleted.
+    does not change, and has an error in the report. If no `retention.ms` is set, the topic keeps all records.
 
     Args:
         directory: A log directory or a partition's folder; or several, not mixed.

@@ -133,7 +133,7 @@ def is_own_stem(stem: str) -> bool:
     return stem_read_version(stem) is not None
 
 
-@lru_cache(1024, typed=True)  # True equals 1, but its cached name must not be the name of partition 1
+@lru_cache(1024, typed=True)  # else a call with True would cache "topic-True" for 1, which equals True
 def partition_dir(topic: str, partition: int) -> str:
     return f"{check_topic_name(topic)}-{partition}"
 

@@ -181,7 +181,7 @@ class _Views:
             records.create_view(name)
 
     def _named(self, query: str) -> list[str]:
-        """Return the topics that the query names. Case is ignored for a name that no topic has exactly."""
+        """Return the topics that the query names. Case only decides between topics that differ in nothing else."""
         patterns = {name: rf"(?<!\w){re.escape(name)}(?!\w)" for name in self._storages}
         exact = {name: name.lower() for name, pattern in patterns.items() if re.search(pattern, query)}
         other_names = [name for name in patterns if name.lower() not in exact.values()]
@@ -268,7 +268,7 @@ def _generalized(structure: Any) -> Any:
         names = {name.lower(): name for name in reversed(structure) if name}
         return {name: _generalized(structure[name]) for name in reversed(names.values())} or "JSON"
     if isinstance(structure, list):
-        return ["VARCHAR" if structure == ["VARCHAR"] else "JSON"]
+        return ["VARCHAR" if structure == ["VARCHAR"] else "JSON"]  # for any item: `_checks` checks no items
     return _TYPES.get(structure, "JSON")
 
 
@@ -304,6 +304,7 @@ def _checks(structure: Any, path: str, column: str) -> Iterator[tuple[str, str]]
     """Yield (path, condition) for each field: a JSON pointer, and SQL on its column, in which `{0}` is its kind."""
     kind = "OBJECT" if isinstance(structure, dict) else ("ARRAY" if isinstance(structure, list) else structure)
     accepted = f"{{0}} IN {_KINDS[kind.upper()]}" if kind.upper() in _KINDS else "true"
+    # a value that does not convert makes the column null
     yield path or "$", f"({{0}} IS NULL OR {{0}} = 'NULL' OR ({accepted} AND {column} IS NOT NULL))"
     fields = structure if isinstance(structure, dict) else {}
     for name, inner in fields.items():

@@ -153,7 +153,7 @@ class Topic:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The state after the last commit read, without active segments, the files that direct appends write to."""
+        """The state after the last commit read. It lacks active segments, to which direct appends write."""
         return self.current.snapshot
 
     @property
@@ -811,7 +811,7 @@ class Topic:
             for head in race:  # the snapshot that the commit would follow, a newer one after each lost race
                 changed = SetConfig(head.config.changed(settings).overrides())
                 # a direct append does not read the commits, except after a seal (the end of the active segment)
-                if seals.seal(head, range(len(head.partitions))) is not None:  # None: it has locked, not sealed
+                if seals.seal(head, range(len(head.partitions))) is not None:  # None: `seal` only locked, try again
                     race.put([*seals.actions, changed])
         self.advance(race.snapshot)
         return self.config
@@ -819,8 +819,7 @@ class Topic:
     def create_partitions(self, count: int) -> None:
         """Raise the number of partitions; existing records stay where they are.
 
-        As in Kafka, new records of a key may go to another partition. So a key's records are in order only before the
-        change, and after it.
+        As in Kafka, a key's new records may go to another partition, and lose their order after the earlier ones.
 
         Args:
             count: The new number of partitions.
@@ -1013,8 +1012,8 @@ class Topic:
             dry_run: Only report.
             executor: As in `verify`.
             dedupe_buffer_bytes: Bytes of memory for keys, 24 each. Spark tasks divide a partition that has more keys.
-            memory: Bytes that a merge holds in one process. With more, fewer requests read small segments. By default
-                as few as possible: 360 MiB on an object store, 192 MiB in a Spark task.
+            memory: Bytes that a merge holds in one process; the more, the fewer requests for small segments. By
+                default as few as possible: 360 MiB on an object store, 192 MiB in a Spark task.
 
         Returns:
             The report of the compaction or of the merge.

@@ -63,7 +63,7 @@ def warm_up() -> WarmUp:
             for policy in ("delete", "compact"):
                 _append_read_and_maintain(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
         path = Path(folder)
-        # kernels of their own decode messages of formats 0 and 1
+        # the old messages, of formats 0 and 1, have their own kernels
         uncompressed = _old_message(0, b"v", codec=0)
         (path / f"{0:020d}.log").write_bytes(uncompressed + _old_message(1, gzip.compress(uncompressed), codec=1))
         files = [

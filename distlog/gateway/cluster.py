@@ -127,8 +127,9 @@ class GatewayLease:
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
         """Send a heartbeat, and share `count()` partitions. Returns whether the held partitions or the term changed.
 
-        Partitions in `pending` are released up to a lease later. The first call replaces an earlier gateway with this
-        address. Raises the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
+        A partition in `pending` is still loaded: it moves to another gateway only when it is no longer in `pending`,
+        or after a lease. The first call replaces an earlier gateway with this address. Raises the errors of `count`,
+        StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
@@ -185,6 +186,7 @@ class GatewayLease:
 
     @property
     def nodes(self) -> Sequence[Node]:
+        # `self.node` replaces this gateway in the view, and any other gateway at its address
         peers = (node for node in self._view.nodes if node.address != self.node.address and node.id != self.node.id)
         reachable = [node for node in peers if node.is_reached_from(self.node.machine)]
         return sorted([*reachable, self.node], key=lambda node: node.id)
@@ -202,7 +204,7 @@ class GatewayLease:
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
-        """Return the leaders' ids by partition. Clients send to one gateway, so that their batches stay in order."""
+        """Return each partition's leader: the id of the gateway to which clients send all its batches, in order."""
         return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
@@ -221,8 +223,7 @@ class GatewayLease:
 @lru_cache(maxsize=256)
 def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
     """Give gateways equal numbers of partitions. Few partitions move when a gateway joins (rendezvous hashing)."""
-    # `larger_shares` gateways get one partition more
-    equal_share, larger_shares = divmod(partitions, len(ids))
+    equal_share, larger_shares = divmod(partitions, len(ids))  # `larger_shares` gateways get one partition more
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
         most = equal_share + (1 if larger_shares else 0)
@@ -337,6 +338,7 @@ class Leadership:
             for head in race:
                 check_may_lead()
                 epochs = {number: _epoch(head, number) + 1 for number in partitions}
+                # an epoch is a batch id of the application `leader:<partition>`; `in_order` keeps only the newest ids
                 race.put([SetTransaction(_app_id(n), new, offsets={}, in_order=True) for n, new in epochs.items()])
         self._current.advance(race.snapshot)
         # on a local disk, the former leader may still be in a direct append, which makes no commit
@@ -372,10 +374,10 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
 
 #: A small partition is compacted when it has this many new segments.
 LEAST_SEGMENTS = 64
-#: A large partition needs a new segment per 64 KiB of clean bytes, since a compaction also rewrites these bytes.
+#: A large partition needs one for each 64 KiB of its compacted part (clean bytes), which is rewritten, too.
 CLEAN_BYTES_PER_SEGMENT = 64 << 10
 COMPACTION_PERIOD_MS = 5000
-#: The ratio is disabled, since `_due` decides by the number of segments.
+#: A compaction has a log of its own for these: the ratio is disabled, since `_due` decides by the number of segments.
 _COMPACTION_DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
 
 
@@ -389,8 +391,7 @@ class InternalTopicCompaction:
     def step(self, topic: Topic, partitions: Collection[int]) -> None:
         """Compact those `partitions` that need it. Errors are logged."""
         snapshot = topic.snapshot
-        if snapshot.topic_id != self._topic_id:
-            # a new topic of the same name has other offsets
+        if snapshot.topic_id != self._topic_id:  # a new topic of the same name has other offsets
             self._topic_id, self._tried_ends = snapshot.topic_id, {}
         numbers = list(self._due(snapshot, partitions))
         # note this even if the compaction fails, so that it is tried again only after enough new segments
@@ -406,8 +407,7 @@ class InternalTopicCompaction:
                     if result.error is not None:
                         text = "cannot compact partition %d of %s: %s"
                         _log.warning(text, result.partition, topic.name, result.error)
-            except Exception as error:
-                # do not raise: the thread must try again later
+            except Exception as error:  # do not raise: the thread must try again later
                 is_unexpected = not isinstance(error, DistlogError)
                 _log.warning("%s was not compacted: %s", topic.name, error, exc_info=is_unexpected)
 

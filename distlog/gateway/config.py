@@ -91,8 +91,7 @@ class AclSettings:
         if _COMMA.search(self.super_users):
             text = "super.users must be separated by semicolons, not by commas"
             raise InvalidConfigError(text, found=self.super_users)
-        # raises for a wrong principal
-        _ = self.super_principals
+        _ = self.super_principals  # raises for a wrong principal
 
     @property
     def super_principals(self) -> frozenset[str]:
@@ -108,11 +107,11 @@ class GatewayConfig:
 
     `advertised` is the host and port for clients; by default, the address that each client has connected to.
     `fetch_memory_bytes` bounds the records in responses that clients have not received yet. To send a request or to
-    receive a response, a client has `request_timeout_ms` and a second for each MiB, and may not pause for
-    `request_timeout_ms`. `authentication_timeout_ms` bounds the TLS handshake and SASL together. At most half of
-    `open_files`, the limit of this process, are connections. On an object store, appends within `linger_ms`, or up to
-    `linger_bytes`, share a commit. `process` is the number of this process among `processes` with the same settings:
-    they share the memory equally, and have consecutive ids.
+    receive a response, a client has in all `request_timeout_ms` and a second for each MiB; a single pause must be
+    shorter than `request_timeout_ms`. `authentication_timeout_ms` bounds the TLS handshake and SASL together. Half of
+    `open_files`, the limit of this process, may be connections. On an object store, appends within `linger_ms`, or up
+    to `linger_bytes`, share a commit. `process` is the number of this process among `processes` with the same
+    settings: they share the memory equally, and have consecutive ids.
     """
 
     advertised: tuple[str, int] | None = None
@@ -187,7 +186,7 @@ class GatewayConfig:
 
     @property
     def wanted_id(self) -> int | None:
-        """The broker id of this process. None means the lowest free id."""
+        """The broker id of this process. None, which a setting of -1 becomes, means the lowest free id."""
         return None if self.node_id is None else self.node_id + self.process
 
     @property
@@ -204,7 +203,8 @@ class GatewayConfig:
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
 
 
-#: By topic setting: the broker setting for its default, in the same unit. The first broker setting in TIMES is in ms.
+#: By topic setting: the broker setting for its default, in the same unit. TIMES has several broker settings for each
+#: time, with their units: the first one is in ms.
 _BROKER_NAMES = {topic: broker for broker, topic in SAME_MEANING.items()}
 _BROKER_NAMES |= {topic: brokers[0][0] for topic, brokers in TIMES.items()}
 

@@ -49,6 +49,7 @@ class EventLog:
             if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
                 return
             shown = self._counts.most_common(_MAX_SHOWN_SOURCES)
+            # `text` escapes control characters, such as the ends of lines
             source_texts = [f"{text(name)} ({count}, last: {text(self._examples[name])})" for name, count in shown]
             count, other_sources = self._counts.total(), len(self._counts) - len(shown)
             self._logged_s, self._counts, self._examples = now_s, Counter(), {}
@@ -61,8 +62,7 @@ class FailureLog:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
-        # by text: when it was last logged, the oldest first
-        self._logged_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}  # by text: when it was last logged, the oldest first
 
     def note(self, subject: str, error: BaseException) -> None:
         failure, now_s = f"{subject} failed: {error}", self._clock_s()

@@ -44,22 +44,15 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 
 _log = logging.getLogger("distlog.gateway")
 STOP_TIMEOUT_S = 8.0
-#: The fraction of a stop's time that is reserved for its end: to sync and close files.
-_CLOSING_FRACTION = 0.25
-#: How much longer than its timeout a stop may wait for the network thread.
-_THREAD_END_S = 0.5
-#: How long a start waits for this machine's other processes, and the pause between two checks.
-_PROCESSES_WAIT_S, _PROCESSES_PAUSE_S = 10.0, 0.02
-#: How often logs are checked for records that are due by `flush.ms`.
-_FLUSH_MS = 500
-#: How often denials and failures are logged.
-_LOG_MS = 5000
+_CLOSING_FRACTION = 0.25  # the fraction of a stop's time that is reserved for its end: to sync and close files
+_THREAD_END_S = 0.5  # how much longer than its timeout a stop may wait for the network thread
+_PROCESSES_WAIT_S, _PROCESSES_PAUSE_S = 10.0, 0.02  # of a start, for this machine's other processes
+_FLUSH_MS = 500  # how often logs are checked for records that are due by `flush.ms`
+_LOG_MS = 5000  # how often denials and failures are logged
 #: How often settings, users, ACLs, and dropped topics are read again: on a local disk (True), or elsewhere.
 _REFRESH_MS = {True: 1000, False: 5000}
-#: How often unused logs and topics are closed.
-_CLOSE_MS = 600_000
-#: How often offsets are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
-_EXPIRY_MS = 600_000
+_CLOSE_MS = 600_000  # how often unused logs and topics are closed
+_EXPIRY_MS = 600_000  # how often offsets are checked for expiry: Kafka's `offsets.retention.check.interval.ms`
 
 
 class GatewayServer:
@@ -95,9 +88,11 @@ class GatewayServer:
             TlsContext(tls) if tls else None,
         )
         metadata = MetadataCache(Storage(root, storage_options), defaults, clock, config)
+        # on an object store, waiting fetches refresh their topics at this age, for the appends of other processes
         fetches = DelayedFetches(self._apis.offer, config.metadata_max_age_ms)
         appends = DelayedAppends(self._apis.offer)
         self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
+        # appends within the linger share a commit; on a local disk, they go to active segments instead
         linger_ms = 0 if metadata.root.is_local_disk else config.linger_ms
         store = OffsetsTopic(metadata.root.url, linger_ms=linger_ms, storage_options=storage_options)
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).summary, metadata.client_topic_names)
@@ -112,7 +107,7 @@ class GatewayServer:
             acls = RootAcls(metadata, clock, super_users, everyone_if_none=everyone_if_none)
             users = root_users = RootUsers(metadata, clock)
             if authentication is not None:
-                # pass a function, since each change of the users makes a new object
+                # a function, since each change makes a new object. For type checkers, `root_users` is never None
                 authentication.root_secrets = lambda: root_users.secrets
         self.broker = Broker(
             config=config,
@@ -158,6 +153,7 @@ class GatewayServer:
             scheduler.schedule(name, work, delay_ms=period_ms, period_ms=period_ms)
 
     def _log_events(self, *, is_last: bool = False) -> None:
+        """Log the counted events: unreadable files, denied accesses, failed logins and failed connections."""
         self._sockets.unreadable.log(is_last=is_last)
         if self.broker.acls is not None:
             self.broker.acls.denials.log(is_last=is_last)
@@ -167,6 +163,7 @@ class GatewayServer:
 
     @property
     def _root_records(self) -> list[RootRecords[Any, Any]]:
+        """The settings, ACLs and users, each read from a topic of the root."""
         broker = self.broker
         return [records for records in (broker.configs, broker.acls, broker.users) if records is not None]
 
@@ -233,6 +230,7 @@ class GatewayServer:
         """Wait until this machine's processes know each other: librdkafka drops requests to an unknown gateway."""
         end_s, lease = time.monotonic() + _PROCESSES_WAIT_S, self._lease
         while time.monotonic() < end_s and not should_stop():
+            # `unknown_s` is 0 when all other gateways have this one in their views
             if lease.neighbours >= self.broker.config.processes and not lease.unknown_s:
                 break
             time.sleep(_PROCESSES_PAUSE_S)
@@ -248,7 +246,7 @@ class GatewayServer:
         self.broker.appends.stop()
         self._groups.release_members()
         self.broker.metadata.commit_now()
-        finished = deadline.result_of(sockets_stop)
+        finished = deadline.result_of(sockets_stop)  # which got the drain deadline above
         for pool in self._apis.pools.values():
             finished = pool.stop(drain_deadline.left_s) and finished
         finished = self._scheduler.stop(drain_deadline.left_s) and finished
@@ -286,15 +284,15 @@ def warm_up() -> None:
     """Compile or load kernels before the first request: append to a small topic and read it, as the gateway does."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # allow any time, since the clock may be set back before partition 0 gets the batch of partition 1
+            # allow any time: if the clock is set back now, the batch that partition 0 gets below is from the future
             topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
             topic.append([{"key": b"k", "value": b"v", "partition": 1}])
-            batch = bytes(topic.read(1, 0))
+            batch = bytes(topic.read(1, 0))  # partition 1, offset 0
             with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
                 # the second append finds an active segment, as most appends do
                 for _ in range(2):
                     log.append_batches(batch)
-            topic.refresh().read(0, 1)
+            topic.refresh().read(0, 1)  # partition 0, offset 1
             partition = with_tail(topic.handle, topic.current.snapshot, 0)
             fetch_stored(topic.reader, partition, offset=0, end_offset=2, max_bytes=1)
     except (DistlogError, OSError) as error:

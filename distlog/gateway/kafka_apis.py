@@ -71,7 +71,7 @@ class KafkaApis:
         self.pools[self._apis[request.head.api_key].handlers].channel.offer(request)
 
     def offer_password(self, request: Request) -> None:
-        """Queue a password check, fairly among addresses, and among the users (`handler_state`) of each address."""
+        """Queue a password check, fairly among addresses, then among users. `handler_state` is the claimed user."""
         owner = owner_name(None, request.session.address[0])
         request.share = self._shares.share(owner, f"password of {request.handler_state}")
         self.pools[Handlers.PASSWORDS].channel.offer(request)
@@ -93,8 +93,7 @@ class KafkaApis:
                 # a thread of the pool handles the request again, and refuses it if it is too large or invalid
                 return False
             request.hang_up(str(error))
-        except Exception:
-            # handlers answer expected errors themselves
+        except Exception:  # handlers answer expected errors themselves
             _log.exception("a request failed (api_key=%d)", request.head.api_key)
             request.hang_up("the request failed")
         with self._lock:
@@ -132,8 +131,8 @@ class Handlers(Enum):
     PASSWORDS = "password"
 
 
-#: The threads of each pool. MEMBERS has two, so that no session expires while the storage is slow. PASSWORDS has one,
-#: so that clients that guess passwords use at most one core.
+#: The threads of each pool. MEMBERS has its own, so that heartbeats do not wait for slow storage of records.
+#: PASSWORDS has one, so that clients that guess passwords use at most one core.
 _THREADS = {Handlers.MEMBERS: 2, Handlers.TOPICS: 4, Handlers.SASL: 1, Handlers.PASSWORDS: 1}
 
 
@@ -216,9 +215,10 @@ class RequestChannel:
                 request = self._queue.next(limited=is_running)
                 if is_poller:
                     self._is_polled = is_poller = False
-                # if no queued request may run yet, this thread polls again after a pause, and no other thread does
+                # if no queued request may run yet, one thread becomes the poller: it checks again after a pause
                 if request is None and is_running and len(self._queue) and not self._is_polled:
                     self._is_polled = is_poller = True
+                # the poller, if any, wakes the thread for the next request itself
                 wakes_thread = request is not None and len(self._queue) and not self._is_polled
             # this thread handles a queued request before it ends: put back the wakeup that ends a thread
             if not is_running and request is not None:
@@ -244,7 +244,7 @@ class RequestChannel:
         with self._shares.lock:
             self._queue.end(share, used_s)
             waiting = len(self._queue)
-        # wake two threads, so that the number of working threads grows again after a single client was limited
+        # wake this thread and another, so that the number of working threads grows again after a client was limited
         self._wake(min(waiting, 2))
 
     def end(self) -> None:

@@ -51,7 +51,7 @@ MAX_MEAN_BYTES = 1 << 10
 #: Ids of the topics in which this process had to append a DataFrame again for its large rows.
 _large_row_topics = set[str]()
 #: Without a limit of bytes, a batch has up to BATCH_ROWS rows (Spark's default) of up to ROW_BYTES: 40 MB, less than
-#: Spark's default maxBytesPerBatch of 64 MiB. Batches of 4096 rows take 12 % more CPU for each row.
+#: Spark's default maxBytesPerBatch of 64 MiB. Smaller batches take more CPU for each row: 12 % with 4096 rows.
 BATCH_ROWS, ROW_BYTES = 10_000, 4 << 10
 _ROW_LIMIT_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
@@ -68,8 +68,8 @@ MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 512 << 20
 _TASKS_PER_CORE = 4
 #: Splits are smaller than tasks, so that tasks have equal work; but each split costs a read.
 _SPLITS_PER_TASK, _MIN_SPLIT_BYTES = 4, 4 << 20
-#: The most bytes that a task holds for its bundles, objects with the segments of several partitions. On an object
-#: store, it holds at least a MiB for each partition, since more bundles would take more requests.
+#: The most bytes that a task holds for its bundles, objects with the segments of several partitions: a worker stays
+#: below 300 MB. On an object store, it is at least a MiB for each partition, since more bundles take more requests.
 HELD_BYTES, _HELD_BYTES_PER_PARTITION = 18 << 20, 1 << 20
 #: How long Arrow's pool keeps free memory in a task.
 _POOL_DECAY_MS = 100
@@ -315,7 +315,7 @@ class RunWork:
                     writer.append(part.records)
                 except InvalidRecordError as error:
                     raise part.located(error) from None
-                # free the compiler's memory: all large kernels are loaded, and small ones can still be loaded
+                # the first call frees the compiler's memory, since the first records have loaded all large kernels
                 release_compiler()
         except InvalidRecordError as error:
             writer.abort()

@@ -222,7 +222,8 @@ def grouped(items: Iterable[T], size_of: Callable[[T], int], max_size: int) -> I
 
 
 def _cut_by_offsets(segment_slice: SegmentSlice, split_bytes: int, max_records: int | None) -> Iterator[SegmentSlice]:
-    """Cut a slice into equal ranges of offsets if the records are limited, or if it does not cover its segment."""
+    """Cut a part of a segment, or any slice if the records are limited, into equal ranges of offsets."""
+    # `split_by_bytes` cuts whole segments
     start = max(segment_slice.start_offset, segment_slice.segment.base_offset)
     end = min(segment_slice.end_offset, segment_slice.segment.next_offset)
     count = 1 if segment_slice.covers_segment else max(1, round(segment_slice.estimated_bytes / split_bytes))
@@ -335,7 +336,7 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
         return all_rows.where(is_first_row).select(F.spark_partition_id().cast(types.LongType()).alias("id"))
     if count == 0:
         return spark.range(0, 0, numPartitions=1)
-    # explode the last number, and limit the rows: Spark cannot estimate an explode, so it expects the limit
+    # explode the last number to one row, and limit it to `rows`: Spark cannot estimate an explode, so it expects all
     last = spark.range(count - 1, count, numPartitions=1).select(F.explode(F.array("id")).alias("id"))
     last = last.limit(min(rows, _MAX_ROWS))
     return last if count == 1 else spark.range(0, count - 1, numPartitions=count - 1).union(last)

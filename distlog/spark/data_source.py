@@ -33,7 +33,7 @@ CATALOG_OPTIONS = {"owner", "provider"}
 class DistlogDataSource(DataSource):
     """A topic as a table with the columns of Spark's Kafka source. A batch read has the snapshot of `load()`."""
 
-    #: Storage options of all reads and writes. They are not options of a read, since Spark shows those.
+    #: Storage options of all reads and writes in this format. Spark shows the options of a read, but not these.
     registered_options: ClassVar[Mapping[str, Any]] = {}
 
     _options_and_snapshot: tuple[ReadOptions, Snapshot] | None = None

@@ -191,7 +191,7 @@ class KeysItem:
 
     partition: int
     segments: list[SegmentInfo]
-    verdicts: survivors.Verdicts
+    verdicts: survivors.Verdicts  # the batches of the segments with special rules, such as aborted ones
     start_offset: int
     first_bucket: int
     buckets: int
@@ -204,7 +204,7 @@ class HashKeys:
         self._reader, self._secret = handle.reader, secret
 
     def receive(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Read all segments, and send their keys whenever BLOBS_BYTES are unsent."""
+        """Read all segments, from offset 0 on (clean records, too), and send keys whenever BLOBS_BYTES are unsent."""
         item: KeysItem = pickle.loads(data)
         unsent, size = list[survivors.KeyedRecords](), 0
         reads = (
@@ -283,7 +283,7 @@ class RewriteGroup:
         if kind == ITEM:
             item: GroupToClean = pickle.loads(data)
             self._item, start = item, item.group.base_offset
-            # without empty segments, which may span any number of offsets: the survivors have one bit for each
+            # without empty segments, which may span any number of offsets: OffsetSurvivors has a bit for each offset
             end = max((segment.next_offset for segment in item.group.segments if segment.log_bytes), default=start)
             self._survivors = survivors.OffsetSurvivors(start, end, latest_offset=item.end_offset - 1)
         elif kind == SUPERSEDED:
@@ -301,7 +301,7 @@ class RewriteGroup:
 
 def large_plans(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, core_count: int) -> list[CleaningPlan]:
     """Return the plans whose keys or work are too large for one task."""
-    # one task takes longer for a larger partition than the three stages take for all partitions on all cores
+    # one task takes longer for a partition above this size than the three stages for all partitions on all cores
     max_bytes = max(MIN_SHARED_BYTES, _SHARED_CPU_FACTOR * sum(plan.log_bytes for plan in plans) // core_count)
     return [
         plan
@@ -317,9 +317,9 @@ def clean_shared(
     """Clean each partition with several tasks, without a commit."""
     if not plans:
         return []
-    # all plans are of one snapshot, and so have one time
+    # the time for delete horizons; it is the same for all plans, which are of one snapshot
     now_ms = plans[0].now_ms(handle)
-    # by partition: the verdicts on the batches of producers, or the failure if a file is bad
+    # by partition: the verdicts on the batches of producers (as in `clean_partition`), or the failure of a bad file
     to_judge = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     verdicts = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), to_judge)
     by_partition = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))

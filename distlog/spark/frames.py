@@ -135,7 +135,7 @@ def _project(df: DataFrame, sources: Mapping[str, str | Column | None]) -> DataF
         if not isinstance(column, str | Column):
             raise InvalidRecordError(f"{name} must be the name of a column, or a Column", type=type(column).__name__)
     if not given_sources:
-        return df.drop(*IGNORED_COLUMNS)
+        return df.drop(*IGNORED_COLUMNS)  # unknown columns stay: `check_writable` refuses them
     by_name: dict[str, str | Column] = {name: name for name in ACCEPTED_COLUMNS if name in df.columns}
     by_name |= given_sources
     columns = [(F.col(column) if isinstance(column, str) else column).alias(name) for name, column in by_name.items()]
@@ -385,7 +385,7 @@ def lag(
     Args:
         query: The query, or a progress of a StreamingQueryListener.
         topic: The topic to list, up to its current end; this takes one request, and moves a Topic to its newest
-            version. Default all, up to the ends when that batch was planned; for kafka `lag_bytes` is None.
+            version. Default: all, up to the ends when the last batch was planned, for kafka without `lag_bytes`.
         storage_options: Options of the storage.
 
     Returns:

@@ -87,13 +87,12 @@ class Options:
 def exclude_from_gc() -> None:
     """Exclude all current objects from garbage collection, at calls 1, 2, 4, 8 and so on of a Spark process.
 
-    Spark's daemons collect garbage after each unit of work. This takes 1 ms, but 50 ms with numba's objects, and 10
-    ms more with an S3 client's. Most calls exclude nothing, since an excluded object in a cycle is never freed.
+    Spark's daemons collect garbage after each unit of work. A collection takes 1 ms, but 50 ms with numba's objects,
+    and 10 ms more with an S3 client's. Most calls do nothing, since an excluded object in a cycle is never freed.
     """
-    # a power of two has one bit
-    if _is_started_by_spark and (number := next(_work_units)).bit_count() == 1:
+    if _is_started_by_spark and (number := next(_work_units)).bit_count() == 1:  # a power of two
         if number == 1:
-            gc.collect()
+            gc.collect()  # free the garbage so far, which would be kept forever
         gc.freeze()
 
 
@@ -141,7 +140,10 @@ def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read. `start` and `end` may be times, which become offsets; `times` filters by timestamp."""
+    """The options of a read. `start` and `end` may be times, which become offsets; `times` filters by timestamp.
+
+    `unmatched_start` applies if no record is at or after the start's time. `timestamp_ms` selects a version.
+    """
 
     storage: Storage
     start: Bound
@@ -189,7 +191,7 @@ class ReadOptions:
                 IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
             ),
             version=options.integer("versionAsOf", 0),
-            timestamp_ms=_optional_time(options, "timestampAsOf", round_up=False),
+            timestamp_ms=_optional_time(options, "timestampAsOf", round_up=False),  # the newest at or before it
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             push_filters=options.flag("pushFilters", default=False),
             keys=_keys(options.text("keys")),
@@ -225,7 +227,7 @@ def parse_offsets(text: str, option: str) -> ByPartition:
 
 
 def parse_assign(text: str) -> ByPartition:
-    """Parse partitions, JSON like {"topic": [0, 1]}; each gets the number 0."""
+    """Parse partitions, JSON like {"topic": [0, 1]}. Callers use only these: the number of each is 0."""
     topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
     is_list = isinstance(partitions, list) and len(partitions) > 0
     if not is_list or not all(type(number) is int and number >= 0 for number in partitions):
@@ -234,6 +236,7 @@ def parse_assign(text: str) -> ByPartition:
 
 
 def offsets_json(topic: str, offsets: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    """Return offsets by partition as an object to write as JSON."""
     return {topic: {str(partition): offsets[partition] for partition in sorted(offsets)}}
 
 

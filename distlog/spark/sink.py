@@ -276,7 +276,7 @@ def commit_written(
         read_version=topic.version,
         app_id=options.app_id,
         batch_id=options.batch_id,
-        # for Spark's own number of the batch only: these numbers ascend, so a lower number was committed before
+        # with `in_order`, a number below the newest counts as committed, as Spark's own numbers of batches ascend
         in_order=batch is not None and options.batch_id == batch.batch_id,
         write_id=write_id,
         checked_config=topic.config,
@@ -370,7 +370,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             text = "nothing was committed: Spark did not pass the id of the query; give the option txnAppId"
             raise CommitConflictError(text)
         options = replace(self._options, app_id=app_id, batch_id=batchId)
-        # used if no task reported its micro-batch; its query id is only for an error about a missing app id
+        # used if no task reported its micro-batch; its query id is not used, since `options` has an app id
         default_batch = MicroBatch(app_id, batchId)
         result = commit_written(options, topic, task_reports, handle, snapshot, batch=default_batch)
         if result.replayed:

@@ -31,7 +31,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
 }
-#: The environment variable of Arrow's allocator. No function changes the pool that Arrow's C++ uses by itself.
+#: The environment variable of Arrow's allocator. No function changes the default pool of Arrow's C++ code.
 ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 #: Sessions in which the format is registered. Each registration starts a Python process.
 _registered_sessions: WeakSet[SparkSession] = WeakSet()

@@ -132,7 +132,7 @@ class UnlimitedStreamReader(DistlogStreamReader):
     """A stream for Spark before 4.2, which has no limits of batches, and passes no start to `latestOffset`."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return a constant. Raises for an impossible start, since `latestOffset` does not get the batch's start."""
+        """Return a constant. Raises for an impossible start, an error that `log_end` ignores."""
         self._planner.check_start()
         return super().initialOffset()
 
@@ -194,13 +194,14 @@ class StreamPlan:
         if _topic_was_deleted(snapshot, batch_start) or self._fixed_end_was_deleted(snapshot):
             self._loss.report_other_topic(self._name, snapshot, batch_start.topic)
             if snapshot.dropped or self._fixed_end_was_deleted(snapshot):
-                return start
-            batch_start = StreamOffset(self._name, snapshot.topic_id, {})  # all partitions are new to the stream
+                return start  # there are no records to read
+            # the topic was created again: all its partitions are new to the stream
+            batch_start = StreamOffset(self._name, snapshot.topic_id, {})
         is_same_topic = previous is not None and previous.topic_id == snapshot.topic_id
         # the starts of partitions that the previous offset lacks; in the stream's first batch, of all partitions
         starts = self._new_starts(snapshot, batch_start, is_same_topic) if previous else batch_start.offsets
         available = self._available(snapshot, {**batch_start.offsets, **starts})
-        # the stream's first batch does not wait, but starts the delay of the next
+        # call `should_wait` for each batch, since it starts the delay of the next; the first batch does not wait
         if limited and self._fixed_end is None and self._admission.should_wait(available) and previous:
             return start
         ends = {number: end for number, (_, end) in available.items()}
@@ -349,9 +350,9 @@ class StreamOffset:
         {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"1": 0}}}
 
     `starts` has the starts of partitions that the previous offset lacks, so that a replayed batch reads the same
-    records, even if its options mean other offsets now. Spark before 4.2 passes no previous offset. For this Spark,
-    `stream_starts`, in JSON `first`, has the start of the stream, in case this offset ends the first batch. An offset
-    of Spark's Kafka source is only {"clicks": {"0": 23}}: its `topic_id` is "", which stands for the current topic.
+    records, even if its options mean other offsets now. `stream_starts`, in JSON `first`, is for Spark before 4.2,
+    which passes no previous offset: the start of the stream, in case this offset ends the first batch. An offset of
+    Spark's Kafka source is only {"clicks": {"0": 23}}: its `topic_id` is "", which stands for the current topic.
     """
 
     topic: str
@@ -501,7 +502,7 @@ class Admission:
         self._last_batch_s: float | None = None
 
     def should_wait(self, available: Ranges) -> bool:
-        """Return whether to wait for more records. As in Spark's Kafka source, the first batch doesn't wait."""
+        """Return whether to wait for more records; else start the delay of the next batch. The first never waits."""
         min_offsets, now = self._limits.min_offsets, self._clock()
         has_few = min_offsets is not None and sum(end - start for start, end in available.values()) < min_offsets
         if has_few and self._last_batch_s is not None and now - self._last_batch_s < self._limits.max_delay_s:
@@ -570,7 +571,7 @@ def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: i
     full_segments = int(segment_ends.searchsorted(start_position + max_bytes, side="right"))  # read to their ends
     if row + full_segments >= len(segments):
         return end
-    segment = segments[row + full_segments]
+    segment = segments[row + full_segments]  # the batch ends here, at the remaining bytes
     if segment.base_offset >= end:
         return end
     segment_start = int(segment_ends[full_segments - 1]) if full_segments else 0

@@ -46,17 +46,14 @@ LakeFormat = Literal["delta", "iceberg"]
 Output = Literal["parquet"] | LakeFormat
 """The formats of tables."""
 ToTableRows = Callable[[DataFrame], DataFrame]
-#: The columns of a table in addition to the value's fields.
-COLUMNS = ("partition", "offset", "timestamp", "key")
-#: The column of a table of Parquet with a row's batch, which Spark reads from the name of the row's folder.
-BATCH_COLUMN = "batch"
+COLUMNS = ("partition", "offset", "timestamp", "key")  # in addition to the value's fields
+BATCH_COLUMN = "batch"  # in Parquet, a row's batch, which Spark reads from the name of the row's folder
 DELETED_COLUMN = "deleted"  # marks a change that deletes its key
-#: Folders in the table that readers of Parquet skip: the table's topic and query, and the stream's checkpoint.
-_MARK_FOLDER, _CHECKPOINT_FOLDER = "_distlog", "_checkpoint"
+#: Folders in the table that readers of Parquet skip: the first has the ids of the table's topic and query.
+_OWNER_FOLDER, _CHECKPOINT_FOLDER = "_distlog", "_checkpoint"
 TOPIC_PROPERTY = "distlog.topic"  # the property of a table with the topic's id
 _JSON_NAME = "distlog"  # the name of the JSON object that a commit carries
-#: A temporary column that is true for a tombstone: a record that deletes its key.
-_TOMBSTONE_COLUMN = "__distlog_deletes"
+_TOMBSTONE_COLUMN = "__distlog_deletes"  # a temporary column: true for a tombstone, a record that deletes its key
 #: Errors of the JVM if a jar was built for another release of Spark.
 _JAR_ERRORS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
 _RECENT_COMMITS = 100  # the newest commits, which are searched before the whole history is
@@ -95,7 +92,7 @@ def to_table(
     max_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableReport:
-    """Add the records of a topic that a table lacks to the table, each record once.
+    """Add the new records of a topic to a table, each record once.
 
     The columns are `partition`, `offset`, `timestamp`, `key` and the fields of the value. The state of a table of
     Parquet is in `checkpoint`; Delta and Iceberg keep it themselves. Run one update of a table at a time. It does not
@@ -126,8 +123,8 @@ def to_table(
         The report.
 
     Raises:
-        InvalidConfigError: The table is of another topic or checkpoint; its folder is a topic, holds this topic or
-            lies in it; or Spark lacks what the table's format needs.
+        InvalidConfigError: The table is of another topic or checkpoint, its folder is a topic's or overlaps this
+            topic's, or Spark lacks what the table's format needs.
         DistlogError: As `stream` and `decode` raise.
 
     Examples:
@@ -245,15 +242,15 @@ class _ParquetWriter:
     def _check(self, spark: SparkSession) -> None:
         """Refuse a table of another query, whose batches have the same numbers."""
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        mark = json.dumps({"query": query, "topic": self.topic_id})
-        mark_rows = _read_if_any(spark.read.text, f"{self.table}/{_MARK_FOLDER}")
-        marks = [row.value for row in mark_rows.collect()] if mark_rows is not None else []
-        if not marks:
+        owner = json.dumps({"query": query, "topic": self.topic_id})
+        owner_rows = _read_if_any(spark.read.text, f"{self.table}/{_OWNER_FOLDER}")
+        owners = [row.value for row in owner_rows.collect()] if owner_rows is not None else []
+        if not owners:
             if _read_if_any(spark.read.parquet, self.table) is not None:
                 self._refuse("the folder has Parquet files that are not a table of a topic: choose another folder")
-            frame = spark.createDataFrame([(mark,)], "value string").coalesce(1)
-            frame.write.mode("overwrite").text(f"{self.table}/{_MARK_FOLDER}")
-        elif marks != [mark]:
+            frame = spark.createDataFrame([(owner,)], "value string").coalesce(1)
+            frame.write.mode("overwrite").text(f"{self.table}/{_OWNER_FOLDER}")
+        elif owners != [owner]:
             self._refuse(
                 "the table is of another topic or checkpoint: give the checkpoint that it was made with, or another "
                 "table; without its checkpoint, delete the table and make it again"
@@ -277,7 +274,7 @@ def _read_if_any(read_folder: Callable[[str], DataFrame], folder: str) -> DataFr
 
 @dataclass(frozen=True, slots=True)
 class _CommitMark:
-    """The mark that a table's commit carries: the next offsets, and a `number` that only concurrent runs repeat."""
+    """The mark in a table's commit: next offsets, and a `number` that counts up: only concurrent runs repeat one."""
 
     topic: str
     keyed: bool
@@ -308,7 +305,7 @@ class LakeTable(ABC):
     name: str = field(init=False)
 
     format: ClassVar[LakeFormat]
-    #: The tested jar of each PySpark, by its minor version, or by the full version if only that fits.
+    #: The tested jar by PySpark's minor version, or by its full version if the jar fits only that version.
     jars: ClassVar[Mapping[str, str]]
     main_class: ClassVar[str]
 
@@ -331,7 +328,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def last_number(self) -> int:
-        """Return a number for a table without marks: an append with this number, or the next, succeeds."""
+        """Return a number from which a table without marks can count: Delta skips an append with a former number."""
 
     @abstractmethod
     def options(self, mark: _CommitMark) -> dict[str, str]:
@@ -426,7 +423,7 @@ class DeltaTable(LakeTable):
 
     def marks(self) -> Iterator[tuple[_CommitMark, int]]:
         """Yield the marks since the last restore: earlier commits do not describe the restored table."""
-        for commit in self._history(_RECENT_COMMITS) or self._history(None):
+        for commit in self._history(_RECENT_COMMITS) or self._history(None):  # all commits, if the mark may be older
             if commit.operation == "RESTORE":
                 return
             if mark := _CommitMark.parse(commit.userMetadata):
@@ -440,7 +437,7 @@ class DeltaTable(LakeTable):
         return commits if max_commits is None or is_marked or len(commits) < max_commits else []
 
     def last_number(self) -> int:
-        """Return the table's version. Each mark has a commit of its own, so no mark's number exceeds the version."""
+        """Return the table's version: each mark has a commit of its own, so former marks have smaller numbers."""
         return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
 
     def options(self, mark: _CommitMark) -> dict[str, str]:
@@ -499,8 +496,8 @@ _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg"
 
 def _next_offset(mark: _CommitMark, number: int, state: PartitionState) -> int:
     """Return the first offset that the table lacks. Raises OffsetOutOfRangeError if it was deleted."""
-    # An empty table starts at the log's start. In another table, a partition without an offset starts at 0: if the
-    # topic has deleted records of the partition, the table lacks them, and this raises an error.
+    # A table without rows starts at the log's start. If it has rows, a partition without an offset starts at 0: if
+    # the topic has deleted records of the partition, the table lacks them, and this raises an error.
     offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         text = "the records after the table's end were deleted from the topic: make another table"
@@ -523,7 +520,7 @@ class TableUpdate:
     def run(self) -> tuple[int, int]:
         """Return the numbers of added rows and batches."""
         snapshot = self.topic.live_snapshot
-        admission = Admission(self.limits, time.monotonic)
+        admission = Admission(self.limits, time.monotonic)  # for the ends of the batches
         rows = batches = 0
         self._create_if_missing()
         while True:
@@ -581,8 +578,8 @@ class TableUpdate:
             raise InvalidConfigError(text, table=self.table.requested_name, topic_id=self.topic.snapshot.topic_id)
         mark = _CommitMark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
         if self.keyed and not has_topic:
-            # A merge carries no mark. After a first merge, a killed run would leave rows of an unnamed topic, and the
-            # next run would refuse them. So append a mark before the merge.
+            # A merge carries no mark, and a table that was created elsewhere does not name the topic. If a run were
+            # killed after its first merge, the next run would refuse the rows. So append a mark before the merge.
             self.table.append(self._no_rows(), mark)
         return mark
 
@@ -590,6 +587,7 @@ class TableUpdate:
         """Return the table's rows of records; with `keyed` the last of each key, marked if it deletes the key."""
         if not self.keyed:
             return self.to_table_rows(frame)
+        # a key must stay in one partition, so the partition only makes the order total
         last = F.max_by(F.struct(*frame.columns), F.struct("offset", "partition")).alias("last")
         newest_rows = frame.where("key IS NOT NULL").groupBy("key").agg(last).select("last.*")
         return self.to_table_rows(newest_rows.withColumn(_TOMBSTONE_COLUMN, F.col("value").isNull()))

@@ -33,7 +33,7 @@ from distlog.spark.versions import arrow_schema
 _BAD_JSON_FIELD = "__bad_json"
 #: A separate column for the parsed JSON, since Spark would parse the text again for each field.
 _PARSED_COLUMN = "__found_json"
-#: In JSON an escaped surrogate without its other half, which Spark reads as a question mark. Group 1: backslashes.
+#: In JSON, an escaped surrogate without its other half: Spark reads it as `?`. Group 1: escaped backslashes before.
 _HIGH_SURROGATE, _LOW_SURROGATE = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = (
     rf"(?<!\\)((?:\\\\)*)(?:{_HIGH_SURROGATE}(?!{_LOW_SURROGATE})|(?<!{_HIGH_SURROGATE}){_LOW_SURROGATE})"
@@ -157,7 +157,7 @@ def _decode_json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_err
     parsed = F.from_json(json_text, StructType([*struct, StructField(_BAD_JSON_FIELD, StringType())]), options)
     parsed_column = F.col(_PARSED_COLUMN)
     has_header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
-    # Spark ignores text after an object, but not within an array
+    # Spark ignores text after an object or array, but not within an array, which a `]` after the object would end
     is_alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     is_whole = F.coalesce(is_alone, F.lit(False)) & F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
     is_good = F.col("value").isNull() | (

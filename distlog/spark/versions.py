@@ -81,7 +81,7 @@ def arrow_schema(schema: StructType) -> Any:
 def repartition_by(frame: DataFrame, count: int, column: str) -> DataFrame:
     """Repartition the frame into `count` partitions by the numbers in `column`; a few may share a partition."""
     if hasattr(frame, "repartitionById"):
-        # `repartitionById` takes an int: `try_cast` makes a larger number null, which fails the task
+        # `repartitionById` takes an int. A larger number becomes null here, and its task refuses the row's partition
         return frame.repartitionById(count, F.col(column).try_cast("int"))
     return frame.repartitionByRange(count, column)
 

@@ -182,7 +182,7 @@ class SetTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatches:
-    """Producer batches by partition, in offset order. A partition's first ones may also be of earlier segments."""
+    """Records the commit's producer batches by partition, in offset order; and earlier ones if none are recorded."""
 
     batches: Mapping[int, tuple[ProducerBatch, ...]]
 
@@ -261,6 +261,7 @@ def each_action(actions: Iterable[Action]) -> Iterator[Action]:
 
 def first_stem_below(actions: Sequence[Action], horizon: int) -> str | None:
     """Return the first new stem whose writer had read a version below the vacuum `horizon`, or None."""
+    # most commits have no old stem: test the distinct stems first, which is faster than all rows of tables
     stems = {stem for _, stem in _partition_stems(actions, Add | Active)}
     for action in actions:
         if isinstance(action, AddTable):
@@ -300,7 +301,7 @@ _PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_it
 
 
 def check_added(actions: Sequence[Action]) -> None:
-    """Raise ValueError if parts of bundles overlap. A commit has all segments of its bundles."""
+    """Raise ValueError if parts of bundles overlap. One commit suffices, since it has all segments of its bundles."""
     added = [action.segment for action in actions if isinstance(action, Add) and action.segment.is_bundled]
     batches = [action.rows.select(_PART_SCHEMA.names) for action in actions if isinstance(action, AddTable)]
     if added:
@@ -676,6 +677,7 @@ def _decoded(columns: dict[str, Longs]) -> dict[str, Longs]:
             columns[name] = columns[name] + columns[other]
     for name, size in ADJACENT_PARTS.items():
         if name in columns:
+            # each position is the previous position, plus the previous part's size, plus the stored difference
             columns[name] = np.cumsum(columns[name] + np.concatenate([[0], columns[size][:-1]]))
     for name, expected in _expected_checksums(columns).items():
         columns[name] = columns[name] ^ expected

@@ -115,8 +115,8 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits_p
     max_base_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
     if base_body["topic_id"] != snapshot.topic_id or sum(map(len, base_batches.values())) > max_base_rows:
         return None
-    # A full checkpoint is due when the incremental ones since the base have more bytes than the base. Their number is
-    # about `count`. If their sizes grow evenly up to the size of this one, they have size * (count + 1) / 2 bytes.
+    # A full checkpoint is due when the incremental ones since the base, about `count`, have more bytes than the base.
+    # If their sizes grow evenly up to this one's, they have size * (count + 1) / 2 bytes: solve this for the size.
     count = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits_per_checkpoint
     count += (snapshot.commit_bytes - base_body["commit_bytes"]) // CHECKPOINT_BYTES
     max_bytes = 2 * len(base_data) // (max(count, 1) + 1)
@@ -239,7 +239,7 @@ def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.Rec
         producers=len(producers),
     )
     segments = table.segments()
-    body = {"format": FORMAT, **fields.write(state), "partitions": _partition_columns(table, segments)}
+    body = {"format": FORMAT, **fields.write(state), "partitions": _partition_bodies(table, segments)}
     return body, dict(zip(_SCHEMAS, (segments, snapshot.transactions.columns(), producers), strict=True))
 
 
@@ -270,7 +270,7 @@ def _with_changes(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.Rec
     return RowChanges(numbers_of(removed[_ROW_NUMBER]), rows, added.drop_columns([_ROW_NUMBER])).applied(base)
 
 
-def _partition_columns(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
+def _partition_bodies(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
     counts = np.bincount(numbers_of(segments["partition"]), minlength=len(table))
     columns = (table.log_start_offsets, table.log_end_offsets, table.first_dirty_offsets, counts)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -496,7 +496,7 @@ def _are_alike(first: pa.Array, second: pa.Array) -> Flags:
         is_list_alike: Flags = lengths == second_lengths
         rows = np.flatnonzero(is_list_alike)
         is_item_alike = _are_alike(*(_rows_at(column, rows).flatten() for column in (first, second)))
-        # lists of the same length are alike if the count of different items is the same at both ends
+        # lists of the same length are alike if `differences`, the number of different items so far, does not grow
         differences = np.append(0, np.cumsum(~is_item_alike))
         ends = np.cumsum(lengths[rows])
         is_list_alike[rows] = differences[ends] == differences[ends - lengths[rows]]

@@ -93,8 +93,8 @@ MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
 #: each loss: writers that started last would then win most races.
 PAUSE_S = 0.05
 MAINTENANCE_PAUSE_S = 1.0
-#: A writer's turn (`RaceBackoff`) comes when it has tried for this share of the mean time that winners had tried.
-#: With a share of 1, there would be times at which all writers wait.
+#: A writer's turn (`RaceBackoff`) comes when it has tried for this share of the time that winners tried on average.
+#: With a share of 1, all writers would wait whenever all have tried for less than the average.
 TURN_SHARE = 0.6
 #: The longest wait for a turn, in seconds.
 LONGEST_TURN_WAIT_S = 5.0
@@ -175,7 +175,7 @@ class CommitLog:
         """Return the head of a dropped topic, or None if there are no commits; raises TopicExistsError."""
         head = self.loader.load() if absent_ms is None else self.loader.load_unlisted(absent_ms)
         if head and not head.dropped:
-            self.sync()
+            self.sync()  # the caller may rely on the commit that created the topic
             raise TopicExistsError("the topic exists already: open it, or drop it first", url=self.storage.url)
         if head:
             head.requires.check_writable()
@@ -222,8 +222,7 @@ class CommitLog:
         except CorruptMetadataError:
             if self._commit_exists(snapshot):
                 raise
-            # the commits may belong to a topic that was created again
-            head = self.reload(snapshot)
+            head = self.reload(snapshot)  # the commits may belong to a topic that was created again
         if not head.continues(snapshot):
             self.sync()
             text = "the topic was dropped, or its id changed: open it again if it exists"
@@ -235,8 +234,7 @@ class CommitLog:
         while True:
             head = self.load(include_dropped=True)
             end = head.version + 1
-            # if the horizon rises concurrently, try again
-            with suppress(OffsetOutOfRangeError):
+            with suppress(OffsetOutOfRangeError):  # if the horizon rises concurrently, try again
                 return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
 
     def commits(self, start: int, end: int) -> list[Commit]:
@@ -320,22 +318,22 @@ class CommitLog:
             return None
         version = attempt.commit.version
         try:
-            newest = None if self.loader.is_newest(head, version) else self.reload(head)
+            reloaded_head = None if self.loader.is_newest(head, version) else self.reload(head)
         except StorageError as error:
             text = "the commit was put, but may not be in the log: check whether its records exist"
             raise CommitStateUnknownError(text, version=version) from error
-        if newest is None or newest.log_floor <= version:
+        if reloaded_head is None or reloaded_head.log_floor <= version:
             return None
         now_ms = self.storage.replied_ms() or self.storage.now_ms(paths.COMMITS_DIR)
-        # vacuum may have deleted this commit only if its put is at least this old, or the time of the put is unknown
+        # vacuum may have deleted this commit if its put is of unknown time, or this old: the other half is a reserve
         if not put_time.time_ms or now_ms - put_time.time_ms >= least_retention_ms(head.config) // 2:
             raise CommitStateUnknownError(
                 "it is unknown whether the commit was in the log before vacuum deleted its file: this process was "
                 "paused for longer than commit.retention.ms; check whether its records exist",
                 version=version,
-                log_floor=newest.log_floor,
+                log_floor=reloaded_head.log_floor,
             )
-        return newest
+        return reloaded_head
 
     def write_due_checkpoint(self, former: Snapshot, snapshot: Snapshot) -> None:
         """Write a checkpoint if one is due at `snapshot`, the state after this process's commit on `former`."""
@@ -352,7 +350,7 @@ class CommitLog:
             return head
         try:
             newest = self.reload(head)
-        except CorruptMetadataError:
+        except CorruptMetadataError:  # commits that were put after the deletion lack the earlier ones
             raise self._folder_deleted_error() from None
         if newest.topic_id == head.topic_id:
             # the topic is the same, so vacuum deleted the commit of the last check: start from a newer one
@@ -426,8 +424,7 @@ class CommitRace:
         return race.commit, race.snapshot
 
     The first head is `snapshot`, without a request. After a lost race, the next head is the newest one. If the loop
-    puts nothing, it gets the same head again, or the head that it passed to `restart_from`. Leave the loop to commit
-    nothing.
+    puts nothing, it gets the same head again, or the head passed to `restart_from`. Leave the loop to commit nothing.
 
     `read_version` is the version that the writer had read when it started its oldest new data file. Iterating raises
     CommitConflictError if nothing was committed, and its subclass TransactionTooOldError if the data files must be
@@ -472,8 +469,7 @@ class CommitRace:
         newer = log.confirm_put(head, attempt, put_time) if winner is None else None
         if winner is None and newer is None:
             self.commit, self.snapshot = attempt.commit, attempt.after
-        # not earlier: an interrupt before this line leaves the put in doubt
-        self.is_in_doubt = False
+        self.is_in_doubt = False  # not earlier: an interrupt before this line leaves the put in doubt
         if self.commit is not None:
             log.write_due_checkpoint(head, self.snapshot)
         elif winner is not None:

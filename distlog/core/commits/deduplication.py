@@ -8,8 +8,8 @@ of their commits. A slice drops the oldest batches, and a lookup scans two colum
 
 A producer is forgotten when no commit had its batches for EXPIRATION_MS, unless its transaction is open. Batches
 and producers expire by the times of commits, so that all readers agree. The age of a batch is the sum of the pauses
-between it and the later batches. The age of a producer is the sum of the pauses between the commits from its last
-batch on. Each pause counts up to a limit, so that one commit with a time far in the future makes nothing expire.
+between it, the later batches, and the newest commit; of a producer, between all commits from its last batch on. Each
+pause counts up to a limit, so that one commit with a time far in the future makes nothing expire.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from distlog.core.times import NO_TIMESTAMP
 KEPT_MS, MAX_PAUSE_MS = 30 * DAY_MS, DAY_MS
 #: The newest batches are objects, called the tail. If there are more than this, they are moved into the columns.
 TAIL_LIMIT = 256
-#: If an application commits its batches in order, those with this many of the highest numbers are kept. A writer
-#: repeats only its newest batch: the others are kept for people who inspect the topic.
+#: How many batches of an application that commits in order are kept: those with the highest numbers. A writer repeats
+#: only its newest batch: the others are kept for people who inspect the topic.
 KEPT_ORDERED_BATCHES = 10
 #: Up to this many applications are searched for one by one, which is faster than listing all.
 _FEW_APPLICATIONS = 8
@@ -86,8 +86,7 @@ BOUNDS = {
     "kind": (DATA, COMMIT_MARKER),
     "coordinator_epoch": (-(2**31), MAX_INT),
 }
-#: The columns of a batch and of a producer, in the rows of a ProducerTable. `heard_ms` is the time of the producer's
-#: last batch (ProducerState).
+#: The columns of a batch and of a producer, in the rows of a ProducerTable. ProducerState explains `heard_ms`.
 _BATCH = ("last_sequence", "last_offset", "offset_delta", "timestamp")
 _FIELDS = ("epoch", "coordinator_epoch", "transaction_first_offset", "last_timestamp", "heard_ms")
 _ROW = np.dtype(
@@ -200,9 +199,9 @@ class TransactionTable:
             last_forgotten = batch_id - KEPT_ORDERED_BATCHES
             numbers = (number for number in self._unordered_ids(app_id) if isinstance(number, int))
             if any(number <= last_forgotten for number in numbers):
-                # `OrderedBatches.forgets` covers these numbers from now on, so remove their rows. Expired batches
-                # are dropped first: without the rows, several pauses become one, which counts as MAX_PAUSE_MS at
-                # most, so the expired batches would seem younger
+                # `OrderedBatches.forgets` covers these numbers from now on: remove their rows. Drop expired batches
+                # first: where rows are removed, several pauses become one, which counts as MAX_PAUSE_MS at most. So
+                # the sum of the pauses, the age of older batches, shrinks
                 table = self.updated({}, former_ms)._without_numbers(app_id, last_forgotten)
         return table.updated({batch: info}, info.timestamp_ms)
 

@@ -69,11 +69,11 @@ def boolean(value: Any) -> bool:
 
 
 def by_partition(check: Check) -> Check:
-    """Return the check of an object by partition, whose values `check` accepts."""
+    """Return the check of a JSON object whose names are partition numbers, and whose values `check` accepts."""
 
     def checked(value: Any) -> dict[int, Any]:
         if not isinstance(value, dict):
-            raise ValueError("must be an object by partition")
+            raise ValueError("must be an object whose names are partitions")
         if not all(re.fullmatch(r"[0-9]{1,10}", name) for name in value):
             raise ValueError("a partition must be a number")
         return {PARTITION(int(name)): check(member) for name, member in value.items()}

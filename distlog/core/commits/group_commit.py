@@ -39,7 +39,7 @@ from distlog.core.storage.storage import Storage
 #
 # If no earlier append is committed within LONGEST_WAIT_S, an append leaves the queue and races, since the writers of
 # the earlier ones may be dead. While the queue gets shorter, no append leaves it, since only one of many racing
-# writers wins. A writer commits no append from before the commits that it has read: an earlier commit may have it.
+# writers wins. A writer skips an append that is older than its CommitHistory: an earlier commit may have the append.
 
 #: The shortest and the longest pause between polls for the next commit, in seconds. It grows until a commit comes.
 POLL_S, LONGEST_POLL_S = 0.05, 0.3
@@ -186,13 +186,13 @@ class AppendRace(CommitRace):
 
     def _lose_to(self, winner: Commit) -> None:
         self.backoff.note_loss(winner)
-        may_wait = self._ticket.may_wait(self._log.monotonic())
-        # one loss may be due to one other writer: two need no queue, since one writes files while the other commits
-        is_first_loss = self.backoff.probe_count() == 1
-        if not may_wait or (winner.next_append is None and is_first_loss):
+        may_queue = self._ticket.may_queue(self._log.monotonic())
+        # one loss may be due to one other writer, and two need no queue: one writes files while the other commits
+        is_first_loss = self.backoff.probe_count() == 1  # it is larger from the second loss on
+        if not may_queue or (winner.next_append is None and is_first_loss):
             self.backoff.wait()
         self._follow(winner)
-        self._should_join_queue = self._ticket.is_contended and self._ticket.may_wait(self._log.monotonic())
+        self._should_join_queue = self._ticket.is_contended and self._ticket.may_queue(self._log.monotonic())
 
     def _follow(self, winner: Commit) -> None:
         self._follow_commits(apply(self.snapshot, winner), [winner], self.backoff.probe_count())
@@ -270,12 +270,13 @@ class AppendTicket:
             # the history has the stems of the commits after this version
             self.history, self._base_version = history, history.version - len(history.stems)
             self._committed_stems.update(*history.stems)
-        #: The append whose writer commits next, according to the commit of `base`, and to the observed ones.
+        #: The stem of the append whose writer commits next, as named by the commit of `base`, and by later commits.
         self._first_turn_stem = turn_stem
         self._turn_stem: str | None = None
         #: The files of the last list of the queue, by stem; None before the first list.
         self._files: dict[str, str] | None = None
-        #: When this writer's turn comes. With `_waits_for_named_turn`, when it no longer waits for the named writer.
+        #: When this writer's turn comes by its place in the queue; None if unknown. While `_waits_for_named_turn`, it
+        #: is when this writer stops waiting for the writer of `_turn_stem`.
         self._turn_at_s: float | None = None
         self._waits_for_named_turn = False
         #: When the append leaves the queue, and the latest time to which a shrinking queue may postpone that.
@@ -290,8 +291,8 @@ class AppendTicket:
         self._is_topic_dropped = False
         #: True once the append's file may be in the queue, so that other writers may commit it.
         self.is_queued = False
-        #: True once this writer commits the appends of others, too.
-        self.has_joined = False
+        #: True once this writer commits the appends of others, too, even if its own one is too large for the queue.
+        self.is_grouping = False
         #: The commit of another writer that has the append.
         self.group_commit: Commit | None = None
         #: The append that the next commit leaves in the queue, so that its writer commits next.
@@ -304,7 +305,7 @@ class AppendTicket:
         self._committed_stems = set[str]()
 
     def is_group_commit(self, commit: Commit) -> bool:
-        """True if the commit has more than twice as many stems as this append, so that others are probably in it."""
+        """True if the commit has more than twice as many stems as this append, so probably two other appends."""
         return len(_added_stems(commit)) > 2 * len(self._stems)
 
     def segments_in(self, commit: Commit) -> list[SegmentInfo]:
@@ -345,28 +346,28 @@ class AppendTicket:
             raise CommitStateUnknownError(text, version=head.version)
         self._start_at(head)
 
-    def may_wait(self, now_s: float) -> bool:
+    def may_queue(self, now_s: float) -> bool:
         """True if the append may wait in the queue; False if it must race. `now_s` is in seconds."""
-        is_too_large = self.has_joined and not self.is_queued  # see `join`
+        is_too_large = self.is_grouping and not self.is_queued  # see `join`
         return not self._commits_alone and not is_too_large and now_s < self._race_at_s
 
     def join(self, now_s: float) -> bool:
         """Put the append into the queue, unless it is large, and list the queue; True if the append waits there."""
-        if not self.has_joined and not self._commits_alone:
+        if not self.is_grouping and not self._commits_alone:
             self._turn_stem = self._turn_stem or self._first_turn_stem
             data = self._append.encode()
             try:
                 if len(data) <= MAX_PENDING_BYTES:
                     self._store(data)
-                if self._turn_stem is None:
+                if self._turn_stem is None:  # otherwise `_wait_s` lists, after the wait for the named writer
                     self._files = self._list()
-                self.has_joined = True
+                self.is_grouping = True
             except (StorageError, FileNotFoundError) as error:
                 # a policy may forbid listings, or vacuum may have aborted the upload: continue without a queue
                 _log.warning("cannot store or list pending appends, so this append is committed alone: %s", error)
                 self._commits_alone = True
             self._race_at_s, self._leave_at_s = now_s + LONGEST_WAIT_S, now_s + LONGEST_QUEUE_S
-        return self.is_queued and self.may_wait(now_s)
+        return self.is_queued and self.may_queue(now_s)
 
     def _store(self, data: bytes) -> None:
         """Put the append's file, under a short name if the store refuses the long one (some allow 255 bytes)."""
@@ -395,13 +396,13 @@ class AppendTicket:
             self._waits_for_named_turn = self._turn_stem not in (None, self._stem)
             self._turn_at_s = now_s + (PATIENCE_S if self._waits_for_named_turn else self._wait_s())
         if self._waits_for_named_turn and now_s >= self._turn_at_s:
-            # the writer whose turn it is may be dead
+            # the named writer may be dead: now wait for the writers of earlier appends
             self._turn_at_s = now_s + self._wait_s()
             self._waits_for_named_turn = False
         return self._commits_alone or now_s >= min(self._turn_at_s, self._race_at_s)
 
     def _wait_s(self) -> float:
-        """The seconds until this writer's turn if no commit comes."""
+        """The seconds until this writer's turn if no commit comes: PATIENCE_S for each earlier append."""
         if self._turn_stem == self._stem:
             return 0.0
         try:
@@ -415,7 +416,7 @@ class AppendTicket:
     def group_actions(self, head: Snapshot, actions: Sequence[Action]) -> list[Action]:
         """The actions of other writers' pending appends, for a commit after `head` that begins with `actions`."""
         self._group, self.next_append = [], None
-        may_group = self.has_joined and not self._commits_alone
+        may_group = self.is_grouping and not self._commits_alone
         if not may_group or not all(isinstance(action, Add | SetTransaction) for action in actions):
             return []
         segments = [action.segment for action in actions if isinstance(action, Add)]
@@ -551,7 +552,7 @@ def _at_log_ends(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]
 def pending_append(
     snapshot: Snapshot, segments: Sequence[SegmentInfo], batch: SetTransaction | None, *, is_keyed: bool
 ) -> Commit | None:
-    """An append that other writers may commit; None if it has many segments, or one is not independent."""
+    """An append that other writers may commit; None for a SegmentTable (many), or if a segment is not independent."""
     is_small = not isinstance(segments, SegmentTable) and len(segments) > 0
     if not is_small or not paths.is_own_stem(segments[0].stem) or not all(map(is_independent, segments)):
         return None

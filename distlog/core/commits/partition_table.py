@@ -18,7 +18,7 @@ from distlog.core.commits.actions import Active
 from distlog.core.commits.deduplication import NO_PRODUCERS, ProducerTable
 from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTable, check_append_times, check_fit
 
-#: This many layers of similar size are merged. With more, lookups would be slower; with fewer, commits.
+#: This many layers are merged if their sizes differ by less than this factor. More slow down lookups; fewer, commits.
 _MERGED_LAYERS = 8
 #: After this many lookups of single partitions all layers are merged.
 _LOOKUPS_BEFORE_MERGE = 32
@@ -44,7 +44,7 @@ class PartitionState:
     @property
     def first_unstable_offset(self) -> int:
         """The first offset of the oldest transaction that is open at the segments' end; NO_OFFSET if none is."""
-        # segments without transactions do not say which earlier transactions are open
+        # only segments with transactions store it, and later segments without transactions do not change it
         rows = np.flatnonzero(self.segments.array("has_transactions"))
         return self.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
 
@@ -89,7 +89,7 @@ class PartitionTable(Sequence[PartitionState]):
     def of_columns(
         cls, starts: Longs, ends: Longs, dirty: Longs, rows: pa.RecordBatch, own_states: Mapping[int, PartitionState]
     ) -> PartitionTable:
-        """Partitions with these offsets; `rows` are the sorted segments of all, including `own_states`."""
+        """Partitions with these offsets and sorted rows of segments. Ignores rows of partitions in `own_states`."""
         return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), own_states)
 
     @overload
@@ -172,7 +172,7 @@ class PartitionTable(Sequence[PartitionState]):
 
     @property
     def segment_count(self) -> int:
-        """The number of segments, or somewhat more."""
+        """The number of segments, or more: it includes the ignored rows of partitions with their own state."""
         count = sum(len(state.segments) for state in self._own_states.values())
         return count + sum(len(layer.rows) for layer in self._layers)
 
@@ -197,14 +197,14 @@ class PartitionTable(Sequence[PartitionState]):
         return counts
 
     def has_segments(self, rows: pa.RecordBatch) -> Flags:
-        """Return a flag for each row of (partition, stem): True if the table has this segment."""
+        """Flag the rows whose segment, by partition and stem (the file name without suffix), is in the table."""
         stems, flags = pc.unique(rows["stem"]), np.zeros(len(rows), bool)
         for layer in self._layers:
-            # a key stands for (partition, stem), and only keys of the same `stems` can be compared
+            # a key is a number for (partition, stem): partition * len(stems) + the row of the stem in `stems`
             _, keys = layer.without(self._own_states, len(self)).matching_rows(stems)
             flags |= np.isin(_segment_keys(rows, stems), keys)
         partitions = numbers_of(rows["partition"])
-        # partitions with their own state, one by one: their rows in the layers are ignored
+        # one by one, the partitions with their own state: their rows in the layers are ignored
         for number in np.unique(partitions[_flags(self._own_states, len(self))[partitions]]).tolist():
             partition_rows = np.flatnonzero(partitions == number)
             names = rows["stem"].take(integers(partition_rows)).to_pylist()
@@ -215,7 +215,7 @@ class PartitionTable(Sequence[PartitionState]):
     def with_states(self, states: Mapping[int, PartitionState]) -> PartitionTable:
         if not states:
             return self
-        # share the cache, unless it has a replaced state, which it would keep in memory
+        # share the cache, unless it has a state that is replaced here, since it would keep that state in memory
         cache = self._states if self._states.keys().isdisjoint(states) else {}
         own_states = {**self._own_states, **states}
         return PartitionTable(self._starts, self._ends, self._dirty, self._layers, own_states, cache)
@@ -234,7 +234,7 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionTable(starts, ends, dirty, self._layers, self._own_states)
 
     def absorbed(self, partitions: Longs) -> PartitionTable:
-        """Return an equal table. If many of `partitions` have their own state, all states that fit are in columns."""
+        """Return an equal table. Moves own states into columns if over _MAX_OWN_STATES of `partitions` have one."""
         own_states = self._own_states
         if not own_states or np.count_nonzero(_flags(own_states, len(self))[partitions]) <= _MAX_OWN_STATES:
             return self
@@ -271,7 +271,7 @@ class PartitionTable(Sequence[PartitionState]):
         return PartitionTable(self._starts, ends, self._dirty, layers, self._own_states)
 
     def _ends_after(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
-        """The log ends after the `new` segments; ValueError unless they follow the log ends without a gap."""
+        """The log ends after the `new` segments; ValueError if one leaves a gap, or has an earlier append time."""
         partitions, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
         # the first new segment of a partition follows the log end, and each later one follows the row before
         expected = self._ends[partitions]
@@ -328,7 +328,7 @@ class _Layer:
 
     @property
     def stems(self) -> pa.Array:
-        """The distinct stems of the rows, and perhaps of removed rows; few if segments of a commit share a stem."""
+        """The distinct stems of the rows, and perhaps of removed rows. Segments in a bundle file share its stem."""
         if self._stems is None:
             self._stems = pc.unique(self.rows["stem"])
         return self._stems
@@ -402,7 +402,7 @@ def _check_not_live(layer: _Layer, added: pa.RecordBatch) -> None:
 
 
 def _stacked(layers: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
-    """Return the layers, with the last ones merged if many have similar sizes: so a row is rarely copied."""
+    """Merge the last _MERGED_LAYERS layers while their sizes are similar: small layers rarely cause large copies."""
     sizes = [len(layer.rows) for layer in layers[-_MERGED_LAYERS:]]
     while len(sizes) == _MERGED_LAYERS and max(sizes) < _MERGED_LAYERS * min(sizes):
         layers = (*layers[:-_MERGED_LAYERS], _merged(layers[-_MERGED_LAYERS:]))

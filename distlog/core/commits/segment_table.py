@@ -50,9 +50,8 @@ _POSITION = Integer(OWN_FILE, MAX_LONG)
 class SegmentInfo:
     """One segment, as commits describe it; immutable, like its files.
 
-    The records have offsets from `base_offset` up to, but without, `next_offset`, with gaps where compaction dropped
-    some. The offsets in the log file begin at `stored_base_offset` (0 in files that distlog wrote): readers add
-    `shift` to them.
+    The records have offsets from `base_offset` to `next_offset` - 1, with gaps where compaction dropped some. The
+    offsets in the log file begin at `stored_base_offset`, 0 in files that distlog wrote: readers add `shift` to them.
     """
 
     partition: int = stored(PARTITION)
@@ -314,9 +313,9 @@ class SegmentTable(Sequence[SegmentInfo]):
         if np.count_nonzero(is_removed) != count:
             raise ValueError("a removed segment is not live")
         added = sorted(segments, key=lambda segment: segment.base_offset)
+        # `check_fit` gets the segments as ranges of offsets, of which the removed ones are free
         starts, ends, is_free = self.base_offsets, self.next_offsets, is_removed
-        if front is not None:
-            # a free range up to the first segment
+        if front is not None:  # a free range up to the first segment
             ends = np.append(min([front[1], *starts[:1].tolist()]), ends)
             starts, is_free = np.append(front[0], starts), np.append(True, is_free)
         partitions = np.full(len(starts), added[0].partition if added else 0)
@@ -410,7 +409,8 @@ def check_fit(
     firsts = np.flatnonzero(is_free & (is_first | np.append(True, ~is_free[:-1])))
     lasts = np.flatnonzero(is_free & (np.append(is_first[1:], True) | np.append(~is_free[1:], True)))
     hole_partitions, hole_starts, hole_ends = partitions[firsts], starts[firsts], ends[lasts]
-    # for each added segment the last hole that begins at or before it, or -1: sort both, and count the holes
+    # For each added segment, the last hole that begins at or before it, or -1: sort holes and segments together by
+    # partition and start, a hole before a segment with the same start, and count the holes up to each segment
     is_added = np.append(np.zeros(len(firsts), bool), np.ones(len(bases), bool))
     order = np.lexsort((is_added, np.append(hole_starts, bases), np.append(hole_partitions, added_partitions)))
     holes = (np.cumsum(~is_added[order]) - 1)[is_added[order]]
@@ -481,8 +481,7 @@ _SET_ACTIVE = vars(SegmentInfo)["is_active"].__set__
 def to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
     segments = [object.__new__(SegmentInfo) for _ in range(len(columns))]
     for set_field, column in zip(_SET_FIELDS, columns.columns, strict=True):
-        # `map` and `deque` call no Python function
-        deque(map(set_field, segments, column.to_pylist()), maxlen=0)
+        deque(map(set_field, segments, column.to_pylist()), maxlen=0)  # `map` and `deque` call no Python function
     deque(map(_SET_ACTIVE, segments, repeat(False)), maxlen=0)
     return segments
 

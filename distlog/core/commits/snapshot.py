@@ -99,7 +99,7 @@ class Snapshot:
     @property
     def commits_kept_ms(self) -> int | None:
         """The time for which vacuum keeps commits, in ms; None for no limit. A lower setting applies with a delay."""
-        kept_ms = commits_kept_ms(self.config)
+        kept_ms = commits_kept_ms(self.config)  # by the current setting
         return None if kept_ms is None else max(kept_ms, self.former_retention_ms)
 
     def note_seen(self, time_ms: int) -> None:
@@ -123,7 +123,7 @@ class Snapshot:
 
     @property
     def active_partitions(self) -> list[int]:
-        # partitions in columns have no active segment
+        # other partitions, whose states are only in columns, have no active segment
         return sorted(number for number, state in self.partitions.own_states.items() if state.active is not None)
 
 
@@ -234,7 +234,8 @@ class PartitionDraft:
     def end_commit(self) -> None:
         """End the commit: remove segments, and put the replacements into the holes."""
         if not self._has_batches and any(segment.has_producers or segment.has_transactions for segment in self._new):
-            # a segment of direct appends was sealed: no commit has their producers, so the recorded ones are too old
+            # The commit has segments with producers, but not their batches, as after direct appends (to an active
+            # segment, without commits). So the recorded producers are too old
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)
@@ -302,7 +303,7 @@ class _Draft:
         head = self._head_at(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
         starts = self._starts_after_tables(commit.actions) if tables else None
-        # if `starts` is a list, tables are applied in columns after the other actions; otherwise row by row, in order
+        # None: all actions apply in order, tables row by row. A list: tables apply after other actions, then `starts`
         row_by_row = bool(tables) and starts is None
         for action in each_action(commit.actions) if row_by_row else commit.actions:
             if head.dropped and not isinstance(action, SetVacuumHorizon | SetLogHorizon):

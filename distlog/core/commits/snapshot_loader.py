@@ -36,7 +36,7 @@ _NO_TIMES = range(0)
 _MAX_HINT_BYTES = 200
 _UNUSABLE_TEXT = "cannot use the checkpoint %s, reading an older one or all commits instead, which takes longer: %s"
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
-#: How many commits are read at once: after a checkpoint, which often only few follow, and at most.
+#: The commits in the first group that is read after a checkpoint (often only few follow it), and the most in a group.
 _FIRST_GROUP, MAX_GROUP = 4, 64
 #: If all commits exist, only this many of the newest checkpoints, and of the newest full ones, are tried.
 CHECKPOINT_TRIES = 2
@@ -136,7 +136,7 @@ class SnapshotLoader:
                 if commits is not None:
                     commits += later
                 if one_request and later:
-                    files.store_ms = 0  # no request found that the next version does not exist
+                    files.store_ms = 0  # unknown: the next version may not have been requested
                     break
         except CorruptMetadataError:
             # vacuum may have deleted a version, and a writer that was paused put another commit there
@@ -152,10 +152,11 @@ class SnapshotLoader:
         return head.log_floor if head and version is not None and version < head.log_floor else None
 
     def is_newest(self, base: Snapshot, version: int) -> bool:
-        """True if no version follows `version`, which was read after `base`; False also if that is unknown.
+        """True if vacuum has deleted no commit from `version` on; False also if that is unknown.
 
-        A listing shows later versions, of which vacuum never deletes the newest. On a disk, vacuum deletes commits in
-        order: if the commit of `base` exists, no later one was deleted.
+        So a `version` that was put is in the log, and one without a next version is the newest. On an object store, a
+        listing must show no later version, since vacuum never deletes the newest. On a disk, it deletes commits in
+        order: if the commit of `base`, which was read before, exists, no later one was deleted.
         """
         if self._storage.is_local:
             commit = self._files.read(base.version)
@@ -178,7 +179,7 @@ class SnapshotLoader:
                 snapshot = fold(snapshot, commits)
                 # a commit in that time range is new enough for the caller
                 if snapshot.timestamp_ms in recent_times and not snapshot.dropped:
-                    files.store_ms = 0  # no request found that the next version does not exist
+                    files.store_ms = 0  # unknown: the next version may not have been requested
                     break
             if snapshot is cached:
                 _check_same_commit(cached, files.read_existing(cached.version))
@@ -205,7 +206,7 @@ class SnapshotLoader:
             return None
         try:
             base, written_ms = self._read_with_time(name, end)
-            if written_ms < MAX_LONG:
+            if written_ms < MAX_LONG:  # otherwise it is unknown
                 # the earlier of two times: a writer's clock may be wrong, and a repeated put changes the file's time
                 base.note_seen(min(written_ms, base.timestamp_ms))
             files = CommitFiles(self._storage)
@@ -247,18 +248,18 @@ class SnapshotLoader:
         return base, written_ms
 
     def _from_listings(self, end: int, *, only_listed: bool = False) -> Snapshot | None:
-        first_version = -1
+        former_first_version = -1  # the lowest version in the former listing
         for _ in range(LISTING_TRIES):
             with suppress(BelowHorizonError):
                 try:
                     return self._from_listing(end, only_listed=only_listed)
                 except CorruptMetadataError:  # vacuum may have deleted listed commits: then list again
-                    if first_version == self._first_listed_version:  # nothing was deleted since the former listing
-                        # a commit that vacuum failed to delete may remain between deleted ones
+                    if former_first_version == self._first_listed_version:  # nothing was deleted since then
+                        # the log is damaged, or `end` is below the horizon, where vacuum failed to delete a commit
                         if end < MAX_LONG and (head := self.load()) and end <= head.log_floor:
                             raise deleted_error(head.log_floor, head.version, version=end - 1) from None
                         raise
-                    first_version = self._first_listed_version
+                    former_first_version = self._first_listed_version
         text = "vacuum deletes commits faster than the storage returns them: try again"
         raise StorageError(text, file=paths.COMMITS_DIR)
 
@@ -295,7 +296,7 @@ class SnapshotLoader:
         return self._if_fresh(snapshot, snapshot, end, listed_ms)
 
     def _if_fresh(self, head: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
-        """Return `head`, read after `base` and a listing at `listed_ms`; BelowHorizonError if it may be old."""
+        """Same as `_if_newest`, for a `head` read after a listing at `listed_ms`; not checked if `end` ends it."""
         if head is None or base is None or head.version + 1 == end:
             return head
         head.note_seen(listed_ms)
@@ -444,7 +445,7 @@ class CommitFiles:
         first = start
         while start < end:
             self.store_ms = self._storage.replied_ms()
-            # two more versions than the known one: the first is probably missing, and then the second must be, too
+            # also the two versions after the known one: the first is probably missing, and the second shows a gap
             size = min(max(first_group, start - first, known_version + 3 - start), MAX_GROUP)
             read_all = map if self._storage.is_local else in_parallel
             next_commits = list(read_all(self.read, range(start, min(start + size, end))))
@@ -456,6 +457,7 @@ class CommitFiles:
                 continue
             later = next_commits[len(commits) + 1 :]
             is_gap = start <= known_version or any(later)
+            # if the group ends there, request the next version, too; not in a group of one: a refresh is one request
             if is_gap or (not later and size > 1 and self.read(start + 1) is not None):
                 # the log is damaged, unless the missing version and the next one were written between two reads
                 self.read_existing(start)

@@ -405,6 +405,7 @@ class LineReading:
 
     def remaining(self, next_blocks: Iterable[Block] = ()) -> Iterator[InputPart]:
         """Yield the records of unfinished CSV rows. The rows may end in `next_blocks`, the lines after the split."""
+        # the bytes of the split in `_unfinished`; each call of `part_then_error` sets `_unfinished` and `_consumed`
         unparsed_bytes = len(self._unfinished)
         for block in next_blocks if unparsed_bytes else ():
             # rows that begin in `block` belong to the next split

@@ -18,13 +18,11 @@ from distlog.core.times import check_unit
 _WILDCARDS = re.compile(r"[*?\[{]")
 #: Folders and patterns skip names with these first characters, as Hadoop and Spark do: logs and unfinished files.
 _HIDDEN = ("_", ".")
-#: A thread reads the first bytes of this many local files, since starting a thread costs more than a read.
-_HEADS_PER_TASK = 64
+_HEADS_PER_TASK = 64  # the local files whose first bytes a thread reads, since its start costs more than a read
 #: RECORDS: lines as `read --json` prints records, or Parquet with the columns of a topic.
 TEXT, JSONL, RECORDS, CSV, PARQUET = "text", "jsonl", "records", "csv", "parquet"
 FORMATS = (TEXT, JSONL, RECORDS, CSV, PARQUET)
-#: The number of first bytes that show a file's format. The mark of tar is at byte 257.
-HEAD_BYTES = 512
+HEAD_BYTES = 512  # how many first bytes show a file's format; the mark of tar is at byte 257
 #: The endings of names, and the formats that they mean. Any other name means text.
 FORMAT_ENDINGS: Mapping[str, str] = {
     ".jsonl": JSONL,
@@ -91,8 +89,7 @@ _BYTE_ORDER_MARKS = {
 #: For each encoding, the indexes of the bytes that are not zero in four bytes of ASCII text.
 _WIDE_ENCODINGS = {"UTF-32LE": (0,), "UTF-32BE": (3,), "UTF-16LE": (0, 2), "UTF-16BE": (1, 3)}
 UTF8_MARK = b"\xef\xbb\xbf"
-#: The number of bytes that must look like UTF-16 or UTF-32 if the file has no byte order mark.
-_MIN_WIDE_BYTES = 8
+_MIN_WIDE_BYTES = 8  # how many bytes must look like UTF-16 or UTF-32 if the file has no byte order mark
 _SizedFile = tuple[str, int]  # the address of a file, and its size
 FAIL, SKIP = "fail", "skip"
 NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
@@ -120,6 +117,7 @@ def list_files(inputs: Sequence[str], storage: InputStorage, requested_format: s
     """
     listings = in_parallel(partial(_files_of, storage), list(map(storage.address, inputs)))
     files = [file for listing in listings for file in listing]
+    # the first file decides for all, since a wrong size only takes longer
     group_size = _HEADS_PER_TASK if files and storage.is_local(files[0][0]) else 1
     groups = [files[index : index + group_size] for index in range(0, len(files), group_size)]
     return [file for group in in_parallel(partial(_describe, storage, requested_format), groups) for file in group]
@@ -203,7 +201,7 @@ def _matches(storage: InputStorage, pattern: str) -> Iterator[_SizedFile]:
             folders = [path for folder in folders for path in _folders_in_folder(storage, folder)]
             if not is_last:
                 continue
-            name_pattern = "*"  # ** at the end matches all files
+            name_pattern = "*"  # all files; the walk at the end yields some again, which `_files_of` drops
         listings = in_parallel(storage.entries, [folder or "/" for folder in folders])
         matcher, next_folders = _matcher(name_pattern), list[str]()
         for folder, entries in zip(folders, listings, strict=True):
@@ -264,7 +262,7 @@ def kind_of(name: str, head: bytes, requested_format: str | None) -> Kind:
             raise InvalidRecordError(f"the file is Parquet, not {requested_format}: leave out --format", file=name)
         return Kind(PARQUET)
     name_format = _format_by_name(name, requested_format)
-    if name_format == PARQUET and head:
+    if name_format == PARQUET and head:  # an empty file fails when Arrow opens it
         raise InvalidRecordError("this is not a Parquet file: give its format with --format", file=name)
     return Kind(name_format)
 
@@ -347,7 +345,7 @@ class ReadOptions:
     `timestamp_unit`, or a text in ISO 8601 or in `time_format` (Python's strptime). `pattern` is a Python regular
     expression for lines of text. Each record gets `headers` after its own headers, and `partition` if not None. A bad
     line raises an error; with `bad_lines` "skip", it is left out and counted. `now_ms` is the time when the read was
-    planned: a time without a year gets the latest year in which it is at most a day after `now_ms`.
+    planned: a time without a year gets the latest year that puts it no more than a day after `now_ms`.
     """
 
     format: str | None = None

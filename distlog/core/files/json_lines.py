@@ -33,8 +33,7 @@ from distlog.core.format.record_batch import HEADERS_TYPE
 from distlog.core.write.rows import ACCEPTED_COLUMNS, IGNORED_COLUMNS
 
 _FIELD_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
-#: How many names the error about a missing field shows.
-_MAX_NAMES = 20
+_MAX_NAMES = 20  # how many names the error about a missing field shows
 _ARRAY_HINT = "; each line must be one object: `jq -c '.[]' FILE` splits an array"
 _SCHEMA = pa.schema({"partition": pa.int32(), **_FIELD_TYPES, "headers": HEADERS_TYPE})
 _HEADERS_JSON_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
@@ -54,12 +53,9 @@ _BULK_TYPES = {
 class SeenFields:
     """The fields that the options name, and whether an object had them, for the error about a missing field."""
 
-    #: The field's name by role: key, value or timestamp.
-    fields: Mapping[str, str]
-    #: The names in `fields` that some object had.
-    present: set[str] = field(default_factory=set)
-    #: A sample of the names in all objects, in order, to show in the error.
-    names: dict[str, None] = field(default_factory=dict)
+    fields: Mapping[str, str]  # the field's name by role: key, value or timestamp
+    present: set[str] = field(default_factory=set)  # the names in `fields` that some object had
+    names: dict[str, None] = field(default_factory=dict)  # a sample of all names in objects, in order, for the error
 
     @property
     def is_complete(self) -> bool:
@@ -98,11 +94,12 @@ class JsonFields:
     seen_fields: SeenFields
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
+        """See LineParser. Only CSV uses `limit` and `is_last`."""
         scanned = _ScannedLines.of(text, list(dict.fromkeys(self.fields.values())))
-        rows = np.flatnonzero(scanned.states != BLANK)
-        starts, sizes = scanned.line_starts[rows], scanned.line_sizes[rows]
+        line_numbers = np.flatnonzero(scanned.states != BLANK)
+        starts, sizes = scanned.line_starts[line_numbers], scanned.line_sizes[line_numbers]
         fields_by_python, faults = dict[int, dict[str, bytes | None]](), dict[int, str]()
-        for row in np.flatnonzero(scanned.states[rows] == UNSURE).tolist():
+        for row in np.flatnonzero(scanned.states[line_numbers] == UNSURE).tolist():
             line = text[starts[row] : starts[row] + sizes[row]]
             try:
                 fields_by_python[row] = fields_as_written(line.decode(), scanned.names)
@@ -113,17 +110,17 @@ class JsonFields:
         columns = dict[str, pa.Array]()
         for role, name in self.fields.items():
             python_values = {row: line_fields.get(name) for row, line_fields in fields_by_python.items()}
-            columns[role] = scanned.column(scanned.names.index(name), rows, python_values)
+            columns[role] = scanned.column(scanned.names.index(name), line_numbers, python_values)
         if "value" not in columns:
             columns["value"] = _gather_column(scanned.data, starts, sizes, valid=None)
         if "timestamp" in columns:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"] = times.column
             faults |= {row: f"not a record: {fault}" for row, fault in times.faults.items()}
-        columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELD_TYPES.items()}
+        columns = {name: columns.get(name, pa.nulls(len(line_numbers), kind)) for name, kind in _FIELD_TYPES.items()}
         consumed = len(text) + 1  # with the newline after the block
         if not faults:
-            has_blank_lines = len(rows) < len(scanned.states)
+            has_blank_lines = len(line_numbers) < len(scanned.states)
             return Parsed(pa.table(columns), bad=(), consumed=consumed, starts=starts if has_blank_lines else None)
         return without_bad_rows(pa.table(columns), starts, faults, consumed)
 
@@ -246,18 +243,18 @@ class _ScannedLines:
         states[(kinds == ESCAPED).any(axis=1) & (states == OBJECT)] = UNSURE
         return cls(data, names, line_starts, line_sizes, states, kinds, starts, sizes)
 
-    def column(self, number: int, rows: Longs, python_values: Mapping[int, bytes | None]) -> pa.Array:
-        """Return a field of the lines `rows`; `python_values` has the fields that Python read, by row."""
+    def column(self, number: int, line_numbers: Longs, python_values: Mapping[int, bytes | None]) -> pa.Array:
+        """Return a field of the lines `line_numbers`; `python_values` has the fields that Python read, by row."""
         # kinds up to NULL (absent, null) have no bytes
-        valid = (self.kinds[rows, number] > NULL) & (self.states[rows] == OBJECT)
-        starts = np.where(valid, self.starts[rows, number], 0)
-        sizes = np.where(valid, self.sizes[rows, number], 0)
+        valid = (self.kinds[line_numbers, number] > NULL) & (self.states[line_numbers] == OBJECT)
+        starts = np.where(valid, self.starts[line_numbers, number], 0)
+        sizes = np.where(valid, self.sizes[line_numbers, number], 0)
         column = _gather_column(self.data, starts, sizes, None if valid.all() else valid)
         if not python_values:
             return column
         # append the values that Python read to the column, and move them to their rows
-        order = np.arange(len(rows))
-        order[[*python_values]] = len(rows) + np.arange(len(python_values))
+        order = np.arange(len(line_numbers))
+        order[[*python_values]] = len(line_numbers) + np.arange(len(python_values))
         return pa.concat_arrays([column, column_of([*python_values.values()], pa.binary())]).take(integers(order))
 
 
@@ -290,7 +287,7 @@ def _read_fields_in_bulk(block: bytes) -> pa.RecordBatch | None:
         )
     except pa.ArrowException:
         return None
-    # each line has its own braces, so if there are as many objects as lines, each line is an object
+    # as } at a line's end precedes { in the next, no object spans lines: equal numbers mean one object in each line
     if table.num_rows != len(lines):
         return None
     fields = table.select(schema.names).combine_chunks().to_batches()[0]
@@ -309,7 +306,7 @@ def first_object(block: bytes) -> Mapping[str, Any]:
 
 
 def _are_valid(fields: pa.RecordBatch) -> bool:
-    """Return whether partitions are in their range, and each header has a name and a value."""
+    """Return whether a bulk read is right: partitions in range, and no null in headers, maybe for a missing field."""
     low, high = (bound.as_py() for bound in pc.min_max(fields["partition"]).values())
     headers = pc.list_flatten(fields["headers"])
     are_complete = all(column.null_count == 0 for column in (headers, *headers.flatten()))

@@ -187,7 +187,7 @@ def _has_plain_quotes(text: bytes) -> bool:
         return True
     data = byte_array(text)
     positions = np.flatnonzero(data == ord('"'))
-    # for a quote at position 0, data[-1] is the newline that ends the text; a newline precedes later lines, too
+    # before a quote at position 0 is data[-1], the newline that ends the text: like the newline before other lines
     characters_before, characters_after = data[positions[::2] - 1], data[positions[1::2] + 1]
     is_begin = (characters_before == ord(",")) | (characters_before == ord("\n"))
     is_end = (characters_after == ord(",")) | (characters_after == ord("\n")) | (characters_after == ord("\r"))

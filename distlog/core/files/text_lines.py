@@ -51,9 +51,10 @@ class LineParser(Protocol):
     """Parses blocks of whole lines of one format."""
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
-        """Return the records that begin in the first `limit` bytes of `text`: whole lines without the last newline.
+        """Return the records that begin in the first `limit` bytes of `text`.
 
-        No block follows if `is_last`. Only CSV uses `limit` and `is_last`, because its rows can have several lines.
+        `text` is whole lines without the last newline; no block follows if `is_last`. Only CSV uses `limit` and
+        `is_last`, because its rows can have several lines.
         """
 
 
@@ -122,7 +123,7 @@ class PatternLines:
             times = self.times.of_column(columns["timestamp"])
             columns["timestamp"], faults = times.column, dict(times.faults)
         if "key" in columns:
-            key = columns["key"]
+            key = columns["key"]  # empty without a match of the group; an empty key becomes null
             columns["key"] = pc.if_else(pc.equal(pc.binary_length(key), 0), pa.nulls(1, key.type)[0], key)
         for row in np.flatnonzero(~groups.matches).tolist():
             line_start = lines[row].as_py()[:_SHOWN_BYTES].decode(errors="replace")
@@ -178,8 +179,7 @@ def _by_re2(lines: pa.Array, pattern: str) -> _LineGroups:
 def _by_python(lines: pa.Array, pattern: str) -> _LineGroups:
     compiled = re.compile(pattern)
     names = [name for name in PATTERN_GROUPS if name in compiled.groupindex]
-    # surrogateescape keeps bytes that are not UTF-8
-    texts = (line.decode(errors="surrogateescape") for line in lines.to_pylist())
+    texts = (line.decode(errors="surrogateescape") for line in lines.to_pylist())  # keeps bytes that are not UTF-8
     matches = [compiled.search(text) for text in texts]
     columns = {name: column_of([_group(match, name) for match in matches], pa.binary()) for name in names}
     return _LineGroups(columns, np.array([match is not None for match in matches], np.bool_))
@@ -235,8 +235,7 @@ def _node_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
 def _repeat_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
     min_count, max_count, body = argument
     inside = _re2_text(body, names)
-    # RE2 and Python may return different repetitions of a repeated group
-    repeats_group = "(?P<" in inside and max_count != 1
+    repeats_group = "(?P<" in inside and max_count != 1  # RE2 and Python may return different repetitions
     is_unbounded = max_count is op.MAXREPEAT
     largest_count = min_count if is_unbounded else max_count
     can_be_empty = body.getwidth()[0] == 0
@@ -249,8 +248,7 @@ def _repeat_text(code: Any, argument: Any, names: Mapping[int, str]) -> str:
 def _anchor_text(anchor: Any) -> str:
     if anchor in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
         return r"\A"
-    # a line has no newline at its end
-    if anchor in (op.AT_END, op.AT_END_STRING):
+    if anchor in (op.AT_END, op.AT_END_STRING):  # a line has no newline at its end
         return r"\z"
     if anchor is op.AT_BOUNDARY:
         return r"\b"
@@ -292,4 +290,5 @@ def line_starts(text: bytes) -> Longs:
 
 
 def line_at(text: bytes, position: int) -> int:
+    """Return the number of the line at `position`; the first line is 0."""
     return text.count(b"\n", 0, position)

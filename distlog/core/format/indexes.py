@@ -34,7 +34,7 @@ IndexBytes = bytes | memoryview  # an index file in memory
 
 
 class Column(NamedTuple):
-    """The bytes of an entry, and the start and width of a field in it: the last arguments of the search kernels."""
+    """A field of index entries: the size of an entry, and the start and size of the field in it, in bytes."""
 
     stride: int
     start: int
@@ -45,8 +45,8 @@ class MappedIndex:
     """The mapped file of an offset or time index of a sealed segment: `size` bytes from `begin`, or all.
 
     A slot is the number of an entry, as in Kafka's `AbstractIndex`. A lookup raises CorruptIndexError if it reads a
-    negative number. After other damage, it may return an earlier entry than the right one, so a search of the log
-    takes longer. Only `sanity_check` detects this damage, and zero entries that a crash may leave at the end.
+    negative number. After other damage, or if a crash left zero entries at the end, it may return an earlier entry
+    than the right one, so a search of the log takes longer. Only `sanity_check` detects this.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -81,11 +81,11 @@ class MappedIndex:
             )
 
     def _check_column(self, column: Column, field_name: str, *, step: int, largest: int) -> None:
+        """Raise CorruptIndexError unless a field is at least 0, at most `largest`, and grows by `step` or more."""
         slot = first_bad_slot(self._data, self.entries, step, largest, *column)
         if slot >= 0:
             raise self._corrupt(
-                f"an entry's {field_name} is out of order or range (a tail of zeros was not trimmed): "
-                "rebuild the index",
+                f"an entry's {field_name} is out of order or range, as in zeros after a crash: rebuild the index",
                 position=slot * self._stride,
             )
 
@@ -106,7 +106,7 @@ class MappedIndex:
 # segment's first batch. Offsets and positions strictly increase.
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
-#: The last arguments of `floor_entry`: the size of an entry, and of the key at its start.
+#: The size of an entry, and of the key at its start, for `floor_entry`, which finds and reads an entry in one call.
 _OFFSET_KEY = (OFFSET_ENTRY.itemsize, 4)
 _POSITIONS = Column(OFFSET_ENTRY.itemsize, 4, 4)
 
@@ -127,7 +127,7 @@ class OffsetIndex(MappedIndex):
         """Return the last entry whose offset is at most `offset`, or (base offset, 0)."""
         target = offset - self.base_offset
         slot, relative_offset, position = floor_entry(self._data, self.entries, target, *_OFFSET_KEY)
-        if relative_offset < 0 or position < 0:
+        if relative_offset < 0 or position < 0:  # both are 0 without an entry
             raise self._negative(slot)
         return OffsetPosition(self.base_offset + relative_offset, position)
 
@@ -212,7 +212,7 @@ def floor_of_file(
 ) -> tuple[int, int, int]:
     """Return (slot, first field, second field) of the last entry whose `key` is at most `target`, or (-1, -1, 0)."""
     stride = entry.itemsize
-    # read backward from the end, where most lookups are, in steps that double
+    # read backward from the end, where most lookups are, first WARM_BYTES and then twice as many each time
     end, step = size // stride * stride, WARM_BYTES // stride * stride
     while end > 0:
         start = max(end - step, 0)
@@ -222,7 +222,7 @@ def floor_of_file(
             first, second = np.frombuffer(data.data, entry, 1, slot * stride)[0].item()
             if first >= 0 and second >= 0:
                 return start // stride + slot, first, second
-        end, step = start, 2 * step  # these bytes have no entry up to `target`, or a damaged one
+        end, step = start, 2 * step  # no entry up to `target`, or a damaged one: an earlier one means more to read
     return -1, -1, 0
 
 
@@ -264,8 +264,7 @@ class GrowingTimeIndex:
         _, entry_timestamp, relative_offset = floor_of_file(
             self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS
         )
-        # -1, the result without an entry, is NO_TIMESTAMP
-        return TimestampOffset(entry_timestamp, self._base_offset + relative_offset)
+        return TimestampOffset(entry_timestamp, self._base_offset + relative_offset)  # -1, NO_TIMESTAMP, if none
 
 
 # The transaction index, `<stem>.txnindex`, has the aborted transactions that end in a segment, in the order of their
@@ -301,8 +300,9 @@ class AbortedTransaction:
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """Return the transactions that overlap [fetch_offset, upper_bound), and whether later indexes have no others."""
-    # a transaction with a later marker begins at or after this last stable offset, so not below `upper_bound`
+    """Return the transactions that overlap [fetch_offset, upper_bound), and False if later indexes may have more."""
+    # a transaction after `stop` was open at its marker or began later: it begins at or after its last stable offset,
+    # and so not below `upper_bound`; `stop` itself may begin earlier
     stop = next((n for n, aborted in enumerate(transactions) if aborted.last_stable_offset >= upper_bound), None)
     candidates = transactions if stop is None else transactions[: stop + 1]
     inside = [
@@ -320,8 +320,7 @@ def decode_transactions(data: bytes, file: str, base_offset: int) -> list[Aborte
     """
     size = TRANSACTION_ENTRY.itemsize
     entries = np.frombuffer(data[: len(data) // size * size], TRANSACTION_ENTRY)
-    # Kafka reads only the first byte of the version (`AbortedTxn`)
-    is_newer = (entries["version"] >> 8) > TRANSACTION_VERSION
+    is_newer = (entries["version"] >> 8) > TRANSACTION_VERSION  # Kafka reads only the first byte (`AbortedTxn`)
     if is_newer.any():
         raise UnsupportedVersionError(
             "the transaction index has an entry of an unknown version: upgrade, or rebuild the index",
@@ -373,9 +372,9 @@ class IndexCache:
         """Return the path of a local file that has the index `part`, and the position of the index in the file.
 
         Local storage has the file itself; an object is copied. `tag`, from the segment's checksums, distinguishes
-        files that have one name at different times: a rebuilt index keeps its name, and after a drop an import may
-        use Kafka's names again. Open the path soon, since another process may evict the copy. Raises
-        CorruptIndexError for another size, StorageError for a bad folder.
+        files of the same name: a rebuilt index replaces the old file, and another log may later have the names of a
+        deleted one. Open the path soon, since another process may evict the copy. Raises CorruptIndexError for
+        another size, StorageError for a bad folder.
         """
         if storage.is_local:
             path = storage.local_path(part.name)
@@ -385,14 +384,14 @@ class IndexCache:
         path = self._path(storage, part, tag)
         self._protected.append(os.path.basename(path))
         if not _mark_used(path, part.size):
-            # reads the whole file, since another size shows that it is another file
+            # a part that is a file is read to the end of the file: if it is longer, it is another file
             data = storage.read(part.name, part.begin, None if part.is_file else part.begin + part.size)
             _check_size(part, len(data))
             self._add(path, data)
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Fetch the missing copies of `parts` (with tags) from bundles, files with segments of many partitions."""
+        """Fetch the missing copies of `parts`, with their tags, from bundles (files of many partitions' segments)."""
         self._claim_folder()
         paths = [(part, self._path(storage, part, tag)) for part, tag in parts]
         missing = [(part, path) for part, path in paths if not _mark_used(path, part.size)]
@@ -424,6 +423,7 @@ class IndexCache:
             raise StorageError(text, folder=self.folder)
 
     def _add(self, path: str, data: Buffer) -> None:
+        """Write a copy, and list the folder if it is time, to evict the copies that were not used for longest."""
         handle, temporary = tempfile.mkstemp(prefix=f"{os.path.basename(path)}.", dir=self.folder)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -434,7 +434,7 @@ class IndexCache:
                 os.unlink(temporary)
             raise
         if self._added_bytes is None:
-            # `max_bytes` makes the code below list the folder
+            # `max_bytes`, which is above the limit below, makes this call list the folder
             self._added_bytes = 0 if self._was_listed(path) else self.max_bytes
         self._added_bytes += memoryview(data).nbytes
         if self._added_bytes > self.max_bytes // _SCAN_SHARE:
@@ -454,7 +454,7 @@ class IndexCache:
                         os.unlink(os.path.join(self.folder, name))
 
     def _was_listed(self, path: str) -> bool:
-        """Whether the folder was listed less than a minute before the copy `path` was made."""
+        """Whether the folder was listed less than a minute before now, when the copy `path` was written."""
         with contextlib.suppress(FileNotFoundError):
             listed_ns = os.stat(os.path.join(self.folder, _LISTED_FILE)).st_mtime_ns
             return 0 <= os.stat(path).st_mtime_ns - listed_ns < _LISTED_NS
@@ -476,7 +476,7 @@ def default_folder() -> str:
     try:
         temporary = tempfile.gettempdir()
     except OSError:
-        # no folder can be written, as on a full disk: logs are read without copies of their indexes
+        # no folder can be written, as on a full disk: an OSError follows, and `SegmentIndexes` reads without copies
         temporary = os.environ.get("TMPDIR") or "/tmp"
     return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 

@@ -350,12 +350,13 @@ class BatchWalk:
                 # the next batch is larger than the read, or the log ends within the batch
                 unread = self.end - self.position
                 first_size = size_of_first(data)
+                # the log became shorter, was read to its end, or is shorter than the batch
                 if data.nbytes < step_bytes or step_bytes == unread or first_size > unread:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._handle(self._error("the file ends within a batch"), data)
-                # Read the whole batch next. If its size was within this read, the size is wrong: read more bytes, so
-                # that the check of the header reports the damage.
+                # Read the whole batch next. If its size is within this read, it is wrong, and the read was too short
+                # for the check of the header: read more bytes, so that the check reports the damage.
                 likely_end = 0
                 most_bytes = first_size if first_size > step_bytes else max(self.step, step_bytes + 1)
             if damage is not None and not self._is_over:
@@ -401,7 +402,7 @@ def headers_before_damage(data: memoryview, file: str, file_position: int) -> He
     try:
         return read_headers(data, file=file, file_position=file_position), None
     except CorruptRecordError as error:
-        # sizes are checked first, so read the batches before the error again: other fields may be damaged
+        # sizes are checked first: read the batches before the error again, to check their other fields, too
         rows, earlier = headers_before_damage(data[: error.details["position"] - file_position], file, file_position)
         return rows, earlier or error
 

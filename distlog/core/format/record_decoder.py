@@ -197,7 +197,7 @@ class BatchSelection:
 
 def is_checked_by_scan(batches: np.ndarray) -> np.ndarray:
     """Flag the batches whose checksums the scan compares: short ones (SHORT_BATCH) of format 2."""
-    # `_expand_sections` moves all sections away from their headers, which the checksums cover, too
+    # a scan cannot compare: checksums cover headers, too, and `_expand_sections` moves all sections away from them
     if (batches["attributes"] & CODEC_MASK).any():
         return np.zeros(batches.size, np.bool_)
     is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
@@ -311,7 +311,7 @@ def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: 
     If the batches are unchecked, each checksum is compared at the start, or before the part with its batch.
     """
     names = tuple(columns)
-    for run in _runs_of_one_format(selection):
+    for run in _runs_to_decode(selection):
         while True:
             decoded, records = _decode_run(run, names, part_bytes)
             yield records
@@ -320,7 +320,8 @@ def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: 
             run = run.of_rows(np.arange(decoded, run.batches.size))
 
 
-def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
+def _runs_to_decode(selection: BatchSelection) -> list[BatchSelection]:
+    """Return the batches that may have selected records, in runs of one format; compares the other checksums."""
     rows = _selected_rows(selection)
     if selection.unchecked:
         # compare the checksums of batches that are not selected or not `is_checked_by_scan`, since no scan does
@@ -429,7 +430,7 @@ OPENED_BYTES = 16 << 20
 
 def opened_sections(data: np.ndarray, batches: np.ndarray) -> Iterator[tuple[BatchSelection, np.ndarray, np.ndarray]]:
     """Yield parts of `batches`, which are headers of `data`, without control batches: (part, records, sections)."""
-    for run in _runs_of_one_format(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
+    for run in _runs_to_decode(BatchSelection(data, batches, 0, 0, 0, MAX_LONG, Source("", 0))):
         while run.batches.size:
             records, sections = open_sections(run, OPENED_BYTES)
             yield run.of_rows(np.arange(sections.size)), records, sections

@@ -64,8 +64,9 @@ _MAX_TIMESTAMP_AT = 35
 class RecordEncoder:
     """Writes records into batches at offsets from `base_offset`; the last batch stays open.
 
-    Its memory has `room` bytes at first, and grows to about `gather_bytes`, or to four batches if that is more. The
-    batches do not depend on how records are split into calls. Don't use an encoder again after an error.
+    Its memory has `room` bytes at first, and grows to about `gather_bytes`. After that it doubles only while a batch
+    fills more than half, so up to four batches. How records are split into calls does not change the batches. Don't
+    use an encoder again after an error.
 
     After each step of `append`, a caller may set `file_position`, the position of the next batches in their file.
     Then the memory of uncompressed batches is aligned like the file, so that a direct write needs no copy.
@@ -92,7 +93,7 @@ class RecordEncoder:
             if status != record_write.FULL:
                 raise self._refusal(status, record_end)
             full_bytes = int(self._drafts["position"][self._open_draft])
-            # yields if at least half of `gather_bytes` is full, and moving the open batch frees half of the memory
+            # yield if full batches have at least half of `gather_bytes`, and half of the memory, which is freed then
             if 2 * full_bytes >= max(self._data.size, self._gather_bytes):
                 yield self._encode(self._drafts[: self._open_draft])
                 self._move_open_batch()
@@ -290,7 +291,7 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
-    """Return `batch.bytes`, or less if the largest batch has less room for the fields of a single record."""
+    """Return the limit of a batch's records: `batch.bytes`, or less if the largest batch has no room for that."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 

@@ -228,7 +228,6 @@ def _with_markers(partition: AdoptedPartition, decided: Sequence[tuple[Transacti
 
 
 def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader_epoch: int) -> bytes:
-    """Return the end marker of a transaction as a batch at `offset`."""
     batch = marker(
         state.producer.id,
         state.producer.epoch,
@@ -414,8 +413,8 @@ def _producer_batches(
         return []
     # an existing partition that has no producers gets all that are in its log
     ends = {number: state.log_end_offset if state.producers else 0 for number, state in (existing or {}).items()}
-    # `batches_of` yields up to three batches of a producer: a marker (for the coordinator's epoch), the first batch
-    # of the open transaction, and the last batch
+    # a producer has up to three batches (`producer_states.batches_of`): a marker (for the coordinator's epoch), the
+    # first batch of the open transaction, and the last batch
     max_producers = MAX_PRODUCER_BATCHES // (3 * max(1, len(partitions)))
     by_number = {partition.name.partition: partition for partition in partitions}
     batches = {n: by_number[n].producer_batches(ends.get(n, 0), max_producers) for n in sorted(by_number)}
@@ -448,8 +447,7 @@ class _Extension:
         adopted = AdoptedTopic(existing.name, topic.url, tuple(self._additions), tuple(notes), existed=True)
         if dry_run or not self._additions:
             if not dry_run:
-                # an import that died after its commit left its mark
-                remove_mark(topic)
+                remove_mark(topic)  # an import that died after its commit left its mark
             return adopted, log, existing
         for partition in self._additions:
             if linked and any(segment.position for segment in partition.segments):
@@ -509,8 +507,8 @@ class _Extension:
         new_segments = partition.segments[len(earlier_segments) :]
         is_next = bool(new_segments) and new_segments[0].info.base_offset == topic_end and state.active is None
         is_same_log = not earlier_segments or _is_same_end(state, earlier_segments[-1].info)
-        # if vacuum deleted the commits of imports, it is enough that both logs have the same batch before
-        # `topic_end`; without a segment before `topic_end`, nothing shows that the logs agree
+        # If vacuum deleted the commits of imports, a segment before `topic_end` suffices, whose end `is_same_log`
+        # compares. Without one, nothing shows that the logs agree: 0 is not `topic_end`
         adopted_end = self._adopted_ends.get(number, topic_end if earlier_segments else 0)
         is_unchanged = adopted_end == topic_end  # False if records were appended to the topic after the last import
         if not (is_next and is_same_log and is_unchanged):

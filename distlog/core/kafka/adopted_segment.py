@@ -90,7 +90,7 @@ def read_segments(
     begin: int | None = base_offset
     while begin is not None:
         inspection = _SegmentInspection(reading, names, begin, next_file_base)
-        # if not `checked`, mostly batch headers are read, and their checksums are combined to the file's checksum
+        # if not `checked`, records of large batches are not read: checksums in headers are combined to the log's
         walk = reading.folder.walk(file, checked=checked, start=position, offset_index=inspection.indexes[".index"])
         for batches in walk:
             inspection.add(walk, batches)
@@ -111,7 +111,7 @@ class _SegmentInspection:
         self.stem = f"{base_offset:020d}"
         self.log = LogDescription(base_offset, interval_bytes=reading.interval_bytes)
         self.aborted = list[AbortedTransaction]()
-        #: The bytes of some batches, and the header row of the one with the largest timestamp of the segment so far.
+        #: The batch with the segment's largest timestamp so far: bytes that hold it, and an array with its header.
         self.newest_batch: tuple[memoryview, Any] | None = None
         self.has_old_formats = self.is_sparse = False
         #: The base offset of the next segment if it is in the same file; None if the next file follows.
@@ -145,7 +145,7 @@ class _SegmentInspection:
             batches = walk.stop(batches, error.row, reason=text if self.next_base_offset is None else None)
             if not len(batches.rows):
                 return
-            self.log.add(batches.data, batches.rows)
+            self.log.add(batches.data, batches.rows)  # the failed call added no batch
         if self.log.next_offset < 0:
             text = "a record has the offset 2^63 - 1: no log can end after it"
             raise CorruptRecordError(text, file=self.folder.path(self.names[".log"]))
@@ -201,9 +201,10 @@ class _SegmentInspection:
     def _files(self, built_indexes: Mapping[str, IndexBytes]) -> tuple[dict[str, str | IndexBytes], tuple[str, ...]]:
         """Return the index files with entries, and the suffixes of rebuilt indexes."""
         valid = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
-        transactions = complete_index(self.indexes[".txnindex"] if ".txnindex" in valid else b"", self.aborted)
+        # the existing transaction index if it is valid and lists all of `aborted`, else a new one
+        txn_index = complete_index(self.indexes[".txnindex"] if ".txnindex" in valid else b"", self.aborted)
         files, rebuilt = dict[str, str | IndexBytes](), []
-        for suffix, built in {**built_indexes, ".txnindex": transactions}.items():
+        for suffix, built in {**built_indexes, ".txnindex": txn_index}.items():
             existing = self.indexes[suffix]
             # offset and time indexes only have samples, so a complete index may differ from the rebuilt one
             is_complete = bool(existing) or not built
@@ -221,9 +222,9 @@ class _SegmentInspection:
 
 
 def _offset_of_max_timestamp(data: memoryview, batch: Any) -> int:
-    """Return the offset of the first record with the largest timestamp of a batch; -1 in a control batch."""
+    """Return the offset of the first record with the largest timestamp of a batch; -1 for a control batch."""
     if batch["attributes"][0] & CONTROL:
-        return -1
+        return -1  # readers skip its record
     records = decode(data, batch, columns=("offset", "timestamp"))
     timestamps = numbers_of(records.column(1).view("int64"))
     rows = np.flatnonzero(timestamps == batch["max_timestamp"][0])
@@ -362,7 +363,7 @@ def _producers(
     folder: PartitionFolder, segments: list[AdoptedSegment], states: ProducerStates, end: int
 ) -> ProducerStates:
     """Return the producers at the log end: `states`, unless they began with a snapshot past the end of a cut log."""
-    if states.offset <= end:
+    if states.offset <= end:  # the offset of the snapshot
         return states
     states = folder.producers(end)
     for segment in segments:

@@ -110,7 +110,7 @@ def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) 
     """Write the contents of `files`; a file that cannot be read is reported and skipped."""
     for file in files:
         output.write_line(f"Dumping {file.address}", "file", file=file.address)
-        output.title = ""
+        output.title = ""  # so that the first problems in each file get a title
         try:
             _dump_file(file, options, output)
         except BrokenPipeError:
@@ -233,7 +233,7 @@ class _LogDump:
             self._output.write_line(text, "invalidBytes", count=end - position)
 
     def _formatted(self, end: int) -> Iterator[tuple[Iterator[BatchLines], int]]:
-        """Yield the lines and the end of each window; all cores format the next windows."""
+        """Yield the lines and the end of each window; all cores format the first parts of the next windows."""
 
         def format_ahead(window: Batches) -> tuple[Iterator[BatchLines], int]:
             return prefetched(self._windows.format(window), _BUFFERED_PARTS), window.end
@@ -426,6 +426,7 @@ def _logged_times(offsets: Longs, log: DumpedFile, output: DumpOutput) -> tuple[
             for entry, row in zip(entries.tolist(), rows.tolist(), strict=True):
                 if window_last_offsets[row] == offsets[entry]:
                     batch, source = window.rows[row : row + 1], Source(log.path, window.position)
+                    # a part has at least one batch, so `part_bytes` has no effect here
                     records, error = decode(byte_array(window.data), batch, source, columns=(), part_bytes=1)
                     if error is not None:
                         raise error
@@ -467,6 +468,7 @@ def dump_producers(file: DumpedFile, output: DumpOutput) -> None:
         "coordinatorEpoch": epoch,
         "currentTxnFirstOffset": np.where(first_offset >= 0, first_offset, ABSENT),
         "lastTimestamp": entries["last_timestamp"],
+        # the sequence number after MAX_INT is 0
         "firstSequence": (entries["last_sequence"].astype(np.int64) - entries["offset_delta"]) & MAX_INT,
         "lastSequence": entries["last_sequence"],
         "lastOffset": entries["last_offset"],

@@ -65,13 +65,12 @@ from distlog.core.read.row_lines import (
 )
 
 ABSENT = MIN_LONG
-#: Kinds of values: a number; a number that may be ABSENT (missing); an index into the field's words.
+#: Kinds of a LineField's values: a number; a number that may be ABSENT (missing); an index of the field's texts.
 _NUMBER, _OPTIONAL, _CHOICE = range(3)
 _BOOLEANS = ("false", "true")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _LINES_AT_ONCE = 1 << 16
-#: The fewest bytes of a header: two lengths, of an empty name and of a null value.
-_SMALLEST_HEADER = 2
+_SMALLEST_HEADER = 2  # the fewest bytes of a header: two lengths, of an empty name and of a null value
 #: The size of a message of formats 0 and 1 after its offset, and its checksum.
 _LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
 #: Kafka's types of control records, by number: the end markers of transactions, and the types from 2 on.
@@ -84,8 +83,8 @@ _UNKNOWN = len(_END_MARKERS) + len(_OTHER_CONTROL_TYPES)
 class LineField:
     """A value of a line. `labels` and `words` are pairs: the first item is for text, the second for JSON.
 
-    The words of a choice are the names to choose from. An optional number has three words: the text for ABSENT, and
-    the prefix and the suffix of any other value.
+    The words of a choice are the texts to choose from. An optional number has three: the text for ABSENT, and the
+    prefix and the suffix of any other value. These include the label, so its `labels` are empty.
     """
 
     name: str
@@ -107,7 +106,7 @@ class LineField:
 
 
 def number_field(name: str, label: str | None = None) -> LineField:
-    """Return the field of a number; in text, `label` replaces the usual label, the name."""
+    """Return the field of a number; `label` is its label in text, by default made from `name`."""
     text_label, json_label = _labels(name)
     return LineField(name, _NUMBER, (text_label if label is None else label, json_label))
 
@@ -139,7 +138,7 @@ def optional_field(
 
 
 def time_fields(name: str) -> list[LineField]:
-    """Return the fields of a time: `timestamp_type`, an index into `types`, and `name`, its ms."""
+    """Return two fields for a timestamp: the type, as an index of `types`, and the time in ms, called `name`."""
     types = ("NoTimestampType", "CreateTime", "LogAppendTime")
     label = labelled_choice_field(
         "timestamp_type", tuple(f" {kind}: " for kind in types), tuple(f',"timestampType":"{kind}"' for kind in types)
@@ -166,7 +165,7 @@ class Line:
         if as_json:
             return [f'{{"type":"{self.kind}"', *parts]
         if not self.begin and parts:
-            # the line begins with a label, and labels begin with a space
+            # this is the first field's label, which begins with a space
             parts[0] = str(parts[0]).removeprefix(" ")
         return [self.begin, *parts]
 
@@ -182,8 +181,7 @@ class DumpOutput:
     err: BinaryIO
     as_json: bool = False
     failures: int = field(default=0, init=False)
-    #: The title of the last problem.
-    title: str = field(default="", init=False)
+    title: str = field(default="", init=False)  # the title of the last problem
 
     def write_line(self, text: str, kind: str, stream: BinaryIO | None = None, /, **fields: Any) -> None:
         """Write one line: `text`, or an object of type `kind` with `fields`."""
@@ -234,7 +232,7 @@ class DumpOptions:
 
 @dataclass(frozen=True)
 class DumpedRecords:
-    """The first `counts[i]` records of batch i; `sections[i]` (SECTION rows) is where its records are in `data`."""
+    """The first `counts[i]` records of batch i. `sections[i]` has the `start` and `end` of its records in `data`."""
 
     data: Bytes
     sections: npt.NDArray[Any]
@@ -286,6 +284,7 @@ class DumpedRecords:
 
 
 def empty_records(batches: npt.NDArray[Any]) -> DumpedRecords:
+    """Return no records of `batches`. The sections are a placeholder, since only records need them."""
     counts = np.zeros(len(batches), np.int64)
     return DumpedRecords(byte_array(b""), batches[:0], counts, RecordFields.allocate(0, ()), int(batches["magic"][0]))
 
@@ -293,7 +292,7 @@ def empty_records(batches: npt.NDArray[Any]) -> DumpedRecords:
 def decode(
     data: Bytes, batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], part_bytes: int
 ) -> tuple[DumpedRecords, CorruptRecordError | None]:
-    """Return the records of `batches`, of compressed ones only about `part_bytes`, and the error of a bad record."""
+    """Return the records of `batches`, or of the first that expand to some `part_bytes`, and a bad record's error."""
     try:
         batches = _decodable(data, batches, source)
         selection = BatchSelection(
@@ -395,6 +394,7 @@ BATCH_LINE = Line(
 )
 LEGACY_BATCH_LINE = Line("batch", (number_field("offset"), *_COMMON_BATCH_FIELDS))
 _COMMON_RECORD_FIELDS = (number_field("offset"), *time_fields("timestamp"), *number_fields("keySize", "valueSize"))
+# `LogStyle._records` ends the lines of records itself: it uses only their `parts`
 RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, number_field("sequence")), begin="|", end="")
 LEGACY_RECORD_LINE = Line("record", (*_COMMON_RECORD_FIELDS, flag_field("isValid"), number_field("crc")), begin="|")
 BARE_RECORD_LINE = Line("record", ())
@@ -431,8 +431,7 @@ class LogStyle:
             line = RECORD_LINE if is_current_format else LEGACY_RECORD_LINE
             parts += line.parts(_record_columns(batches, records), as_json=self.as_json)
             if not is_current_format and not self.as_json:
-                # Kafka's tool prints an unmatched brace
-                parts.append("}")
+                parts.append("}")  # Kafka's tool prints an unmatched brace
             if is_current_format:
                 keys = records.headers.flatten().field("key")
                 lengths = numbers_of(pc.list_value_length(records.headers))
@@ -442,15 +441,15 @@ class LogStyle:
         if is_control.any() and self.has_metadata:
             parts.append(or_else(_markers(records, is_control, as_json=self.as_json), ""))
         if self.has_content:
-            # with metadata, RECORD_LINE begins with the bar
-            bar = "" if self.has_metadata else "|"
+            bar = "" if self.has_metadata else "|"  # with metadata, RECORD_LINE begins with the bar
             labels = (',"key":', ',"payload":') if self.as_json else (f"{bar} key: ", " payload: ")
             for label, column in zip(labels, (records.key, records.value), strict=True):
+                # in JSON, bytes that are not UTF-8 become {"base64":"..."}
                 contents = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
                 contents = joined([label, contents], len(column))
                 if is_control.any():
                     contents = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], contents)  # not shown
-                parts.append(or_else(contents, ""))
+                parts.append(or_else(contents, ""))  # a null has no text
         return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
 
 
@@ -463,12 +462,14 @@ def _batch_columns(batches: npt.NDArray[Any], window_position: int, valid: Flags
         "lastOffset": last_offset,
         "count": batches["record_count"],
         "baseSequence": sequence,
+        # the sequence after MAX_INT is 0
         "lastSequence": np.where(sequence == -1, -1, (sequence + batches["last_offset_delta"]) & MAX_INT),
         "producerId": batches["producer_id"],
         "producerEpoch": batches["producer_epoch"],
         "partitionLeaderEpoch": batches["leader_epoch"],
         "isTransactional": attributes & TRANSACTIONAL != 0,
         "isControl": attributes & CONTROL != 0,
+        # with this attribute, the base timestamp is the time when compaction may delete tombstones (KIP-534)
         "deleteHorizonMs": np.where(attributes & DELETE_HORIZON != 0, batches["base_timestamp"], ABSENT),
         "position": batches["position"] + window_position,
         "timestamp_type": timestamp_types(batches),

@@ -80,7 +80,7 @@ def export_topic(
         check_is_no_topic(target, target.list_folders())
     with locked_log_dir(target, is_exclusive=True):
         folders = {n: target.child(paths.partition_dir(handle.storage.name, n)) for n in sorted(set(partitions))}
-        # the check of an active segment starts from its committed state
+        # `damage_of_tail` needs the state by the commits alone: it walks the active segments itself
         committed = without_tails(snapshot)
         for number, folder in folders.items():
             damage = damage_of_tail(handle, committed, number)
@@ -352,7 +352,7 @@ def _with_shifted_offsets(chunk: Chunk, shift: int, position: int) -> tuple[memo
     """Return the bytes and rows of the chunk with offsets increased by `shift`; `position` is in the new file."""
     if not shift:
         return chunk.data, chunk.batches
-    # use pages that a direct write to `position` need not copy
+    # align the memory to the pages of the file, so that it is written without a copy (`write_behind`)
     data = new_pages(len(chunk.data), position)
     data[:] = chunk.data
     rows = chunk.batches.copy()
@@ -448,7 +448,7 @@ class _PartitionExport:
             for segment in segments:
                 if (entry := unchanged.get(segment.base_offset)) is None:
                     if segment is segments[-1] and producers.offset <= segment.base_offset:
-                        # a broker that recovers the last segment starts with the producers at its base offset
+                        # a broker that recovers the last segment starts with producers before its first batch
                         self._folder.put(file_name(segment.base_offset, SNAPSHOT_SUFFIX), producers.snapshot())
                     entry = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
                 self.present.append(entry)

@@ -98,7 +98,7 @@ class StoredTransactions:
 def merged_transactions(directories: Sequence[StoredTransactions]) -> StoredTransactions:
     """Merge the states of several log directories: the newest one of each id."""
     states = [state for directory in directories for state in directory.by_id.values()]
-    states.sort(key=lambda state: (state.updated_ms, state.status.value))
+    states.sort(key=lambda state: (state.updated_ms, state.status.value))  # statuses increase in a transaction
     notes = dict.fromkeys(note for directory in directories for note in directory.notes)
     return StoredTransactions({state.transactional_id: state for state in states}, tuple(notes))
 
@@ -170,7 +170,7 @@ def check_is_no_topic(directory: Storage, folders: Container[str]) -> None:
 
 
 def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], links: Iterable[str] = ()) -> LogDir:
-    """Read the partitions in `folders`, and the internal topics in `siblings`, all folders of the directory."""
+    """Read the partitions in `folders`, and the internal topics in `siblings` (all folders of the directory)."""
     sibling_names = [name for folder in siblings if (name := parse_partition_folder(folder))]
     sizes = {file.name: file.size for file in storage.list()}
     names = sizes.keys()
@@ -200,7 +200,7 @@ def _read(storage: Storage, folders: Sequence[str], siblings: Iterable[str], lin
 
 
 def _cluster_id(storage: Storage, sizes: Mapping[str, int]) -> str | None:
-    """Return the id of the broker's cluster in `meta.properties`; None if it cannot be read."""
+    """Return the id of the broker's cluster in `meta.properties`; None if it cannot be read, or is a pipe."""
     is_small = sizes.get(META_PROPERTIES, MAX_INT) <= _MAX_PROPERTIES_BYTES
     if not is_small or (storage.is_local and not os.path.isfile(storage.local_path(META_PROPERTIES))):
         return None
@@ -225,7 +225,7 @@ def _folders(
 def _partition_files(
     storage: Storage, folders: Iterable[str], starts: Container[PartitionName]
 ) -> dict[PartitionName, list[FileInfo]]:
-    """List the partitions' files. A partition's folder has files of a broker, or a log start offset in `starts`."""
+    """List the files of each folder that has a broker's files, or whose partition has a log start in `starts`."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
     listed = in_parallel(lambda name: storage.child(_folder_name(name)).list(), names)
     return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
@@ -256,7 +256,7 @@ class ClusterMetadata:
         return self.progress[1] >= 0
 
     def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
-        """Return the settings of the topic with an id in `topic_ids`, or with any id if these are empty; or None."""
+        """Return the settings of `topic` with an id in `topic_ids` (any id if that is empty), or None if missing."""
         candidates = self.topics.get(topic, {})
         return next((values for key, values in candidates.items() if not topic_ids or key in topic_ids), None)
 
@@ -270,11 +270,11 @@ _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
 _TOPIC_RESOURCE = 2
 #: The first two bytes of the values that are applied.
 _RELEVANT_PREFIXES = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
-#: The most bytes of the files, and the most values and their bytes in memory; brokers also have them in memory.
+#: The most bytes of all files, the most values, and the most bytes of all values, which brokers also hold in memory.
 _MAX_BYTES, _MAX_VALUES, _MAX_VALUE_BYTES = 1 << 30, 1_000_000, 256 << 20
 #: The most bytes of a topic's settings; Kafka's have a few hundred, and lists of throttled replicas up to 32 KiB.
 _MAX_TOPIC_BYTES = 256 << 10
-#: The most bytes of a record, and of a batch: Kafka's have up to 8 MiB (`KafkaRaftClient`).
+#: The most bytes of a record, and of a batch; Kafka's batches have up to 8 MiB (`KafkaRaftClient`).
 _MAX_RECORD_BYTES, _MAX_BATCH_BYTES = 64 << 10, 16 << 20
 
 

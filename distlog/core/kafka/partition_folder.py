@@ -342,9 +342,9 @@ class LoadedFiles:
 
 def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
     """Select the valid files of `names`; `next_offset` returns the offset after the last batch of a `.log.swap`."""
-    # a broker that replaces segments writes `.cleaned` files, renames them to `.swap` from the highest offset down,
-    # deletes the old files, and renames the new files. It may have stopped after any step. If a `.cleaned` file is
-    # left, the `.swap` files from its offset on belong to the same, incomplete replacement
+    # a broker that replaces segments writes `.cleaned` files, renames them to `.swap`, deletes the old files, and
+    # renames the `.swap` files. It may have stopped after any step. The first renames go from the highest offset
+    # down: if a `.cleaned` file is left, the `.swap` files from its offset on are of the same, incomplete replacement
     files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
     cleaned_start = min((file.offset for file in files.values() if file.temporary == ".cleaned"), default=MAX_LONG)
     reasons = {
@@ -358,6 +358,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
         if parsed.temporary and (parsed.temporary != ".swap" or parsed.offset >= cleaned_start)
     }
     swaps = {name: parsed for name, parsed in files.items() if parsed.temporary == ".swap" and name not in left_out}
+    # plain files in the range of offsets of the `.swap` logs are left out, as old files that were not deleted
     logs = [(parsed.offset, name) for name, parsed in swaps.items() if parsed.suffix == LOG_SUFFIX]
     swap_start = min((offset for offset, _ in logs), default=0)
     swap_end = max((next_offset(name) for _, name in logs), default=0)
@@ -370,7 +371,7 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
         if parsed.suffix == SNAPSHOT_SUFFIX:
             loaded.snapshots[parsed.offset] = name
         else:
-            # a .swap file sorts after the plain file, and replaces it as a rename would
+            # if no `.swap` log has batches, a plain file of this offset is not left out: the .swap file replaces it
             loaded.segments.setdefault(parsed.offset, {})[parsed.suffix] = name
     for offset in [offset for offset, suffixes in loaded.segments.items() if LOG_SUFFIX not in suffixes]:
         left_out.update(dict.fromkeys(loaded.segments.pop(offset).values(), "an index without a log"))

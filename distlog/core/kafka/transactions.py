@@ -34,8 +34,8 @@ from distlog.core.write.engine import ConcurrentAppendError, ProducerCheck, comm
 NONE = -1
 TRANSACTIONS_TOPIC = "__transaction_state"
 TopicPartition = tuple[str, int]
-#: The last epoch of a producer; afterwards the producer gets a new id. The epoch above, Kafka's last one, is reserved
-#: for `decided(fences=True)`: the end marker that aborts the producer's transaction and fences the producer.
+#: The largest epoch of a producer, which then gets a new id. Kafka's largest epoch is one above: it is reserved for
+#: the end marker that aborts the producer's transaction and fences the producer (`decided(fences=True)`).
 LAST_EPOCH = (1 << 15) - 2
 # Kafka's TransactionLogKey and TransactionLogValue. A key is its version (int16: 0) and the transactional id. A value
 # of version 0 is: version int16, producer id int64, producer epoch int16, timeout in ms int32, status int8, an array
@@ -93,7 +93,7 @@ class TransactionState:
     partitions: frozenset[TopicPartition] = frozenset()
     updated_ms: int
     started_ms: int = NONE
-    #: The previous epoch, if a producer that still has it may get the current one (KIP-360, KIP-588); not stored.
+    #: The previous epoch if its producer may ask for the current one (KIP-360, KIP-588), else NONE; not stored.
     last_epoch: int = NONE
 
     @property
@@ -110,8 +110,7 @@ class TransactionState:
 
     def without_future_start(self, now_ms: int) -> TransactionState:
         """Return the state, with a future start of an open transaction moved to `now_ms`, so that it can time out."""
-        # a decided transaction keeps its start: the coordinator recognizes its decision by the start
-        # (`_check_current` of the gateway's transaction_coordinator)
+        # a decided transaction keeps its start, by which the gateway's coordinator recognizes it (`_check_current`)
         has_future_start = self.status is TransactionStatus.ONGOING and self.started_ms > now_ms
         return replace(self, started_ms=now_ms) if has_future_start else self
 
@@ -365,6 +364,7 @@ def _commit_end(handle: TopicHandle, current: CurrentSnapshot, transaction: Open
     producer_check = ProducerCheck(handle, snapshot)
     start_offsets = producer_check.producers_of(number).table.open_transactions
     if start_offsets.get(transaction.producer_id) != transaction.start_offset:
+        # the transaction has ended since it was listed, or the log has it open, and the commits do not
         if transaction in open_transactions(handle.reader, number, snapshot.partitions[number]):
             text = "the log has an open transaction that no commit names: rebuild the topic from a copy"
             raise CorruptRecordError(text, partition=number, start_offset=transaction.start_offset)

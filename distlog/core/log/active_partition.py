@@ -187,7 +187,7 @@ class ActivePartition:
         self.lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - started_ns))
         if not state.batches:
             return SealedSegment(self.partition, state_before, None)
-        # records without timestamps age from the last append, which may be long before the seal
+        # records without timestamps age from `created_ms`: the start of a sync after the last append, not of the seal
         info = replace(state.segment_info(self.partition), created_ms=state_before.latest_write_ms(state.flushed_ms))
         if self.snapshots.snapshot.config.key_index_enable:
             info = with_key_index(self.handle, info)
@@ -239,7 +239,7 @@ class ActivePartition:
         self._page_value = self.lock.publish_active(self._segment.packed_state())
 
     def note_flushed(self, state: SegmentState, started_ms: int, *, with_indexes: bool) -> bool:
-        """Publish a sync of `state` that started at `started_ms`; returns False if the segment is sealed."""
+        """Publish a sync of the log (`with_indexes`: of all files) up to `state`; False if the segment is sealed."""
         segment = self.active_segment()
         if segment is None or segment.stem != state.stem:
             return False
@@ -344,7 +344,7 @@ class ActivePartition:
                     raise
                 segment.close()
                 return None
-            # if a process died during a seal (CHANGING), the seal's sync may have failed
+            # if a process died during a seal, its sync may have failed: write the bytes again, else only read them
             if status == PageStatus.CHANGING:
                 is_whole = self._rewrite_unflushed(segment, FlushOutcome.STARTED)
             else:
@@ -358,14 +358,14 @@ class ActivePartition:
         """Make the files match the state, and add batches that another process wrote before it died."""
         past_end = segment.bytes_past_end()
         # The state was written in this boot, so the kernel has all bytes before its end. If no batch ends there,
-        # another file replaced the log. This is not checked if the log has exactly the state's length.
+        # another file replaced the log. A log that is not preallocated, and has the state's length, is not checked.
         is_replaced = not is_reused and (past_end > 0 or segment.is_preallocated) and not segment.may_have_its_end()
         if past_end < 0 or is_replaced:
             # raises DamagedLogError, unless another file has the same batches
             segment.recover(self._transactions_at_start(), DurableEnd(segment.next_offset, segment.size))
             segment.flush()
             return
-        # the indexes of an unchanged segment are only read by its seal
+        # the seal reads the indexes of an unchanged segment: here only their lengths are checked, on the first use
         if past_end > 0 or status != PageStatus.ACTIVE or not (is_reused or segment.has_index_lengths()):
             self._rebuild_damaged_indexes(segment)
         if status == PageStatus.TORN:
@@ -405,7 +405,7 @@ class ActivePartition:
             else:
                 # at most zeros follow the point
                 segment.cut_bytes_past_end()
-            # the last sync may have failed
+            # the last sync may have failed: write unflushed bytes again. The recovery above has found all of the log
             if stored_outcome(self.folder, segment.stem) in (FlushOutcome.STARTED, FlushOutcome.FAILED):
                 self._rewrite_unflushed(segment, FlushOutcome.STARTED)
             # it is unknown which part of the log is durable
@@ -572,8 +572,8 @@ class ActiveSeals:
         for number in partitions:
             partition = ActivePartition(self._handle, number, snapshots, calls=self._calls, timeout_s=self._timeout_s)
             seal_task, guard = Task(partition.begin_seal), partition.held()
-            # An ExitStack calls in reverse order, so it releases the lock before it closes the partition. Both wait
-            # for the end of the task's thread, which a KeyboardInterrupt may have skipped.
+            # An ExitStack calls in reverse order, so it releases the lock before it closes the partition. `cancel`
+            # calls the function once the task has ended: after a KeyboardInterrupt, its thread may still run.
             self._locks.callback(seal_task.cancel, partition.close)
             # register the release before the lock is acquired: an interrupt in between would leave the lock held
             self._locks.callback(seal_task.cancel, partial(guard.__exit__, None, None, None))

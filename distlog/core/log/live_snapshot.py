@@ -33,8 +33,7 @@ from distlog.core.storage.local_files import failing_as
 from distlog.core.storage.locks_and_pages import WatchedPage
 
 # A partition's tail is its active segment up to the current end. Readers take no lock: the page in the lock's file
-# has the end. If the page is not valid, or is from another boot or segment, they walk the log, from its recovery
-# point if it has one.
+# has the end. If the page is invalid, or of another boot or segment, they walk the log, from a recovery point if any.
 _log = logging.getLogger("distlog")
 #: The number of reads of the page before the log is walked. A read may fail if the page is written twice during it.
 _PAGE_READS = 3
@@ -51,7 +50,7 @@ class LiveSnapshot:
     def snapshot(self) -> Snapshot:
         """The snapshot to read, never to commit from; its active segments end as at the last `refresh`."""
         view, committed = self._view, self._current.snapshot
-        if view is None or view.committed is not committed or view.tails is not self._current.tails:
+        if view is None or view.committed is not committed or view.tails_token is not self._current.tails:
             view = self._load_view(committed)
         return view.live
 
@@ -64,12 +63,12 @@ class LiveSnapshot:
         return self._load_view(self._current.refresh()).live
 
     def _load_view(self, committed: Snapshot) -> _View:
-        tails, view = self._current.tails, self._view
+        tails_token, view = self._current.tails, self._view
         if view is not None and view.committed is not committed:
             # vacuum may have deleted files of older versions
             self._handle.reader.forget_deleted()
         live = committed if self._current.pinned else with_tails(self._handle, committed)
-        self._view = view = _View(committed, live, tails)
+        self._view = view = _View(committed, live, tails_token)
         return view
 
 
@@ -117,7 +116,7 @@ class ActiveTail:
                 _, durable = recovery_point(page_value, self._snapshot.topic_id, self._active)
                 with closing(self._readable(state)) as segment:
                     error = segment.damage(durable, is_end_given=is_end_given)
-                    # a writer may have appended after the walk, and written the page
+                    # warn only if no writer has appended or recovered since: it would have written the page
                     if error is not None and page_value == stored_page_value(self._page) and not self.known_state():
                         _warn_once(segment.file, str(error))
         return state.tail_info(self._partition, self._handle.clock()) if state.batches else None
@@ -267,5 +266,5 @@ class TailWatch:
 class _View(NamedTuple):
     committed: Snapshot
     live: Snapshot
-    #: `CurrentSnapshot.tails` at the time of the read.
-    tails: object
+    #: `CurrentSnapshot.tails` at the time of the read: an object that `expire_tails` replaces.
+    tails_token: object

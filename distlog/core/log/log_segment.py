@@ -179,7 +179,7 @@ class ReadableSegment:
     def trailing(self, numbers: Numbers | None = None) -> TrailingBytes:
         """Inspect the bytes after the end in `numbers`, by default the state's."""
         numbers, size = self._numbers if numbers is None else numbers, self._files.log.checked_size()
-        # accept offsets from BASE_OFFSET on: NEXT_OFFSET may be from a damaged offset, which no checksum covers
+        # accept offsets from BASE_OFFSET on: no checksum covers the last batch's offset, so NEXT_OFFSET may be wrong
         trailing = inspect_tail(self._files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
         # zeros after other bytes are a part of the tail, unless they are preallocated space
         includes_zeros = trailing.end > trailing.position and not self.is_preallocated
@@ -258,7 +258,7 @@ class ReadableSegment:
         return transactions
 
     def has_lost_its_end(self) -> bool:
-        """True if the log has its flushed part, and then zeros or no bytes, since the kernel dropped memory pages."""
+        """True if the sound batches end after the flushed part, before the state's end: the kernel dropped pages."""
         log, end = self._files.log, self.size
         if log.was_replaced or not os.path.exists(log.path):
             return False
@@ -267,6 +267,7 @@ class ReadableSegment:
         for batches in sound_batches(log, 0, end, self.base_offset):
             sound_numbers[_ENDS] = next_offset_of(batches.rows), batches.end
         durable = DurableEnd(*self._numbers[_FLUSHED].tolist())
+        # `damage` is None if the flushed part is sound, and no sound batch follows, except after a hole of zeros
         return sound_numbers[POSITION] < end and self.damage(durable, sound_numbers) is None
 
     def has_its_bytes(self) -> bool:

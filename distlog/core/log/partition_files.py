@@ -86,7 +86,7 @@ class SegmentFiles(NamedTuple):
 
     @property
     def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """The field with each index's size, and the index, as in IndexEntries. The next field is the checksum."""
+        """The indexes in the order of IndexEntries, each after its size's field in Numbers; its checksum follows."""
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
@@ -310,8 +310,7 @@ class ActiveFile:
         return LOCAL_ERRORS.failure(action, self.path, error)
 
 
-# An index file is never mapped. If another process cut it, SIGBUS would kill a process that reads the missing part of
-# a map. A read returns fewer bytes instead.
+# An index file is never mapped: SIGBUS would kill a reader of a part that another process has cut off.
 class ActiveIndex:
     """An index. It has entries whose first field is the key, and then zeros up to `max_bytes`."""
 
@@ -407,7 +406,7 @@ class TrailingBytes(NamedTuple):
 
 
 def inspect_tail(file: ActiveFile, position: int, end: int, base_offset: int) -> TrailingBytes:
-    """Inspect bytes [position, end). After `position`, a batch with an offset below `base_offset` is not sound."""
+    """Inspect bytes [position, end). A sound batch after `position` has an offset of at least `base_offset`."""
     head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
     size = size_of_first(head)
     if HEADER_SIZE <= size <= end - position and _is_sound(file, position, size):
@@ -468,7 +467,7 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
     # A sound batch may begin with the zeros of its offset, and end with the zero of a record without headers. So
     # `first` skips a sector that has only bytes of the offset, and `stop` excludes the last byte.
-    to_sector = -position % _SECTOR
+    to_sector = -position % _SECTOR  # the bytes up to the next sector
     first = position + to_sector if to_sector <= _OFFSET_BYTES else position
     stop = batch_end - 1
     for step in range(first - first % _SECTOR, stop, WALK_BYTES):
@@ -487,7 +486,7 @@ class DamagedLogError(CorruptRecordError):
 
 @dataclass(frozen=True, slots=True)
 class DurableEnd:
-    """The least end that a recovery must find. The log before it is fsynced, or in memory, written since the boot."""
+    """The end that a recovery must reach. Bytes before it are fsynced, or, if written in this boot, in memory."""
 
     offset: int = 0
     position: int = 0

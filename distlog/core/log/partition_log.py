@@ -66,8 +66,7 @@ if TYPE_CHECKING:
 # gives up the segment: it cuts the segment to its durable end, and seals it. A flush of lost records raises.
 #
 # The kernel reports a disk error to one process, which may be killed before it publishes the error. So the flush
-# lock's page marks a sync as started until its outcome is known. A process that finds the mark later writes the
-# unflushed bytes again.
+# lock's page marks a sync as started until its outcome is known. A process that finds it rewrites unflushed bytes.
 
 #: A flush includes the indexes, and makes a new recovery point, if the log has this many bytes after the last one.
 _RECOVERY_BYTES = 16 << 20
@@ -156,7 +155,7 @@ class PartitionFlush:
                 has_unflushed = state is not None and state.flushed_position < state.position
                 if state and has_unflushed and outcome_in(flush_page.read(), state.stem) != FlushOutcome.FAILED:
                     flush_page.write(packed_outcome(FlushOutcome.STARTED, state.stem))
-        # does not acquire the lock: the garbage collector may run this in a thread that holds it by another object
+        # not `held`: the garbage collector may run this in a thread that holds the file's lock by another object
         with self._lock.excluding_threads():
             self._use(None)
             self._lock.close_file()
@@ -201,7 +200,7 @@ class PartitionFlush:
             lost_error = LostRecordsError(error.message, **error.details)
             try:
                 self._give_up(state.stem)
-                # another process may have sealed the segment, and synced the records or cut them off
+                # no error if another process has sealed the segment with the records, which it synced
                 self._check_not_lost(appended)
             except LostRecordsError:
                 raise lost_error from error
@@ -401,7 +400,7 @@ class PartitionLog(PartitionFlush):
         first_offset = segment.next_offset
         headers = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first_offset, headers)
-        # a run's offsets count from 0; a batch without timestamps has -1 here, and its sum is not used
+        # a run's offsets count from 0; `fold` ignores them for batches without timestamps. FROM_HEADERS is empty
         if len(offsets_of_max_timestamp):
             offsets_of_max_timestamp = offsets_of_max_timestamp + first_offset
         effect = self._producers.effect_of(data, headers) if in_transaction else NO_EFFECT
@@ -601,7 +600,7 @@ def _details_of(appended: Appended) -> dict[str, Any]:
 SHORT_WAIT_S = 0.05
 #: The most files that an open log needs.
 LOG_FILES = 8
-#: An open log has nine memory maps, and Linux limits the maps of a process.
+#: An open log has nine memory maps, and Linux limits a process to 65,530 by default (`vm.max_map_count`).
 MAX_OPEN_LOGS = 3000
 _caches: WeakSet[OpenLogs[Any]] = WeakSet()
 _caches_lock = process_lock()

@@ -85,19 +85,19 @@ class StoredProducers:
         self._storage, self._topic = storage, topic
         self._folder = storage.child(paths.partition_dir(topic, partition))
 
-    def at_segment_start(self, stem: str, offset: int = 0) -> ProducerStates | None:
-        """Return the states at the start of the segment, or None if its snapshot is missing or damaged."""
-        # `observe` of the states skips batches below `offset`
-        name = stem + paths.SNAPSHOT_SUFFIX
+    def read_snapshot(self, name: str, offset: int = 0) -> ProducerStates | None:
+        """Return the states in a snapshot, named without the suffix; None if it is missing or damaged."""
+        # `observe` of the states skips batches below `offset`; 0 if it only gets later batches
+        file = name + paths.SNAPSHOT_SUFFIX
         with suppress(FileNotFoundError, CorruptIndexError):
-            return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
+            return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(file), file=file), offset)
         return None
 
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
         """Return the states in the newest snapshot of a partition's `segments`, which end at `log_end_offset`."""
         names = {file.name for file in self._folder.list()}
         for stem, offset in _snapshots(segments, log_end_offset):
-            if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.at_segment_start(stem, offset)) is not None:
+            if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.read_snapshot(stem, offset)) is not None:
                 return states
         return ProducerStates()
 
@@ -122,7 +122,7 @@ class StoredProducers:
         return states
 
     def store(self, stem: str, states: ProducerStates) -> None:
-        """Store the states at the start of the segment `stem`; ignores disk errors, since logs have them, too."""
+        """Store the states at the start of the segment `stem`; ignores disk errors, since the log has them."""
         data, path = states.snapshot(), self._folder.local_path(stem + paths.SNAPSHOT_SUFFIX)
         # a torn file is like a missing one
         with suppress(StorageError), closing(ActiveFile(path)) as file:
@@ -141,7 +141,7 @@ def transactions_at_start(handle: TopicHandle, state: PartitionState) -> OpenTra
     active = state.active
     assert active is not None
     stored = StoredProducers(handle.storage, handle.name, active.partition)
-    states = stored.at_segment_start(active.stem)
+    states = stored.read_snapshot(active.stem)
     if states is None:
         states = stored.after_segments(state.segments.without_active(), active.base_offset)
     return OpenTransactions(states.open_transactions)
@@ -165,15 +165,15 @@ class ProducerSnapshots:
     def __init__(self, handle: TopicHandle) -> None:
         # only topics on a disk of this machine have idempotent producers
         self._handle, self._is_needed = handle, handle.storage.is_local_disk
-        # (partition, offset) of the stored states
-        self._stored_states: set[tuple[int, int]] = set()
+        # the (partition, offset) of each stored snapshot
+        self._stored_snapshots: set[tuple[int, int]] = set()
 
     def store(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
         """Store the states after the first `counts[partition]` segments; stores none if a segment is damaged."""
-        states_to_store = {
+        needed_snapshots = {
             (number, _log_start_after(snapshot.partitions[number], count)) for number, count in counts.items()
         }
-        missing = states_to_store - self._stored_states if self._is_needed else set()
+        missing = needed_snapshots - self._stored_snapshots if self._is_needed else set()
         unneeded_files = []
         for partition, offset in sorted(missing):
             states = self._states(snapshot, partition, counts[partition])
@@ -184,7 +184,7 @@ class ProducerSnapshots:
                 unneeded_files.append(name)
         # an earlier topic at this address may have left a file, which would be read as these states
         self._handle.storage.delete(unneeded_files)
-        self._stored_states |= missing
+        self._stored_snapshots |= missing
 
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
         stored = StoredProducers(self._handle.storage, snapshot.name, partition)
@@ -194,9 +194,9 @@ class ProducerSnapshots:
             if not any(segment.may_have_producers for segment in deleted):
                 # these segments have no producers, so the states are those at their start
                 first = deleted[0].base_offset
-                states = stored.at_segment_start(f"{first:020d}", first) if first else None
+                states = stored.read_snapshot(f"{first:020d}", first) if first else None
                 return states or ProducerStates()
-            next_start = stored.at_segment_start(state.segments[count].stem) if count < len(state.segments) else None
+            next_start = stored.read_snapshot(state.segments[count].stem) if count < len(state.segments) else None
             return next_start or stored.after_segments(deleted, _log_start_after(state, count))
         return ProducerStates()
 
@@ -321,7 +321,7 @@ class PartitionProducers:
         """Make `_states` those at the segment's start; unless its snapshot had them, store the snapshot."""
         segments = self._snapshots.refresh().partitions[self._partition].segments
         if not self._ends_at(segments, segment):
-            stored = self._stored.at_segment_start(segment.stem)
+            stored = self._stored.read_snapshot(segment.stem)
             earlier, self._states = self._states, stored or self._stored.after_segments(segments, segment.base_offset)
             self._states.update_heard_times(earlier)
             self._states.expire(self._clock(), after_ms=self._expiration_ms)

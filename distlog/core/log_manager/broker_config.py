@@ -76,7 +76,7 @@ _SETTING = "broker_setting"
 
 
 class BrokerSetting(NamedTuple):
-    """A setting. Messages show its first name. Its field has the value times `unit`, such as the ms of a minute."""
+    """A setting. Messages show its first name. The config's field has the setting's value multiplied by `unit`."""
 
     names: tuple[str, ...]
     meaning: str
@@ -92,7 +92,7 @@ class BrokerSetting(NamedTuple):
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """Return a field for a setting; the first of `names` that is set applies. If `default` is None, -1 is None."""
+    """Return a field for a setting; the first of `names` that is set applies. If `default` is None, -1 means None."""
     setting = BrokerSetting(tuple(names.split()), meaning, least, most, unit)
     return field(default=default, metadata={_SETTING: setting})
 

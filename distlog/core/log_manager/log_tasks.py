@@ -36,10 +36,8 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import monotonic_ms
 from distlog.core.topic import Topic
 
-#: How often a task that waits for the first load checks whether the manager is stopping.
-_STOP_CHECK_S = 0.5
-#: The longest wait of a thread, since the system call has a limit.
-_MAX_WAIT_S = 3600.0
+_STOP_CHECK_S = 0.5  # how often a task that waits for the first load checks whether the manager is stopping
+_MAX_WAIT_S = 3600.0  # the longest wait of a thread, since the system call has a limit
 
 
 class LogTasks:
@@ -96,7 +94,7 @@ class LogTasks:
             # the file was written before the flushes, too, since the flushes may take longer than the manager waits
             for topic in self._directory.topics.values():
                 with self._directory.failures_noted(run, topic):
-                    _checkpoint_active(run, topic)
+                    _flush_active_logs(run, topic)
             self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
 
     def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
@@ -138,7 +136,7 @@ class LogDirectory:
     ) -> None:
         self.storage, self.clock, self.is_stopping = storage, clock, is_stopping
         self._config = config
-        self._lock = process_lock()
+        self._lock = process_lock()  # for threads; free in a forked child
         self._topics: dict[str, Topic] = {}
         self._dropped: dict[str, DroppedTopic] = {}
         self.is_offline = False
@@ -194,7 +192,7 @@ class LogDirectory:
         in_parallel(partial(self._refresh, run), [topics[name] for name in topics.keys() & names])
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
         run.add(loaded_topics=sum(loaded))
-        for name, text in copies_in(self.topics.values()).items():
+        for name, text in copies_in(self.topics.values()).items():  # errors of topics with the id of another topic
             run.failed(f"{self.url}/{name}", text)
         if paths.COMMITS_DIR in folders and not self.topics:
             run.failed(self.url, "the root is a topic, not a folder of topics: pass the folder that contains it")
@@ -269,12 +267,11 @@ class LogCleaner:
 
     def __init__(self, directory: LogDirectory, retry_ms: int) -> None:
         self._directory, self._retry_ms = directory, retry_ms
-        #: By the topic's URL and the partition.
-        self._paused: dict[tuple[str, int], _PausedPartition] = {}
+        self._paused: dict[tuple[str, int], _PausedPartition] = {}  # by the topic's URL and the partition
 
     def clean_logs(self, run: TaskRun) -> None:
         """`log-cleaner`: compact the logs that are due, in passes, until a pass compacts none."""
-        # drop pauses that have ended, that a clock set back made too long, or whose topic is no longer compacted
+        # drop a pause if it has ended, if a clock set back made it too long, or if its topic is no longer compacted
         urls, now_ms = {topic.url for topic in self._compacted_topics()}, self._directory.clock()
         self._paused = {
             log: pause
@@ -283,7 +280,7 @@ class LogCleaner:
         }
         while self._clean_pass(run) and not self._directory.is_stopping():
             pass
-        # in reverse, since each error is put in front of the errors of later partitions
+        # in reverse, to put each error in front of the errors of later partitions, unless these are the same error
         for (url, _), pause in sorted(self._paused.items(), reverse=True):
             error = run.errors.get(url)
             run.errors[url] = pause.error if error in (None, pause.error) else f"{pause.error}; {error}"
@@ -355,7 +352,7 @@ def _open_log(topic: Topic, partition: int) -> closing[PartitionLog]:
     return closing(PartitionLog(topic.handle, partition, topic.current))
 
 
-def _checkpoint_active(run: TaskRun, topic: Topic) -> None:
+def _flush_active_logs(run: TaskRun, topic: Topic) -> None:
     for partition in topic.refresh().snapshot.active_partitions:
         with _open_log(topic, partition) as log:
             try:
@@ -377,7 +374,7 @@ def _recovery_points(topic: Topic) -> dict[int, int]:
 def _log_start_offsets(topic: Topic) -> dict[int, int]:
     """Return log start offsets above the first segment's base offset, or above 0 without a segment, as in Kafka."""
     offsets = {}
-    for number, state in enumerate(topic.live_snapshot.partitions):
+    for number, state in enumerate(topic.live_snapshot.partitions):  # with active segments
         first = int(state.segments.base_offsets[0]) if len(state.segments) else 0
         if state.log_start_offset > first:
             offsets[number] = state.log_start_offset

@@ -63,8 +63,8 @@ CleanRound = Callable[
 ]
 
 
-# A round collects the keys of a partition's dirty range, as many as fit in memory. Then it rewrites the segments up
-# to the last collected key without superseded records, whose key a later record has, and commits the new segments.
+# A round collects the keys of a partition's dirty range, as many as fit in memory. It rewrites the segments up to the
+# last record whose key did fit, drops superseded records (a later record has their key), and commits.
 def compact(
     handle: TopicHandle,
     snapshot: Snapshot,
@@ -85,7 +85,7 @@ def compact(
             failure_reasons[number] = stable_offset.reason
         else:
             stable_offsets[number] = stable_offset
-    logs = plan_compaction(snapshot_before, handle.trusted_ms(), stable_offsets)
+    logs = plan_compaction(snapshot_before, handle.trusted_ms(), stable_offsets)  # now, or the store's time
     rounds = _Rounds([log for log in logs if log.partition in numbers], failure_reasons)
     while not dry_run and (dirty_logs := list(rounds.dirty_logs(snapshot_after))):
         results = (clean or clean_dirtiest)(handle, snapshot_after, dirty_logs, dedupe_buffer_bytes)
@@ -165,14 +165,11 @@ class CompactionReport(Displayable):
 
 @dataclass(frozen=True, slots=True)
 class GroupToClean:
-    """A group of adjacent segments, and all that its cleaning needs except the map of keys.
-
-    `end_offset` is the end of the plan's dirty range, even if the map of keys became full before it.
-    """
+    """A group of adjacent segments, and all that its cleaning needs except the map of keys."""
 
     group: SegmentGroup
-    verdicts: Verdicts
-    end_offset: int
+    verdicts: Verdicts  # on the group's batches of transactions and producers
+    end_offset: int  # of the plan's dirty range, even if the map of keys became full before it
     now_ms: int
     config: TopicConfig
     read_version: int
@@ -210,6 +207,7 @@ class CleaningPlan:
     def now_ms(self, handle: TopicHandle) -> int:
         """The time for delete horizons (when tombstones may go): now, or the commit's time if the clock is slow."""
         now_ms = handle.trusted_ms()
+        # a correct clock may also show an earlier time than the commit's, since the committer's clock may be ahead
         return now_ms if now_ms >= self.timestamp_ms - MAX_CLOCK_AHEAD_MS else self.timestamp_ms
 
     @property
@@ -285,7 +283,7 @@ def cleanable(
     table = state.segments
     start = first_dirty_offset(state)
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
-    first_row, end_row = table.find(start), int(np.searchsorted(table.base_offsets, end))
+    first_row, end_row = table.find(start), int(np.searchsorted(table.base_offsets, end))  # overlap [start, end)
     timestamps = table.array("first_timestamp")[first_row:]
     # as in Kafka, 0 means no time; a log without times is not overdue
     oldest_ms = int(timestamps[timestamps > 0].min(initial=MAX_LONG))
@@ -349,14 +347,14 @@ _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
 
 @dataclass(frozen=True, slots=True)
 class BatchFilter:
-    """Decides which records and batches of a group stay. Offsets are absolute, as readers get them."""
+    """Decides which records and batches of a group stay. Offsets are as readers get them: stored ones + `shift`."""
 
     survivors: Survivors
     verdicts: Verdicts
     end_offset: int
     now_ms: int
     delete_retention_ms: int
-    keeps_all: ClassVar[bool] = False
+    keeps_all: ClassVar[bool] = False  # see `Filter`
 
     @property
     def aborted(self) -> Sequence[AbortedTransaction]:
@@ -377,16 +375,17 @@ class BatchFilter:
         # all transactions below the end of the dirty range have ended
         if next_offset <= self.end_offset or not unstable_offsets:
             return NO_OFFSET
-        # unknown if the output ends before the inputs, or if the transaction open at their end has ended since
+        # unknown if the output ends before its inputs, or if the transaction in their metadata has ended (see above)
         if next_offset < inputs[-1].next_offset or 0 <= unstable_offsets[-1] < self.end_offset:
             return UNDETERMINED_OFFSET
         return unstable_offsets[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """Yield the batches of a checked chunk of one segment that stay, in one part for each scan of records."""
+        """Yield the batches that stay of a checked chunk of one segment, in one part for each scan of records."""
         flags = self._flags(chunk)
-        # the rows of batches with records that may stay; a scan takes the first rows, as many as fit in memory
-        start, rows = 0, np.flatnonzero(~flags.is_discarded & (chunk.batches["record_count"] > 0))
+        # the rows of batches with records that may stay. Each step scans the first rows, as many as fit in memory,
+        # and yields the part of the chunk up to the next row
+        start, rows = 0, np.flatnonzero(~flags.drops_all_records & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
             scanned = scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
             scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
@@ -399,12 +398,12 @@ class BatchFilter:
         base_offsets = batches["base_offset"] + chunk.ranges[0].slice.segment.shift
         ends = base_offsets + batches["last_offset_delta"] + 1
         is_control = batches["attributes"] & CONTROL != 0
-        has_horizon = batches["attributes"] & DELETE_HORIZON != 0
+        has_horizon = batches["attributes"] & DELETE_HORIZON != 0  # then the base timestamp is the delete horizon
         is_past_horizon = has_horizon & (batches["base_timestamp"] <= self.now_ms)
-        is_discardable = self.verdicts.is_discardable(base_offsets)
+        is_discardable = self.verdicts.is_discardable(base_offsets)  # aborted data, or an obsolete marker
         return _BatchFlags(
-            is_discarded=is_discardable & (is_past_horizon | ~is_control),
-            # as in Kafka, the last batch of the dirty range stays, so that the log's offsets reach its end
+            drops_all_records=is_discardable & (is_past_horizon | ~is_control),
+            # as in Kafka, a producer's last batch stays, and the range's, so that the log's offsets reach its end
             stays_empty=self.verdicts.is_last(base_offsets) | (ends == self.end_offset),
             is_control=is_control,
             has_horizon=has_horizon,
@@ -434,6 +433,7 @@ class BatchFilter:
         is_rewritten, is_emptied = has_records & ~is_copied, ~has_records & flags.stays_empty
         headers = batches.copy()
         headers["record_count"] = retained["records"]
+        # the base timestamp of a changed batch: its delete horizon if it has one, else its first record's time or -1
         gets_max, gets_base = is_rewritten & has_create_times, is_rewritten & ~flags.has_horizon
         headers["max_timestamp"][gets_max] = retained["max_timestamp"][gets_max]
         headers["base_timestamp"][gets_base] = retained["first_timestamp"][gets_base]
@@ -444,6 +444,7 @@ class BatchFilter:
         headers["attributes"][is_emptied] &= _KEPT_WHEN_EMPTY
         records, rows = RecordBytes(), np.flatnonzero(is_rewritten)
         if scanned is not None and len(rows):
+            # the rewritten batches: their records in the scan, and the number of the first one
             sections = scanned.sections[np.searchsorted(scanned_rows, rows)]
             first_records, base_times = retained["first_record"][rows], headers["base_timestamp"][rows]
             data, ends = scanned.rewrite(sections, first_records, sections["base_offset"], base_times, is_kept)
@@ -458,9 +459,9 @@ class BatchFilter:
             stored,
             base_offsets=stored["base_offset"] + segment.shift,
             offsets_of_max_timestamp=np.where(stored["max_timestamp"] < 0, -1, offsets_of_max),
-            min_timestamps=np.full(len(stored), segment.min_timestamp),
+            min_timestamps=np.full(len(stored), segment.min_timestamp),  # lower bounds are enough
             is_unchanged=bool((is_copied | (is_emptied & (batches["record_count"] == 0))).all()),
-            drops_deletes=bool((flags.is_past_horizon & ~is_copied).any()),
+            drops_deletes=bool((flags.is_past_horizon & ~is_copied).any()),  # tombstones or markers
             unkeyed_records=unkeyed_records,
         )
 
@@ -473,7 +474,7 @@ class BatchFilter:
             return all_retained, np.empty(0, bool), 0
         retained, is_kept = np.empty(len(scanned_rows), RETAINED), np.empty(scanned.count, bool)
         unkeyed_records = choose_records(
-            scanned.sections["emitted"].copy(),
+            scanned.sections["emitted"].copy(),  # the number of records of each batch, as a contiguous array
             flags.is_control[scanned_rows],
             flags.is_past_horizon[scanned_rows],
             self.survivors.latest_offset,
@@ -493,12 +494,12 @@ class BatchFilter:
 class _BatchFlags:
     """Flags of each batch that do not depend on its records."""
 
-    is_discarded: Flags
-    stays_empty: Flags
+    drops_all_records: Flags  # aborted data, or an obsolete marker after its delete horizon
+    stays_empty: Flags  # its header stays even if its records do not
     is_control: Flags
     has_horizon: Flags
     is_past_horizon: Flags
-    is_obsolete_marker: Flags
+    is_obsolete_marker: Flags  # the end marker of a transaction without data
 
     def part(self, start: int, end: int) -> _BatchFlags:
         return _BatchFlags(*(getattr(self, spec.name)[start:end] for spec in fields(self)))
@@ -511,7 +512,7 @@ def clean_partition(
     now_ms = plan.now_ms(handle)
     verdicts = judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
     keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
-    secret = handle.random.randbytes(SECRET_BYTES)
+    secret = handle.random.randbytes(SECRET_BYTES)  # without it, a writer could make two keys with one hash
     build_map(handle.reader, plan.dirty_segments, plan.start_offset, plan.end_offset, verdicts, keys, secret)
     survivors, end = MapSurvivors(keys, secret), keys.latest_offset + 1
     groups = (clean_group(handle, group, survivors) for group in plan.groups(verdicts, now_ms, end))

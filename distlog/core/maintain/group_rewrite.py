@@ -1,4 +1,4 @@
-"""Rewrites groups of adjacent segments, and commits their replacements: for compaction and for merging."""
+"""Rewrites groups of adjacent segments, for compaction and merging, and commits the groups of a compaction."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class RewrittenGroup:
     """A group and the segments `outputs` that replace it, which are its own segments if nothing changes.
 
     `outputs` cover the offsets of the group, with gaps where records were dropped. If `drops_deletes`, tombstones may
-    have been dropped. Then the commit skips the group after an unclean segment, which may have the deleted values.
+    have been dropped. Then the commit skips this group if an earlier unclean segment may have the deleted values.
     """
 
     group: SegmentGroup
@@ -179,7 +179,7 @@ def rewrite_group(
     drops_deletes, unkeyed_records = False, 0
     try:
         for chunk in chunks:
-            for filtered in batch_filter.apply(chunk.timed()):
+            for filtered in batch_filter.apply(chunk.timed()):  # `timed` writes append times into the batches
                 is_unchanged &= filtered.is_unchanged
                 drops_deletes |= filtered.drops_deletes
                 unkeyed_records += filtered.unkeyed_records
@@ -255,8 +255,7 @@ class _Output:
         handle, inputs, base = self.handle, self.group.segments, self._base_offset
         aborted = [entry for entry in self.batch_filter.aborted if base <= entry.last_offset < next_offset]
         sealed = with_aborted(handle.storage, handle.name, sealed, aborted, base)
-        # as in Kafka, the age of records without timestamps counts from this time
-        created_ms = int(inputs.array("created_ms")[-1])
+        created_ms = int(inputs.array("created_ms")[-1])  # without timestamps, the age counts from here, as in Kafka
         output = dataclasses.replace(sealed.moved_to(base), next_offset=next_offset, created_ms=created_ms)
         self.sealed.append(self.batch_filter.with_input_fields(output, inputs))
 
@@ -267,7 +266,7 @@ MAX_SEGMENTS = MAX_COMMIT_ROWS // 2
 
 @dataclass(frozen=True, slots=True)
 class RewrittenPartition:
-    """The rewritten groups of a partition. It is clean below `end_offset`, which is 0 if it was not cleaned."""
+    """A partition's rewritten groups. Its dirty range [start_offset, end_offset) was cleaned; 0 if none was."""
 
     partition: int
     groups: tuple[RewrittenGroup, ...]
@@ -292,7 +291,7 @@ def commit_rewrite(
                 actions, emptied_counts = _replacement(partitions, skipped_groups, head)
                 if not actions:
                     break
-                # store these states before the commit, which removes the segments that they are read from
+                # before the commit, since the states of producers are read from segments that it removes
                 producers.store(head, emptied_counts)
                 race.put(actions)
         after = race.snapshot
@@ -336,12 +335,12 @@ def _replacement(
 
 def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
     """Return the groups to replace, the number of skipped groups, and the end of the partition's clean part."""
-    # a group below the log start must not come back, and need not be clean
+    # leave out groups below the log start: they must not come back, and do not make the partition dirty
     groups = [(group, group.group.stems) for group in rewritten.groups if group.next_offset > state.log_start_offset]
     live = state.segments.common_stems({stem for _, stems in groups for stem in stems})
     stale = [group for group, stems in groups if not live.issuperset(stems)]
-    # a group is stale if another commit removed one of its segments. The segments that replaced it, and segments that
-    # were restored before all groups, may have superseded records: the partition is dirty from their first offset on
+    # A group is stale if another commit removed one of its segments. Superseded records may be in the segments that
+    # replaced it, and in a live segment below all groups, from a restore: the partition is dirty from there on
     unclean_offsets = [group.base_offset for group in stale]
     live_bases = state.segments.base_offsets[state.segments.find(state.log_start_offset) :]
     if rewritten.groups and len(live_bases) and live_bases[0] < rewritten.groups[0].base_offset:
@@ -350,7 +349,7 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     dirty_offset = max(clean_end, first_dirty_offset(state))
     # above the clean part, a gap between segments would look like a loss
     gaps = [group for group, _ in groups if not group.outputs and group.next_offset > dirty_offset]
-    # without its end marker, a transaction with data in an earlier segment would be open again
+    # without its end marker, a transaction with data in an earlier, unclean segment would be open again
     without_markers = [group for group, _ in groups if group.drops_transactions and group.base_offset > dirty_offset]
     # a key must not lose its tombstone if an unclean segment before it may have the key's value
     first_unclean = min(unclean_offsets, default=state.log_end_offset)
@@ -365,8 +364,9 @@ def _emptied_segments(state: PartitionState, groups: Sequence[RewrittenGroup]) -
     if all(group.outputs for group in groups):
         return 0
     removed = {stem for group in groups for stem in group.group.stems}
-    log_start = min((group.base_offset for group in groups if group.outputs), default=state.log_end_offset)
-    emptied = takewhile(lambda segment: segment.base_offset < log_start and segment.stem in removed, state.segments)
+    # the segments from the first group with outputs on are replaced, so the emptied ones are below it
+    end = min((group.base_offset for group in groups if group.outputs), default=state.log_end_offset)
+    emptied = takewhile(lambda segment: segment.base_offset < end and segment.stem in removed, state.segments)
     return sum(1 for _ in emptied)
 
 
@@ -415,11 +415,11 @@ def lay_out(
     batches["size"][is_rewritten[stays]] = HEADER_SIZE + records.sizes
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
     data = new_array(int(batches["size"].sum()), np.uint8)
-    unchanged = batches[is_copied[stays]]
+    unchanged = batches[is_copied[stays]]  # its fields are not contiguous, but the copies are
     copy_slices(data, unchanged["position"].copy(), source, headers["position"][is_copied], unchanged["size"].copy())
     targets = batches["position"][is_rewritten[stays]] + HEADER_SIZE  # where the new records begin
     copy_slices(data, targets, records.data, records.starts, records.sizes)
     changed = batches[~is_copied[stays]]  # the batches that get new headers
-    write_headers(data.data, changed)
+    write_headers(data.data, changed)  # sets the checksums in `changed`
     batches[~is_copied[stays]] = changed
     return data, batches

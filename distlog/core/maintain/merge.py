@@ -176,8 +176,8 @@ MAX_TAIL_SEGMENT_BYTES = 128 << 20
 #: A merge after an append takes the smallest groups, until they have this many bytes or segments. After a large
 #: append it takes more: the next two constants, multiplied by the appended bytes and segments.
 TAIL_MERGE_BYTES, TAIL_MERGE_SEGMENTS = MAX_TAIL_SEGMENT_BYTES, 512
-#: Each copy puts a record in a segment LARGE_GROWTH times larger: four copies from 50 kB to MAX_TAIL_SEGMENT_BYTES. A
-#: merge makes one segment of two or more, so merges read at most 1 + 1/2 + 1/4 + ... = 2 segments per appended one.
+#: Each copy of a record makes its segment LARGE_GROWTH (8) times larger, so four copies are enough from 50 kB to
+#: MAX_TAIL_SEGMENT_BYTES. A merge at least halves the segments: 1 + 1/2 + 1/4 + ... = 2 are read per appended one.
 MERGED_PER_APPENDED_BYTE, MERGED_PER_APPENDED_SEGMENT = 4, 2
 #: How long a merge after an append retries its commit after conflicts, in seconds.
 COMMIT_TIMEOUT_S = 5.0
@@ -199,8 +199,8 @@ def merge_tails(
     return merge_groups(handle, snapshot, groups, timeout_s=COMMIT_TIMEOUT_S)
 
 
-#: A group is merged if it has MIN_GROWTH times the bytes of its largest segment. A group of more than LARGEST_PART
-#: bytes that later segments may join needs LARGE_GROWTH times: readers gain little by segments larger than a request.
+#: A group is merged if it has MIN_GROWTH times the bytes of its largest segment. Later segments may join the group at
+#: a log's end: above LARGEST_PART bytes, it needs LARGE_GROWTH times, since readers gain little by larger segments.
 MIN_GROWTH, LARGE_GROWTH = 2, 8
 
 #: The columns of segments that decide which groups are worth merging.

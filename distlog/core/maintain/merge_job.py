@@ -1,4 +1,4 @@
-"""Merge jobs: a job reads the segments of many groups together, and checks, joins and writes them in columns."""
+"""Merge jobs: a job merges many groups of adjacent segments, and processes all groups together in numpy arrays."""
 
 from __future__ import annotations
 
@@ -64,12 +64,11 @@ from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, w
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 
-#: The default log bytes of a job, whose output fits in a PUT of 16 MiB. The output is a bundle: an object with small
-#: segments of many partitions. The inputs of a job that are in one bundle are adjacent, so few requests read them.
+#: The default log bytes of a job, whose output fits in a PUT of 16 MiB. The output is mostly a bundle: an object with
+#: small segments of many partitions.
 JOB_BYTES = 15 << 20
-#: The most segments of a job of JOB_BYTES, since each segment needs half a kilobyte of memory.
-JOB_SEGMENTS = 20_000
-#: A job of at least eight times this size uploads large objects in parts of this size, three in memory at a time.
+JOB_SEGMENTS = 20_000  # the most segments of a job of JOB_BYTES, since each needs half a kilobyte of memory
+#: The part size of uploads if a job has the memory, at least eight times this size. An upload holds about 3 parts.
 LARGE_UPLOAD_BYTES = 32 << 20
 
 
@@ -91,7 +90,7 @@ class MergeJob:
 
     @property
     def segments(self) -> Sequence[str]:
-        """The stems of the objects that the job reads."""
+        """The stems of the objects that the job reads, each once: all segments in a bundle have its stem."""
         return list(pc.unique(self.inputs.columns()["stem"]).to_pylist())
 
     @property
@@ -118,7 +117,8 @@ class MergeJob:
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
     """Pack `groups` into jobs of `job_bytes`, or of one larger group. A job has at most one group per partition."""
     # a group's rank is the number of earlier groups of its partition. The groups of a job have the same rank, and so
-    # different partitions: a bundle has one segment of each
+    # different partitions: a bundle has one segment of each. They are in the order of partitions, as in the inputs'
+    # bundles, so few requests read them
     ranks, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
     for group in groups:
         partition = group.partition
@@ -168,7 +168,7 @@ class MergedJob:
 def do_job(
     handle: TopicHandle, job: MergeJob, *, config: TopicConfig, read_version: int, job_bytes: int = JOB_BYTES
 ) -> MergedJob:
-    """Merge the groups of a job. A damaged job is split, down to single groups, whose errors are precise."""
+    """Merge a job's groups; split a damaged job, down to single groups with precise errors. Raises StorageError."""
     part_bytes, count = upload_bytes(job_bytes), len(job.counts)
     split_count = 2  # the number of parts into which a damaged job is split
     if job.log_bytes <= job_bytes:
@@ -179,7 +179,7 @@ def do_job(
             # a file is too short, or the storage does not respond: split at once into single groups, not into halves
             split_count = count
         except (*FILE_ERRORS, FileNotFoundError, _UnsoundError):
-            pass
+            pass  # a file is damaged or was deleted
         else:
             with suppress(*FILE_ERRORS, UnfitBatchError):
                 segments = _SegmentWrites(handle, job, batches, config, read_version, part_bytes).write()
@@ -224,7 +224,7 @@ def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTr
 def _with_own_fields(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
     """Return an output of a group, one of several, with the fields that depend on its offsets."""
     if output.next_offset < group.next_offset:
-        # the inputs give the first unstable offset at the end of the group only
+        # the inputs have the first unstable offset at the group's end, but not at the end of this earlier output
         output = dataclasses.replace(output, first_unstable_offset=UNDETERMINED_OFFSET)
     return dataclasses.replace(output, offset_of_max_timestamp=_offset_of_max(reader, group.segments, output))
 
@@ -236,6 +236,8 @@ def _offset_of_max(reader: SegmentReader, inputs: SegmentTable, output: SegmentI
     overlaps = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
     for row in np.flatnonzero(overlaps & (inputs.max_timestamps >= output.max_timestamp)).tolist():
         segment: SegmentInfo = inputs[row]
+        # the metadata name the first record with the segment's largest time. If that is before the output, or has
+        # another time, search the segment. If the result is after the output, the segment has none within it
         offset, timestamp = segment.offset_of_max_timestamp, segment.max_timestamp
         if offset < output.base_offset or timestamp != output.max_timestamp:
             start = max(segment.base_offset, output.base_offset)
@@ -247,7 +249,7 @@ def _offset_of_max(reader: SegmentReader, inputs: SegmentTable, output: SegmentI
 
 def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     """Read the logs of `segments`, back to back in their order."""
-    positions, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
+    positions, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes  # 0 for OWN_FILE
     names, objects = _objects(topic, segments)
     # sort by object and position; an empty part has the position of the next part, and precedes it
     order = np.lexsort((sizes, positions, objects))
@@ -277,7 +279,7 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
 
 
 def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
-    """Return the names of the objects that hold the logs, and for each segment the number of its object."""
+    """Return names of objects, not all used, and for each segment the number of the object that holds its log."""
     coded = segments.columns()["stem"].dictionary_encode()
     stems, codes = coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
     names, own_files = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
@@ -306,14 +308,15 @@ class _Batches:
 
 
 def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
-    """Check batches, set append times; return them to scan and by group. Raises CorruptionError, _UnsoundError."""
+    """Check batches, set append times; return them for scans, and by group. Raises CorruptionError, _UnsoundError."""
     segments = job.inputs
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
     rows = record_batch.read_headers(data)
     row_segments = np.searchsorted(ends, rows["position"], side="right")  # the row of each batch's segment
+    # whether a batch ends where each segment ends; 0 is the end of empty first segments, and [:-1] limits the index
     batch_ends = np.append(0, rows["position"] + rows["size"])
-    ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends  # by segment: a batch ends there
+    ends_with_batch = batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends
     if not len(rows) or len(data) != ends[-1] or not ends_with_batch.all() or batch_ends[-1] != ends[-1]:
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
@@ -327,13 +330,14 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
         data = data.copy()
         set_append_times(rows, times)
         changed_rows = rows[times >= 0]
-        write_append_times(data, changed_rows)
+        write_append_times(data, changed_rows)  # also puts the new CRCs into this copy of the rows
         rows[times >= 0] = changed_rows
     groups = np.repeat(np.arange(len(job.counts)), job.counts)[row_segments]
     counts = np.bincount(groups, minlength=len(job.counts))
     if not counts.all():
         raise _UnsoundError
     row_shifts, partitions = shifts[row_segments], segments.array("partition")[row_segments]
+    # with all offsets, and without file names: after an error, the merge of a single group reports the file
     source = BatchSelection(byte_array(data), rows, row_shifts, partitions, 0, MAX_LONG, record_batch.Source())
     base_offsets, min_timestamps = rows["base_offset"] + row_shifts, segments.min_timestamps[row_segments]
     return source, _Batches(data, rows, counts, base_offsets, min_timestamps)
@@ -341,12 +345,12 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
 
 def _check_positions(segments: SegmentTable, rows: np.ndarray, row_segments: Longs, shifts: Longs) -> None:
     """Raise _UnsoundError if a batch does not belong to its segment, or is not at its offset."""
-    runs = np.empty(len(segments), RUN)  # the batches of a segment are a run
+    runs = np.empty(len(segments), RUN)  # the batches of a segment are a run; a dense one has no gaps
     runs["first_offset"] = segments.array("stored_base_offset")
     runs["end_offset"] = segments.next_offsets - shifts
     spans = segments.next_offsets - segments.base_offsets
     runs["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
-    runs["ends_file"] = 1
+    runs["ends_file"] = 1  # a run has the last batch of its segment
     # the first and the last batch of each segment; row -1 is the last row of all
     changes = np.flatnonzero(np.diff(row_segments)) + 1
     first_rows, last_rows = np.append(0, changes), np.append(changes, 0) - 1
@@ -418,6 +422,7 @@ class _SegmentWrites:
         rows["position"] -= data_start
         bases = self.job.inputs.base_offsets[self.job.firsts[start:end]]
         stored_offsets = self.batches.base_offsets[first_row:end_row] - np.repeat(bases, counts)
+        # a header begins with the base offset, but in formats 0 and 1 with the last offset
         write_base_offsets(data, rows["position"], header_offsets(rows, stored_offsets))
         rows["base_offset"] = stored_offsets
         min_timestamps = np.ascontiguousarray(self.batches.min_timestamps[first_row:end_row])
@@ -442,6 +447,7 @@ class _SegmentWrites:
         """Write a bundle, or the files of a large segment. Returns the position fields of logs and indexes."""
         storage, fields = self.handle.storage, folded.fields
         sizes = [fields[INDEX_FIELDS[suffix].size] for suffix in folded.indexes]
+        # one group (each has a size in `sizes[0]`) gets its own files if its log is large, or if the job has no other
         has_own_files = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
         if has_own_files:
             partition = int(self.job.inputs.array("partition")[self.job.firsts[group]])
@@ -497,7 +503,7 @@ class _SegmentWrites:
 # headers, and batches their codec. Only batches of plain records are joined: no transactions, producer ids, control
 # batches, delete horizons, or LogAppendTime, which is one time per batch.
 
-#: A batch is small if its records have at most one half of `batch.bytes`, so that no record is rewritten often.
+#: A batch is small if its records have at most one half of `batch.bytes`. Larger ones, also joined ones, are copied.
 _SMALL_DIVISOR = 2
 _EXPANSION = 4  # the assumed expansion of compressed records
 
@@ -520,7 +526,7 @@ class BatchJoin:
 
     def with_input_fields(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:
         transactional, newest = transactional_segments(inputs), int(np.argmax(inputs.max_timestamps))
-        # the metadata of an input may leave out end markers, whose time may be the largest of the output
+        # an input's largest time may leave out the end markers of transactions, which the output's includes
         is_of_input = inputs.max_timestamps[newest] == output.max_timestamp
         return dataclasses.replace(
             output,
@@ -533,6 +539,7 @@ class BatchJoin:
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
         """Yield all batches of a checked chunk, with small ones joined, in one part per scan of records."""
         segments = [part.slice.segment for part in chunk.ranges]
+        # `per_batch` returns an array, or one number if all segments have the same
         shifts = np.full(len(chunk.batches), chunk.per_batch(segment.shift for segment in segments))
         min_timestamps = np.full(len(shifts), chunk.per_batch(segment.min_timestamp for segment in segments))
         for filtered, _ in self.joined(chunk.selection(), chunk.batches["base_offset"] + shifts, min_timestamps):
@@ -548,6 +555,7 @@ class BatchJoin:
             joins &= ~begins_group
         rows = np.flatnonzero(joins | np.append(joins[1:], False))  # those joined to the batch before or after
         while start < len(batches):
+            # the offsets and times of the first of `rows`, maybe not of all; () stands for no keys and values
             scanned = scan_records(source, rows, ()) if len(rows) else None
             scanned_rows, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(batches)
@@ -575,15 +583,15 @@ class BatchJoin:
     def _runs(self, part: _Part, rows: Longs, joins: Flags, scanned: ScannedRecords) -> _Runs | None:
         """Return the runs of the batches `rows` of the part that become one batch each; None without any."""
         sizes = scanned.sections["end"] - scanned.sections["start"]
-        firsts = np.empty(len(rows), np.int64)
-        firsts = firsts[: cut_runs(joins, sizes, self.usual_bytes, firsts)]
-        counts = np.diff(firsts, append=len(rows))
+        edges = np.empty(len(rows), np.int64)  # filled by `cut_runs`, which returns the number of runs
+        edges = edges[: cut_runs(joins, sizes, self.usual_bytes, edges)]
+        counts = np.diff(edges, append=len(rows))
         is_joined = counts > 1
         if not is_joined.any():
             return None
-        runs = _Runs.of(part, rows, firsts, counts, is_joined, scanned, self.levels)
+        runs = _Runs.of(part, rows, edges, counts, is_joined, scanned, self.levels)
         # a run is not joined if that makes it larger, as for times that are far apart
-        old_sizes = np.add.reduceat(part.batches["size"][rows], firsts)[is_joined]
+        old_sizes = np.add.reduceat(part.batches["size"][rows], edges)[is_joined]
         return runs.only(HEADER_SIZE + runs.records.sizes <= np.minimum(old_sizes, self.max_bytes))
 
 
@@ -602,16 +610,16 @@ class _Runs:
         cls,
         part: _Part,
         rows: Longs,
-        firsts: Longs,
+        edges: Longs,
         counts: Longs,
         is_joined: Flags,
         scanned: ScannedRecords,
         levels: Mapping[int, int | None],
     ) -> _Runs:
-        """Return the runs that are to be joined. `firsts` and `counts` describe all runs of the scanned `rows`."""
+        """Return the runs that `is_joined` flags. Run i has `counts[i]` scanned `rows`, from index `edges[i]` on."""
         first_records = np.cumsum(scanned.sections["emitted"]) - scanned.sections["emitted"]  # of each batch
-        starts, ends = first_records[firsts], np.append(first_records[firsts[1:]], scanned.count)  # record numbers
-        headers = part.batches[rows[firsts]]
+        starts, ends = first_records[edges], np.append(first_records[edges[1:]], scanned.count)  # record numbers
+        headers = part.batches[rows[edges]]
         headers["record_count"] = ends - starts
         headers["last_offset_delta"] = ends - starts - 1
         headers["base_timestamp"] = scanned.timestamps[starts]
@@ -621,14 +629,14 @@ class _Runs:
         data, section_ends = scanned.rewrite(
             scanned.sections[is_rewritten],
             first_records[is_rewritten],
-            np.repeat(part.base_offsets[rows[firsts]], counts)[is_rewritten],
+            np.repeat(part.base_offsets[rows[edges]], counts)[is_rewritten],
             np.repeat(headers["base_timestamp"], counts)[is_rewritten],
             np.ones(scanned.count, bool),
         )
         run_ends = section_ends[np.cumsum(counts[is_joined]) - 1]  # the ends of the last sections of the runs
         run_starts = np.append(0, run_ends[:-1])
         records = RecordBytes(data, run_starts, run_ends - run_starts).compressed(headers[is_joined], levels)
-        return cls(rows[firsts[is_joined]], counts[is_joined], headers[is_joined], records, min_timestamps[is_joined])
+        return cls(rows[edges[is_joined]], counts[is_joined], headers[is_joined], records, min_timestamps[is_joined])
 
     def only(self, is_chosen: Flags) -> _Runs:
         firsts, counts, headers = self.firsts[is_chosen], self.counts[is_chosen], self.headers[is_chosen]
@@ -654,6 +662,7 @@ class _Part:
             headers[runs.firsts], min_timestamps[runs.firsts] = runs.headers, runs.min_timestamps
             records = runs.records
         rows = np.flatnonzero(is_copied | begins_run)
+        # no batch is emptied; the first batch of a run is rewritten, and its other batches are dropped
         data, batches = lay_out(source, headers, is_copied, np.zeros(len(headers), bool), begins_run, records)
         base_offsets = self.base_offsets[rows]
         # `offsets_of_max_timestamp` may be any offsets: the segment gets its value from the metadata of the inputs

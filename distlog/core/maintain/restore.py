@@ -1,10 +1,9 @@
 """Restores the segments of an older version that vacuum has not deleted, and keeps later segments.
 
 Where compaction or merging replaced old segments by a new one, the old segments replace it again, if all their files
-exist and the new segment has only their records. Where they cannot, and the new segment is compacted, no earlier
-segment comes back either: keys could come back whose tombstones were dropped. The same applies to a segment that was
-compacted again later, and to a gap, which readers would not notice. Segments that were added and removed after the
-version fill gaps.
+exist and the new segment has only their records. If a compacted segment stays, or was compacted again later, no
+earlier segment comes back: deleted keys would return, since it may lack their tombstones. No segment before a gap
+comes back either: readers would not notice it. Segments that were added and removed after the version fill gaps.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def restore(
                     changes = [plan for plan in commit_plans if plan.segments or plan.offsets]
                     if not changes:
                         break
-                    race.put([*_actions(changes, max(version, head.gc_floor))])  # not below the vacuum horizon
+                    race.put([*_actions(changes, max(version, head.gc_floor))])  # older files may be deleted
             # a partition that an earlier commit restored keeps the plan of that commit
             restored = {plan.partition: plan for plan in commit_plans} | restored
             snapshot, is_complete = race.snapshot, len(commit_plans) == len(plans)
@@ -250,16 +249,16 @@ def plan_restore(
         live = current.partitions[number]
         later = _removed_after(state.log_end_offset, removed_at_start.get(number, []), live)
         missing = [removed.added.get((number, old.stem), old) for old in _without(state.segments, live.segments)]
-        # a merge or a compaction may have written the first later segment from missing segments and later records
+        # only the first of `later` can overlap missing segments: it was merged or compacted from them and later ones
         older = [segment for segment in missing if not _overlaps(segment, later[:1])]
         merged = [segment for segment in missing if _overlaps(segment, later[:1])]
         lost_segments = len(merged) if later and later[0].compacted else 0
         if merged and not lost_segments:
-            # the later segment comes back, since it has the records of `merged`; or the segments into which another
-            # restore has split it since
+            # the first of `later` has the records of `merged`. If another restore has split it since, its parts were
+            # removed last: this search, from a lower offset on, returns them instead
             later = _removed_after(merged[0].base_offset, removed_at_start.get(number, []), live)
         ends = [segment.next_offset for segment in recompacted.get(number, [])]
-        # below this offset, compaction may have dropped later tombstones, so nothing comes back there
+        # nothing comes back below a segment with later records that was compacted again: it may lack tombstones
         start = max((end for end in ends if end > state.log_end_offset), default=0)
         filling = _filling(max(state.log_end_offset, start), replaced.get(number, []), live, later)
         all_candidates.append(_Candidates([*older, *later], filling, lost_segments, start))
@@ -292,7 +291,7 @@ def _removed_after(end: int, candidates: Iterable[SegmentInfo], live: PartitionS
     live_start = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
     for segment in candidates:
-        # only the last segment that begins before the end of this one can overlap it, since the others end earlier
+        # only the last segment that begins before the end of this one (none for row 0) can overlap it
         row = bisect_left(segments, segment.next_offset, key=lambda present: present.base_offset)
         if end < segment.next_offset <= live_start and not _overlaps(segment, segments[row - 1 : row]):
             segments.insert(row, segment)
@@ -390,15 +389,15 @@ def _plan_partition(
             low, high = new[0].base_offset, new[-1].next_offset
             merged += [segment for segment in old if low <= segment.base_offset and segment.next_offset <= high]
     starts = [segment.base_offset for segment in (*restored, *current.segments[:1])] or [current.log_start_offset]
-    # the new log start is not below the first segment, and not below both `start_offset` and the present start
+    # the new log start is at least the first segment's, and the lower of `start_offset` and the present log start
     least_start = max(min(starts), min(start_offset, current.log_start_offset))
     start = min(current.log_start_offset, max(least_start, old_start))
-    # live segments that stay below the log start because of `start_offset` are lost, too
+    # live segments that `start_offset` hides are lost, too; records of `merged` are live, if at or above the start
     live_segments = current.segments if start_offset and old_start < start else ()
     hidden = [segment for segment in live_segments if segment.base_offset < start and segment.next_offset > old_start]
     lost_count = len(missing) - len(restored) - sum(segment.base_offset >= start for segment in merged) + len(hidden)
-    # the partition is dirty from this offset on, since restored segments may have superseded records and tombstones.
-    # Compacted segments before it stay clean, since only a clean range may have gaps
+    # The partition is dirty from the old offset on, since restored segments may have superseded records. If some did
+    # not come back, from the first that did: compacted segments before it stay clean, since they may have gaps
     dirty_offset = old_state.first_dirty_offset if restored or not missing else current.first_dirty_offset
     if restored and len(missing) > len(restored):
         dirty_offset = max(dirty_offset, restored[0].base_offset)

@@ -143,7 +143,7 @@ def plan_retention(
 ) -> list[PartitionRetention]:
     """Plan the segments to delete at `now_ms`, by partition; with `keep_tails` active segments stay."""
     table = snapshot.partitions
-    # most partitions are rows of one table; partitions that changed one by one have their own states
+    # most partitions are rows of one table; those with active segments, or that changed alone, have own states
     shared_table, own_states = SegmentTable(table.column_segments()), table.own_states
     columns = _Columns.of(shared_table, own_states)
     if not len(columns.firsts):
@@ -220,7 +220,7 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
     size_end = time_end = start_end
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
         sums = np.append(0, np.cumsum(columns.values["log_bytes"]))
-        # a segment is removed if the bytes up to its end are in excess of `retention.bytes`
+        # a segment is removed if the partition's later segments have at least `retention.bytes`
         excess = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
         size_end = time_end = columns.first_unflagged(sums[1:] <= columns.by_row(excess), start_end)
     if "delete" in config.cleanup_policy and config.retention_ms >= 0:
@@ -242,7 +242,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
         for head in race:
             sealed = seals.seal(head, _expired_active(handle, head, now_ms))
             if sealed is None:
-                continue  # this call locked the partitions: the next one seals them at a newer head
+                continue  # `seals` only locked the partitions; it seals them at the next, newest head
             # an append may have made the segment younger before the partition was locked
             if not plan_retention(with_tails(handle, sealed), now_ms, keep_tails=True):
                 break
@@ -271,11 +271,11 @@ def delete_records(
     starts = _resolve(with_tails(handle, snapshot), offsets)
     with CommitRace(handle.log, snapshot, "delete-records") as race, ActiveSeals(handle, race) as seals:
         for head in race:
-            # in `head` a log ends where its active segment begins, which is sealed if some of its records go
+            # in `head` a log ends where its active segment begins: to delete its records, the segment is sealed
             within_active = [n for n, start in starts.items() if start > head.partitions[n].log_end_offset]
             sealed = seals.seal(head, within_active)
             if sealed is None:
-                continue  # this call locked the partitions: the next one seals them at a newer head
+                continue  # `seals` only locked the partitions; it seals them at the next, newest head
             states, new_starts = sealed.partitions, _resolve(sealed, starts)
             raised = {n: start for n, start in new_starts.items() if start > states[n].log_start_offset}
             if not raised:

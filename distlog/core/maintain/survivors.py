@@ -148,7 +148,7 @@ class ScannedRecords:
 def scan_records(
     source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the first of the batches `rows`, up to OPENED_BYTES. Leaves out the records before `start_offset`."""
+    """Scan the batches `rows`, at most about OPENED_BYTES if compressed, without records before `start_offset`."""
     to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
@@ -156,7 +156,7 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """Yield checked chunks from `start_offset` on, in format 2. The end may raise, so commit nothing before it."""
+    """Yield checked chunks from `start_offset` on, in format 2. Commit nothing before the end, which may raise."""
     if start_offset <= segment.base_offset:
         yield from map(_upgraded, whole_log(reader, segment))  # compares the checksum of the file, too
         return
@@ -267,8 +267,7 @@ class _Transactions:
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._later_aborted = deque(aborted)
-        # by producer: its open transaction that will be aborted
-        self._open_aborted: dict[int, AbortedTransaction] = {}
+        self._open_aborted: dict[int, AbortedTransaction] = {}  # by producer: its open transaction, to be aborted
         self._producers_with_aborted_data: set[int] = set()
         self._producers_with_committed_data: set[int] = set()
         self.discardable_batches: list[int] = []
@@ -299,7 +298,8 @@ class _Transactions:
             transaction = self._open_aborted.pop(producer, None)
             has_data = producer in self._producers_with_aborted_data
             self._producers_with_aborted_data.discard(producer)
-            # while its marker stays, the transaction stays listed, too, since a restore may bring its data back
+            # a marker without data stays until its horizon, and its transaction is listed as long as it stays, since
+            # `Topic.restore` may bring the data back
             if transaction and (has_data or not batch.is_past_horizon):
                 self.marked.append(transaction)
             return not (transaction and has_data)
@@ -311,7 +311,7 @@ class _Transactions:
 
 
 class _ProducerBatches:
-    """The batches of a producer's newest epoch that must stay: the last one with data, or the markers if none has."""
+    """The batches to retain of a producer's newest epoch: the last one with data, or all its markers without data."""
 
     def __init__(self) -> None:
         self._epoch, self._last_timestamp = -1, -1
@@ -340,10 +340,10 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int
             kinds = np.where(is_control, _EMPTY_CONTROL, _DATA)
             marker_rows = np.flatnonzero(is_control & (batches["record_count"] > 0))
             if len(marker_rows):
+                # one scan reads all markers, since they have one record each and are never compressed
                 records = scan_records(chunk.selection(), marker_rows, ("key",))
                 key = records.fields.key
-                # the key of a control record: a version and the type, int16 each
-                is_complete = np.diff(key.offsets[: records.count + 1]) >= 4
+                is_complete = np.diff(key.offsets[: records.count + 1]) >= 4  # a version and the type, int16 each
                 key_positions = np.where(is_complete, key.positions[: records.count] + 2, 0)
                 types = (records.data[key_positions].astype(np.int64) << 8) | records.data[key_positions + 1]
                 kinds[marker_rows] = np.where(is_complete, types, _UNKNOWN)
@@ -412,8 +412,8 @@ class OffsetSurvivors:
 class KeyedRecords:
     """Consecutive records: the hashes of their keys, whether each has a key, and their offsets.
 
-    `record_ends[i]` is the number of records in batches 0 to i. A map that gets full in batch i has all keys up to
-    `complete_offsets[i]`, the offset before the batch. `complete_offsets[-1]` is for a map with all batches.
+    `record_ends[i]` is the number of records in batches 0 to i. `complete_offsets[i]` is the last offset before batch
+    i: a map that gets full in batch i has all keys up to it. One more item is for a map that has all batches.
     """
 
     hashes: Longs
@@ -436,9 +436,9 @@ def keyed_records(
         while len(rows):
             scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
             scanned_rows, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
-            # a map that lacks a batch is complete before its row; a map with all scanned batches, before the next row
-            rows_after = np.append(scanned_rows, rows[0] if len(rows) else len(batches))
-            complete_offsets = np.where(rows_after > 0, last_offsets[rows_after - 1], -1)
+            # the last offset before each scanned batch and before the next scan, or -1 at the start of the chunk
+            batch_rows = np.append(scanned_rows, rows[0] if len(rows) else len(batches))
+            complete_offsets = np.where(batch_rows > 0, last_offsets[batch_rows - 1], -1)
             record_ends = np.cumsum(scanned.sections["emitted"])
             yield KeyedRecords(
                 scanned.hashes(secret), scanned.has_key, scanned.offsets, record_ends, complete_offsets
@@ -458,7 +458,7 @@ def build_map(
     for segment in segments:
         for records in keyed_records(reader, segment, start_offset, verdicts, secret):
             count = offset_map.put(records.hashes, records.has_key, records.offsets)
-            # the batch in which the map got full, or the number of batches, for the last of `complete_offsets`
+            # the batch of the first record that the map has no room for, or the number of batches if it has all
             batch = int(np.searchsorted(records.record_ends, count, side="right"))
             offset_map.latest_offset = max(offset_map.latest_offset, int(records.complete_offsets[batch]))
             if count < len(records.offsets):
@@ -509,7 +509,10 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """Return rows in parts: b for bucket b, and `buckets` + b for its rows below `start_offset`, to compare only."""
+    """Return rows of keys by bucket, for `OffsetMap.put_rows`.
+
+    Rows below `start_offset`, only for `OffsetMap.superseded_offsets`, are apart, with the target bucket + `buckets`.
+    """
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
         kernels.count_keys(part.hashes, part.has_key, part.offsets, start_offset, counts)
@@ -552,7 +555,7 @@ def in_format_2(data: Any, batches: Rows, *, file: str = "", file_position: int 
     """Convert `batches`, which fill `data`, to format 2, at the same offsets. Returns the bytes and BATCH rows."""
     view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
     is_old = batches["magic"] < 2
-    # a run begins where `is_old` changes; the first row begins one, since it differs from the inverse before it
+    # a run begins where `is_old` changes, and in the first row, since the inverse of its value is put before it
     starts = np.flatnonzero(np.diff(is_old, prepend=~is_old[:1]))
     for start, end in pairwise([*starts.tolist(), len(batches)]):
         run = batches[start:end]
@@ -589,8 +592,7 @@ def _encode_like(message: Any, records: pa.RecordBatch, base_offset: int) -> tup
         records,
         base_offset,
         codec=codec,
-        # a compressed message stays one batch of any size
-        batch_bytes=MAX_INT if codec else _BATCH_BYTES,
+        batch_bytes=MAX_INT if codec else _BATCH_BYTES,  # a compressed message stays one batch of any size
         max_batch_bytes=MAX_INT,
         append_time=(lambda: append_ms) if has_append_time else None,
     )

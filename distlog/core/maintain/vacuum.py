@@ -41,8 +41,8 @@ from distlog.core.storage.calls import in_parallel
 from distlog.core.storage.locks_and_pages import FileLock, copy_path, flocked
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, FileInfo, Storage, UnfinishedUpload
 
-#: Vacuum keeps temporary files that are younger than this, even if `file.delete.delay.ms` is shorter, since their put
-#: may not have ended: a put that fails is aborted after ten minutes.
+#: Vacuum keeps temporary files that are younger than this, even if `file.delete.delay.ms` is shorter, since a put may
+#: still write them. This leaves it ample time: a put that fails is aborted after ten minutes.
 LONGEST_PUT_MS = 3_600_000
 FILES_AT_ONCE = 10_000  # segment files that are checked together
 #: One checkpoint in this many versions is kept for time travel. Its version may become the log retention horizon.
@@ -69,12 +69,12 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         return _vacuum(storage, log, dry_run=dry_run)
     except (CorruptMetadataError, OffsetOutOfRangeError) as error:
         if isinstance(error, CorruptMetadataError) and log.loader.horizon_above(error) is None:
-            raise
+            raise  # the commit in the error is not below the horizon, so no vacuum has deleted it
         raise CommitConflictError("another vacuum has deleted old commits concurrently: run vacuum again") from None
 
 
 def removed_files_held(storage: Storage) -> AbstractContextManager[object]:
-    """Hold the lock on removed files. Raises LockHeldError, and StorageFullError if its file is missing."""
+    """Hold the lock on removed files. Raises LockHeldError, or StorageFullError if a full disk lacks its file."""
     # A restore checks that files exist, and then commits. If vacuum commits a horizon in between, the restore checks
     # again. On a full disk, vacuum deletes files before that commit, so it holds this lock, as each restore does.
     return flocked(storage.local_path(paths.REMOVED_FILES_LOCK)) if storage.is_local else nullcontext()
@@ -88,16 +88,17 @@ class Referenced:
 
     def __init__(self, storage: Storage, log: CommitLog, head: Snapshot, floor: int, oldest: int = MAX_LONG) -> None:
         if floor + 1 < head.log_floor:
-            # commits below the horizon that still exist are not used, since a paused process may have written them
+            # commits below `log_floor` that still exist are not used, since a paused process may have written them
             text = "commits that this run needs were deleted concurrently: run it again"
             raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
-        removed = removals(storage, floor + 1, head.version + 1)
-        removed.add_snapshot(head)
-        for version in removed.before_drops:
-            removed.add_snapshot(log.load(version=version, include_dropped=True))
-        self.topic, self.stems = head.name, removed.stems
+        # what versions from `floor` on reference: what later commits removed, and what is live at `head`
+        referenced = removals(storage, floor + 1, head.version + 1)
+        referenced.add_snapshot(head)
+        for version in referenced.before_drops:
+            referenced.add_snapshot(log.load(version=version, include_dropped=True))
+        self.topic, self.stems = head.name, referenced.stems
         #: Versions in which a log may begin earlier than in the previous version.
-        self.restored = tuple(removed.restored)
+        self.restored = tuple(referenced.restored)
         self._storage, self._log, self._head, self._oldest = storage, log, head, min(oldest, head.log_floor)
         #: The segments that existing commits removed; None before they are read.
         self._removed: set[FileStem] | None = None
@@ -123,7 +124,7 @@ class Referenced:
             try:
                 self._removed = exact_removals(self._storage, self._log, max(self._oldest, 1), end)
             except (CorruptMetadataError, OffsetOutOfRangeError):
-                # the topic was dropped below the horizon, or another run deleted the commits concurrently
+                # the topic was dropped below `log_floor`, or another run deleted older commits: use those after it
                 if self._oldest >= log_floor:
                     raise
                 self._removed = exact_removals(self._storage, self._log, log_floor + 1, end)
@@ -353,7 +354,7 @@ def _commit_floors(log: CommitLog, snapshot: Snapshot, floor: int, log_floor: in
 
 
 def _free(storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str]) -> list[FileInfo]:
-    """Delete and return the files that are garbage by the present horizon, logs first."""
+    """Delete and return the garbage below the present horizon, and what commits up to `floor` removed, logs first."""
     referenced = Referenced(storage, log, head, floor)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exact=True).exact_stems or set()
     chunks = _chunks_of(storage, folders)
@@ -404,8 +405,8 @@ class CommitsFolder:
 
     def head_at(self, time_ms: int, now_ms: int) -> int | None:
         """Return the version that was the head at `time_ms`, or an earlier version; None if there was no version."""
-        # if a commit has an earlier time than the commit before it, the later time applies to both. A commit after
-        # `now_ms` is skipped, because the clock was set back since then, and the true time is unknown
+        # times may decrease if a clock was set back: all commits from the first one after `time_ms` on are later than
+        # it. A commit after `now_ms` is skipped, because its true time is unknown
         first = self.versions.searchsorted(self.log_floor)
         versions, written = self.versions[first:], self.written_ms[first:]
         later = np.flatnonzero((time_ms < written) & (written <= now_ms))
@@ -473,7 +474,7 @@ def is_sound(storage: Storage, name: str) -> bool:
 
 
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
-    """Return whether FULL_CHECKPOINTS from the horizon on, or the one at `head`, are sound. Writes one if needed."""
+    """Return whether FULL_CHECKPOINTS checkpoints from the horizon on, or the head's, are sound; may write one."""
     storage.sync(paths.COMMITS_DIR)
     names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
     names |= {newest} if newest else set()
@@ -482,7 +483,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
     versions = set(map(_version_of, sound))
     if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
         return True
-    # `folder` is outdated: it lacks a checkpoint that `next_log_floor` wrote, and may have deleted checkpoints
+    # too few, but `folder` is outdated: it lacks one that `next_log_floor` wrote, and may have deleted ones
     try:
         return is_sound(storage, checkpoint.write(storage, head))
     except (CorruptMetadataError, StorageError, ValueError) as error:
@@ -492,8 +493,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
 
 def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
     """Delete the files of versions below the log retention horizon, oldest first, so that a disk has no gap."""
-    # an object store deletes the names of a request in any order, so processes list its commits, which may have gaps
-    # (`SnapshotLoader.is_newest`)
+    # an object store deletes names in any order, so its commits may have gaps (see `SnapshotLoader.is_newest`)
     names = sorted(file.name for file in files)
     for start in range(0, len(names), NAMES_AT_ONCE):
         storage.delete(names[start : start + NAMES_AT_ONCE])
@@ -503,16 +503,17 @@ def obsolete_checkpoints(
     checkpoints: Iterable[FileInfo], gc_floor: int, log_floor: int, highest: int
 ) -> list[FileInfo]:
     """Return the checkpoints that loads do not need; those from `kept_for_time_travel` stay."""
-    # a load tries the newest checkpoints up to its version, then full ones. Versions from `gc_floor` on are opened
-    # often, earlier versions only for time travel. Another run may be about to raise the log horizon to `highest`
+    # versions from `gc_floor` on are opened often, earlier versions only for time travel
     files = {file.name: file for file in checkpoints}
     versions = {name: _version_of(name) for name in files}
     full = {name for name in files if paths.base_of_checkpoint(name) is None}
     unusable = {name for name in files if any(versions.get(needed, -1) < log_floor for needed in with_bases([name]))}
     usable = sorted(files.keys() - unusable)
     retained = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
+    # another run may be about to raise the log horizon to a full one
     retained.update(name for name in full.intersection(usable) if versions[name] <= highest)
     retained.update(kept_for_time_travel(files[name] for name in usable))
+    # a load of `gc_floor` tries the newest checkpoints up to it, then full ones
     up_to_floor = [name for name in usable if versions[name] <= gc_floor]
     retained.update(up_to_floor[-CHECKPOINT_TRIES:])
     retained.update([name for name in up_to_floor if name in full][-CHECKPOINT_TRIES:])
@@ -575,7 +576,7 @@ def _hashes(partitions: Longs, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[n
 
 @dataclass(slots=True)
 class Removals:
-    """The segments that the commits of some versions removed."""
+    """The segments that the commits of some versions removed, and the live ones of added snapshots."""
 
     stems: StemSet = field(default_factory=StemSet)
     #: The same stems without false positives, if they are needed.
@@ -584,7 +585,7 @@ class Removals:
     restored: list[int] = field(default_factory=list)
     before_drops: list[int] = field(default_factory=list)
 
-    def remove(self, partitions: Longs, stems: Sequence[str], stem_rows: Longs) -> None:
+    def add(self, partitions: Longs, stems: Sequence[str], stem_rows: Longs) -> None:
         """Add the segments (partitions[i], stems[stem_rows[i]])."""
         self.stems.add(partitions, stems, stem_rows)
         if self.exact_stems is not None:
@@ -595,7 +596,7 @@ class Removals:
         for number, state in enumerate(snapshot.partitions):
             stems = state.segments.columns()["stem"].to_pylist()
             stems += [state.active.stem] if state.active else []
-            self.remove(np.full(len(stems), number), stems, np.arange(len(stems)))
+            self.add(np.full(len(stems), number), stems, np.arange(len(stems)))
 
 
 def removals(storage: Storage, start: int, end: int, *, exact: bool = False) -> Removals:
@@ -647,7 +648,7 @@ def _add_actions(removed: Removals, version: int, items: Any) -> None:
         elif name == REMOVE_TABLE:
             rows = read_table(name, body).rows
             stems = rows["stem"].dictionary_encode()
-            removed.remove(numbers_of(rows["partition"]), stems.dictionary.to_pylist(), numbers_of(stems.indices))
+            removed.add(numbers_of(rows["partition"]), stems.dictionary.to_pylist(), numbers_of(stems.indices))
         elif name == "restore":
             if version not in removed.restored[-1:]:
                 removed.restored.append(version)
@@ -656,4 +657,4 @@ def _add_actions(removed: Removals, version: int, items: Any) -> None:
         else:
             actions.check_known(name)
     partitions = np.array([action.partition for action in removes], np.int64)
-    removed.remove(partitions, [action.stem for action in removes], np.arange(len(removes)))
+    removed.add(partitions, [action.stem for action in removes], np.arange(len(removes)))

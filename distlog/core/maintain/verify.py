@@ -189,7 +189,7 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
     """Yield an anomaly for offsets that two segments of a partition hold, or that no segment holds."""
     for partition, state in enumerate(snapshot.partitions):
         compacted_ends = state.segments.next_offsets[state.segments.array("compacted")]
-        # compaction leaves gaps up to the first dirty offset; after a restore, compacted segments may follow it
+        # compaction leaves gaps below the first dirty offset, or after a restore, below a compacted segment's end
         gaps_end = max(state.first_dirty_offset, int(compacted_ends.max(initial=0)))
         starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
         log_start = min([state.log_start_offset, *starts[:1]])
@@ -267,14 +267,14 @@ def _verdict_row(verdict: SegmentVerdict) -> dict[str, Any]:
 
 
 def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:
-    """Add anomalies for offsets that no batch holds at the end of a broker's segment."""
+    """Add anomalies for offsets that no batch holds at the end of a broker's segment; LogStats checks other ends."""
     is_compacted = "compact" in snapshot.config.cleanup_policy
     cleaned = {verdict.segment.partition for verdict in verdicts if verdict.is_sparse or verdict.segment.compacted}
     for verdict in verdicts:
         segment, end = verdict.segment, verdict.end_offset
         clean_end = snapshot.partitions[segment.partition].first_dirty_offset  # compaction leaves gaps below it
-        may_have_gaps = is_contiguous(segment) or is_compacted or segment.partition in cleaned
-        if may_have_gaps or end < 0 or max(end, clean_end) >= segment.next_offset:
+        needs_no_check = is_contiguous(segment) or is_compacted or segment.partition in cleaned
+        if needs_no_check or end < 0 or max(end, clean_end) >= segment.next_offset:
             yield verdict
         else:
             message = f"no batch holds the offsets from {end} to {segment.next_offset}: a segment is missing"
@@ -283,7 +283,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """Drop anomalies of an active segment's indexes if its lock file has no state: the next append rebuilds them."""
+    """Drop anomalies of an active segment's indexes if no page of this boot has its end: an append rebuilds them."""
     segment = verdict.segment
     if not segment.is_active or has_known_end(handle, head, segment.partition):
         return verdict

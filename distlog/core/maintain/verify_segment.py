@@ -55,8 +55,7 @@ AnomalyWord = Literal[
     "non_monotonical_delta",
     # a batch has another largest timestamp in its header than in its records
     "timestamp_mismatch",
-    # the bytes are not those that were written: a bad batch header or checksum, a bad record, or entries that no
-    # index can have
+    # the bytes are not those that were written: a bad batch header, checksum or record, or impossible entries
     "corrupt_batch",
     "corrupt_record",
     "corrupt_index",
@@ -170,7 +169,7 @@ class LogStats:
         yield "max_timestamp", {state.max_timestamp, self.by_records.newest}
         offsets = {self.by_records.offset_of_newest} if segment.max_timestamp == self.by_records.newest else set()
         if segment.max_timestamp == self._newest_hidden:
-            offsets |= {self._offset_of_newest_hidden, -1}
+            offsets |= {self._offset_of_newest_hidden, -1}  # -1 in imported segments
         if segment.is_active:
             # the metadata has -1 until the seal if the batch headers do not show the offset
             offsets.add(-1)
@@ -271,8 +270,8 @@ class OffsetIndexCheck(IndexCheck):
         if self._is_own:
             right = lasts == offsets
         else:
-            previous = np.concatenate([[-1], self._offsets])[entries]  # the offset before each entry's own
-            right = (firsts > previous) & (lasts <= offsets)
+            previous = np.concatenate([[-1], self._offsets])[entries]
+            right = (firsts > previous) & (lasts <= offsets)  # in the group of batches between two entries
         return np.asarray(right & (starts[rows] == self._keys[entries]))
 
 
@@ -316,7 +315,7 @@ class TransactionIndexCheck(IndexCheck):
 
     def _check_entries(self) -> Longs:
         bad = self._entries["version"] != indexes.TRANSACTION_VERSION
-        # a transaction may begin before its segment: if stored offsets begin at 0, its first offset is negative
+        # a transaction may begin before its segment: its stored first offset is at least -shift, 0 for readers
         bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
         bad |= self._entries["first_offset"] > self._entries["last_offset"]
         if bad.any():

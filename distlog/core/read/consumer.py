@@ -180,7 +180,7 @@ class Consumer:
                 continue
             if delivery is not None:
                 return delivery
-            # check the timeout here, too, since the next loop ends before its own check if a renewal is due
+            # check the timeout here, too: if a renewal is due, the inner loop ends before its own check
             if self._assignment.due_s() <= 0 and self._remaining_s(idle_since) <= 0:
                 return None
             while not self._is_closed:
@@ -382,8 +382,7 @@ class ConsumedLog:
         self._watch = TailWatch(handle) if handle.storage.is_local else None
         self._is_stale = True
         self._ends: dict[int, int] = {}
-        #: By partition, where the log was cut off: the last `refresh` found an active segment that was sealed at this
-        #: offset, below the former log end.
+        #: By partition, where the last `refresh` found the active segment sealed, below the former log end: a cut.
         self.cuts: Mapping[int, int] = {}
 
     @property
@@ -402,7 +401,7 @@ class ConsumedLog:
     def refresh(self, *, forced: bool = False) -> bool:
         """Load the newest snapshot if anything may be new, or if `forced`. Returns whether the snapshot changed."""
         self._is_stale, self.cuts = self._is_stale or forced, {}
-        # call `changed` each time: it must note the state pages, which appends change, before the snapshot is read
+        # even if forced, call `changed` before the snapshot is read: it notes the pages, which later appends change
         may_be_new = self._watch is None or self._watch.changed(self.snapshot) or self._is_stale
         if not may_be_new:
             return False
@@ -453,7 +452,7 @@ def start_offsets(
         offset = EARLIEST if value is None else whole_number("start", value)
         if offset in (EARLIEST, LATEST):
             offsets[number] = state.log_start_offset if offset == EARLIEST else state.log_end_offset
-        elif offset < 0:
+        elif offset < 0:  # MAX_TIMESTAMP; a lookup refuses other negative numbers
             times[number] = offset
         else:
             offsets[number] = bounded_start(number, offset, state, out_of_range)
@@ -484,12 +483,12 @@ def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
     if active is None or now.active == active:
         return None
     row = now.segments.find(active.base_offset)
-    if row == len(now.segments):
+    if row == len(now.segments):  # it was sealed without a record, or was removed
         return now.log_end_offset
     first = now.segments[row]
     if first.stem == active.stem:
         return first.next_offset
-    # a segment that was sealed without a record is replaced by the next active segment
+    # if the next active segment has its base offset, it was sealed without a record
     is_empty = now.active is not None and first.stem == now.active.stem and first.base_offset == active.base_offset
     return active.base_offset if is_empty else None
 

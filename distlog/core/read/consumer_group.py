@@ -44,8 +44,8 @@ LONGEST_LEASE_MS = 86_400_000
 RETAINED_VERSIONS = 32
 #: How long a put is retried, in seconds: longer than the default lease.
 TIMEOUT_S = 60.0
-#: The longest pause after a lost race, in seconds. In a group of more than _FEW_MEMBERS it doubles after each race,
-#: up to _PAUSE_S times the members, but not above _LONGEST_PAUSE_S, since a member sends no heartbeat in a pause.
+#: A pause after a lost race is random, up to a limit in seconds: first _PAUSE_S. In a group of more than _FEW_MEMBERS
+#: it doubles with each race, to _PAUSE_S * members or _LONGEST_PAUSE_S, since a member sends no heartbeat in a pause.
 _PAUSE_S, _LONGEST_PAUSE_S, _FEW_MEMBERS = 0.05, 1.0, 8
 #: The largest file of a state that is read, in bytes: the offsets of 100,000 partitions take 3 MB.
 _MAX_BYTES = 64 << 20
@@ -124,7 +124,7 @@ class GroupLog:
         """Put the next version, or return False if another member was first: one PUT, one LIST."""
         data = state.encode()
         existing = self._storage.put_if_absent(self._file(state.version), data, timeout_s=TIMEOUT_S)
-        return existing == data and self._is_valid(state.version)
+        return existing == data and self._clean_up_and_check(state.version)
 
     def pause(self, longest_s: float) -> None:
         self._sleep(self._random.uniform(0, longest_s))
@@ -137,14 +137,14 @@ class GroupLog:
         """Delete the heartbeats of former members; other members repeat a failed delete."""
         self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
 
-    def _is_valid(self, version: int) -> bool:
+    def _clean_up_and_check(self, version: int) -> bool:
         """Delete old versions. Returns False if the put of `version` may have created a deleted version again."""
         versions = _versions(self._storage.list(self._folder))
         newest = max(versions, default=version)
         old_versions = [old for old in versions if old <= newest - RETAINED_VERSIONS]
         if len(old_versions) >= RETAINED_VERSIONS:
             self._delete([self._file(old) for old in old_versions])
-        # stricter by one than the rule of deletion above, as docs/formats.md requires
+        # docs/formats.md: a put is invalid if a version is 31 above it, and deleted only if one is 32 above it
         return newest < version + RETAINED_VERSIONS - 1
 
     def _delete(self, files: Sequence[str]) -> None:
@@ -372,11 +372,11 @@ def _rows(state: GroupState, snapshot: Snapshot) -> Iterator[dict[str, object]]:
 
 
 def reset_positions(
-    log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool
+    log: GroupLog, positions: Mapping[int, int], default_offsets: Mapping[int, int], *, is_empty: bool
 ) -> GroupState:
     """Set the committed offsets to `positions`, and remove all members; with `is_empty`, raise if there are any.
 
-    `missing` has an offset for each partition of the topic, which applies if the group has none for the partition.
+    `default_offsets` has an offset for each partition of the topic, which applies if the group has none for it.
     """
     first = log.load()
     race = GroupRace(log, first)
@@ -388,9 +388,9 @@ def reset_positions(
                 group=log.group,
                 members=",".join(member.name for member in state.members),
             )
-        count = max(len(missing), state.partitions)
+        count = max(len(default_offsets), state.partitions)
         # an existing group has read no record of partitions that were added to the topic later
-        added = {number: 0 if state.exists else missing[number] for number in range(state.partitions, count)}
+        added = {number: 0 if state.exists else default_offsets[number] for number in range(state.partitions, count)}
         moved = dict(sorted({**state.positions, **added, **positions}.items()))
         race.put(dataclasses.replace(state, partitions=count, members=(), owners={}, positions=moved))
     log.forget({member.id for member in first.members})
@@ -427,7 +427,7 @@ def group_folders(storage: Storage) -> list[str]:
 def group_files(
     storage: Storage, folders: Iterable[str], topic_id: str | None
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """List the files of the topic's groups (none unless the storage is local), and of groups of dropped topics."""
+    """List the files of the topic's groups (only disks have temporary ones), and of groups of dropped topics."""
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     live_files, dropped_files = list[FileInfo](), list[FileInfo]()
     listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
@@ -464,10 +464,9 @@ StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 
 
 # A member lives as long as it sends heartbeats: in its own file, which other members only list, and by the versions
-# of the state that it puts. Its lease starts before the put of a heartbeat. Other members wait a little longer than
-# the lease, then list the heartbeats again, and only then acquire the member's partitions. So a heartbeat renews the
-# lease only if its put returned within the previous lease: that list then has it. After a lapse, the member can renew
-# its lease only by a version of the state, as at a join.
+# of the state that it puts. Its lease starts before the put of a heartbeat. Other members acquire its partitions if a
+# list that they begin a little after the lease shows no new heartbeat. That list has any heartbeat whose put returned
+# within the lease, so only these renew the lease. After a lapse, only a version of the state does, as at a join.
 @dataclass(slots=True)
 class Membership:
     """This process in a group: a member from `sync` until `leave`. Times are in seconds; used by one thread.
@@ -536,7 +535,7 @@ class Membership:
         race = GroupRace(self.log, state)
         for current in race:
             member = self.id if current.member(self.id) else new_member_id
-            next_state = self._next_state(self._with_all_partitions(current, partitions, starts_of), member, pending)
+            next_state = self._next_state(self._up_to_date(current, partitions, starts_of), member, pending)
             # after the lease has lapsed, only a version of the state renews it
             if next_state == current and not had_lapsed:
                 break
@@ -643,7 +642,7 @@ class Membership:
         self.log.forget(unknown_ids & self._unknown_ids)
         self._unknown_ids = frozenset(unknown_ids)
 
-    def _with_all_partitions(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
+    def _up_to_date(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
         """Return the group without dead members, and with an offset for each partition of the topic."""
         state = _without(state, self._dead_ids(state))
         if state.partitions >= partitions:

@@ -277,7 +277,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class _Scanner:
-    """Arrow's scanner without its thread that reads ahead, which ends the process if Python exits after a LIMIT."""
+    """Arrow's scanner without its read-ahead thread, which may crash the process at Python's exit after a LIMIT."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, **options: Any) -> None:
         self._batches, self.dataset_schema, self._options = batches, schema, options

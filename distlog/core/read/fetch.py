@@ -35,10 +35,11 @@ def fetch(
 
     The result has as many batches as fit into `max_bytes`, and at least one, as in Kafka (`LogSegment.read` with
     minOneMessage), but none if `max_bytes` is 0. With `check` every CRC is checked. Without it only headers are read,
-    so the receiver must check, as Kafka consumers do. Batches that get an append time are always checked, since the
-    time changes their CRC. The batches end before a damaged one. Raises CorruptRecordError if the first is damaged.
+    so the receiver must check, as Kafka consumers do. A LogAppendTime from the commit is put into the batches, which
+    changes their CRCs, so these are always checked. The batches end before a damaged one. Raises CorruptRecordError
+    if the first is damaged.
     """
-    bounded_start(partition, whole_number("offset", offset), state, "fail")
+    bounded_start(partition, whole_number("offset", offset), state, "fail")  # raises OffsetOutOfRangeError
     if count_of("max_bytes", max_bytes) == 0:
         return _no_batches(offset)
     for index in range(state.segments.find(offset), len(state.segments)):  # the first may have none from `offset` on
@@ -246,12 +247,12 @@ def _read_chunks(reader: SegmentReader, part: SegmentSlice, max_bytes: int, chec
         if count:
             batches = chunk.rows(0, count)
             try:
-                chunks.append((batches.checked() if check else batches).timed())
+                chunks.append((batches.checked() if check else batches).timed())  # with the commit's LogAppendTime
             except CorruptRecordError:
                 if not chunks:
                     raise
                 break
-            count = len(chunks[-1].batches)
+            count = len(chunks[-1].batches)  # fewer if `checked` ended the chunk before a damaged batch
             remaining_bytes -= len(chunks[-1].data)
         if count < len(ends) or remaining_bytes <= 0:
             break
@@ -263,7 +264,7 @@ def _fetched_batches(reader: SegmentReader, segment: SegmentInfo, chunks: Sequen
     batches = np.concatenate([chunk.batches for chunk in chunks])
     positions = [chunk.batches["position"] + start for chunk, start in zip(chunks, starts[:-1], strict=True)]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
-    base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)
+    base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)  # last offsets in formats 0 and 1
     # with LogAppendTime some bytes may differ from the file
     is_stored = reader.storage.is_local and segment.append_time_ms < 0
     return FetchedBatches(
@@ -277,8 +278,7 @@ def _fetched_batches(reader: SegmentReader, segment: SegmentInfo, chunks: Sequen
     )
 
 
-#: Kafka's default of `transaction.max.timeout.ms`: a coordinator aborts longer transactions.
-MAX_TIMEOUT_MS = 900_000
+MAX_TIMEOUT_MS = 900_000  # Kafka's default of `transaction.max.timeout.ms`: a coordinator aborts longer transactions
 #: The ms after its timeout in which a coordinator aborts a transaction (Kafka's LATE_TRANSACTION_BUFFER_MS).
 _LATE_BUFFER_MS = 300_000
 
@@ -299,15 +299,16 @@ class OpenTransaction(NamedTuple):
 
 def has_late_transaction(reader: SegmentReader, state: PartitionState, partition: int, now_ms: int) -> bool:
     """Return whether the oldest open transaction is older than any coordinator allows, by its segment's time."""
+    # the last segment with transactions has the first offset of the oldest one that is open at its end
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
-    # below the first dirty offset no transaction is open, as in `last_stable_offset`
+    # below the first dirty offset, all transactions have ended, though compaction may have dropped their markers
     if not max(state.first_dirty_offset, 0) <= first < state.log_end_offset:
         return False
     start = max(first, state.log_start_offset)
     segment = state.segments[state.segments.find(start)]
     began_ms = segment.max_timestamp  # the transaction began at this time, or before
-    if segment.is_active:
+    if segment.is_active:  # its largest time grows with each append: use the time of the transaction's first batch
         batches = read_headers(bytes(fetch(reader, state, partition, start, 1, check=False)))
         began_ms = int(batches["max_timestamp"][0])
     return 0 < began_ms < now_ms - MAX_TIMEOUT_MS - _LATE_BUFFER_MS
@@ -325,6 +326,7 @@ def open_transactions(reader: SegmentReader, partition: int, state: PartitionSta
     transactions = []
     for producer, first in producers.open_transactions.items():
         producer_state = producers.get(producer)
+        # below `stable`, a transaction may only seem open, since compaction dropped its end marker
         if producer_state is not None and first >= stable:
             numbers = producer_state.epoch, producer_state.last_timestamp, producer_state.coordinator_epoch
             transactions.append(OpenTransaction(partition, first, producer, *numbers))

@@ -109,12 +109,11 @@ def text_field(value: str | None) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers since
-# 2.3 can read. The versions 0 to 4 of values can be read here; brokers of 4.1 write version 4.
+# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, the first with an
+# epoch, which brokers since 2.3 can read. The versions 0 to 4 can be read here; brokers of 4.1 write version 4.
 
 OFFSETS_TOPIC = "__consumer_offsets"
-#: The versions of the keys of records with committed offsets.
-_OFFSET_KEYS = (0, 1)
+_OFFSET_KEYS = (0, 1)  # the versions of the keys of records with committed offsets
 _VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
 
 
@@ -217,7 +216,7 @@ class WaitingChanges(Generic[Key, Value]):
             if not is_committed:
                 del waiting[producer_id]
             else:
-                # the change replaces all earlier changes of the key, even in open transactions
+                # drop all earlier changes of the key, even in open transactions: the last one here is the producer's
                 while producer_id in waiting:
                     changes[key] = waiting.pop(next(iter(waiting)))
             if not waiting:
@@ -241,14 +240,14 @@ class OffsetsRecord(NamedTuple):
 def offsets_records(
     reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
 ) -> Iterator[OffsetsRecord]:
-    """Yield the valid records in `snapshot`, by partition: the last record of each key, and some earlier records."""
-    # Only keys that begin with one of `prefixes`. Records of a transaction are yielded at its end marker, and records
-    # of open transactions last in a partition.
+    """Yield the records in `snapshot`, by partition, except aborted ones. The last record of a key applies."""
+    # Only keys that begin with one of `prefixes`; some replaced records are left out. Records of a transaction are
+    # yielded at its end marker, and records of open transactions last in a partition.
     states = {number: snapshot.partitions[number] for number in partitions}
     transactional = {n: state for n, state in states.items() if state.segments.array("has_transactions").any()}
     bounds = {n: (None, state.log_end_offset) for n, state in states.items() if n not in transactional}
-    slices, visible = plan_slices(reader, snapshot, bounds, "read_uncommitted")
-    for batch in segment_reader.read_slices(reader, slices, _COLUMNS, visible, cores()):
+    slices, isolation = plan_slices(reader, snapshot, bounds, "read_uncommitted")
+    for batch in segment_reader.read_slices(reader, slices, _COLUMNS, isolation, cores()):
         yield from _records(batch, prefixes)
     for read_together in _states_read_together(transactional):
         yield from _with_transactions(reader, read_together, prefixes)
@@ -282,8 +281,9 @@ def _with_transactions(
     reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
 ) -> Iterator[OffsetsRecord]:
     logs = [list(state.segments) for state in states.values()]
+    # one log, which may be large, is read in many chunks; several small logs are read at once, as one chunk each
     chunks_by_partition: Iterable[Iterable[Chunk]] = [whole_logs(reader, logs[0])]
-    if len(logs) > 1:  # several small logs are read at once, as one chunk each
+    if len(logs) > 1:
         chunks_by_partition = ([chunk] for chunk in whole_groups(reader, logs))
     for chunks in chunks_by_partition:
         waiting = WaitingChanges[bytes, OffsetsRecord]()
@@ -295,7 +295,7 @@ def _with_transactions(
 
 
 def _runs(chunk: Chunk) -> Iterator[Chunk]:
-    """Yield the chunk in parts, each of one segment and one producer; an end marker is a part alone."""
+    """Yield the chunk in parts, each of one segment, one producer, and one kind by TRANSACTIONAL and CONTROL."""
     for index in range(len(chunk.ranges)):
         part = chunk.part(index, index + 1)
         rows = part.batches
@@ -312,7 +312,7 @@ def _valid_records(
 ) -> Iterator[OffsetsRecord]:
     first = run.batches[0]
     producer_id, attributes = int(first["producer_id"]), int(first["attributes"])
-    if attributes & CONTROL:
+    if attributes & CONTROL:  # if several end markers are adjacent, only the first can end changes
         is_committed = control_type(run.data, first) == COMMIT
         yield from waiting.end(producer_id, is_committed=is_committed).values()
         return

@@ -66,7 +66,7 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
         group = slices[start : start + _AT_ONCE]
         for part, batches in zip(group, find_keys(reader, [part.segment for part in group], hashes), strict=True):
             if batches is None:
-                unindexed += part.segment.log_bytes > LEAST_LOG_BYTES
+                unindexed += part.segment.log_bytes > LEAST_LOG_BYTES  # a smaller segment gets no index
                 yield part._replace(keys=keys)
             elif len(batches.positions):
                 yield from _of_batches(part._replace(keys=keys), batches.positions)
@@ -76,15 +76,15 @@ def located_slices(reader: SegmentReader, slices: Sequence[SegmentSlice], keys: 
 
 
 def _of_batches(part: SegmentSlice, positions: Longs) -> Iterator[SegmentSlice]:
-    """Yield slices of the batches at ascending `positions`, one for each run of `near_rows`."""
+    """Yield a slice for each run of `near_rows` in ascending `positions`, from its first to its last batch."""
     inside = positions[(positions >= part.start_position) & (positions < part.end_position)]
     for run in near_rows(inside):
         yield part.located(int(inside[run.start]), int(inside[run.stop - 1]))
 
 
 def near_rows(positions: Longs) -> list[slice]:
-    """Return the runs of batches to read at once: each ends before a batch more than INDEX_WORTH_BYTES further on."""
-    ends = np.flatnonzero(np.diff(positions, append=MAX_LONG) > INDEX_WORTH_BYTES) + 1
+    """Split batches into runs to read at once, as slices of `positions`, at gaps of more than INDEX_WORTH_BYTES."""
+    ends = np.flatnonzero(np.diff(positions, append=MAX_LONG) > INDEX_WORTH_BYTES) + 1  # MAX_LONG ends the last run
     return [slice(start, end) for start, end in pairwise([0, *ends.tolist()])]
 
 
@@ -97,14 +97,14 @@ def find_keys(reader: SegmentReader, segments: Sequence[SegmentInfo], hashes: Lo
             results[row] = reader.tail_keys.find(reader, segment, hashes)
         elif segment.key_index_bytes:
             indexed.append(row)
-    # for a single hash, one read of all indexes ends most searches
+    # for a single hash, one joined read of a part of each index ends most searches
     if len(hashes) == 1:
-        with_keys = [row for row in indexed if segments[row].key_count]
+        with_keys = [row for row in indexed if segments[row].key_count]  # without keys, there is nothing to read
         results |= _find_in_each(reader, segments, with_keys, int(hashes[0]))
     searches = dict[int, KeySearch]()
     for row in indexed:
         if row not in results:
-            segment = segments[row]
+            segment = segments[row]  # its `first_batch_crc` shows whether the index belongs to its log
             searches[row] = search(segment.key_count, segment.key_index_bytes, segment.first_batch_crc, hashes)
     # each round reads the next blocks of all searches at once; in the first round, None starts each search
     blocks: dict[int, list[memoryview] | None] = dict.fromkeys(searches)
@@ -131,13 +131,13 @@ def _find_in_each(
         spans = zip(rows, starts.tolist(), ends.tolist(), strict=True)
         return reader.storage.read_joined([_index_of(reader, segments[row]).range(*span) for row, *span in spans])
 
-    entries, sizes, log_crcs = (
+    key_counts, index_sizes, first_batch_crcs = (
         np.array([getattr(segments[row], name) for row in rows])
         for name in ("key_count", "key_index_bytes", "first_batch_crc")
     )
     # after an error each index is searched alone, which reports the bad one
     with suppress(FileNotFoundError, StorageError):
-        by_number = search_each(entries, sizes, log_crcs, key_hash, read)
+        by_number = search_each(key_counts, index_sizes, first_batch_crcs, key_hash, read)
         return {rows[number]: batches for number, batches in by_number.items()}
     return {}
 
@@ -164,8 +164,7 @@ def _blocks(
         blocks = iter(reader.storage.read_ranges(spans))
         return {row: list(islice(blocks, len(segment_ranges))) for row, segment_ranges in ranges.items()}
     except (FileNotFoundError, StorageError) as error:
-        if len(ranges) > 1:
-            # one by one, to find the index that cannot be read
+        if len(ranges) > 1:  # one by one, to find the index that cannot be read
             singles = [_blocks(reader, segments, {row: segment_ranges}) for row, segment_ranges in ranges.items()]
             return dict(chain.from_iterable(single.items() for single in singles))
         for row in ranges:

@@ -94,30 +94,30 @@ class _PartitionSearch:
 
     def _read_last(self, part: SegmentSlice, batches: KeyBatches, hashes: Longs) -> None:
         """Read the batches of each key, from the last one back, until one has a visible record of the key."""
-        # `TailKeys` may have read an active segment past its end in this snapshot
+        # without batches of an active segment past its end in this snapshot, which `TailKeys` may have read
         is_inside = (batches.positions >= part.start_position) & (batches.positions < part.end_position)
-        positions, rows = (column[is_inside] for column in batches)
+        positions, hash_rows = (column[is_inside] for column in batches)  # of batches; the rows are in `hashes`
         # each round reads the last remaining batch of each key without a record
         while len(self.keys) and len(positions):
             # the position of each hash's last batch, or -1; positions ascend, so the last assignment stays
             last_positions = np.full(len(hashes), -1)
-            last_positions[rows] = positions
+            last_positions[hash_rows] = positions
             rows_of_keys = np.searchsorted(hashes, hashes_of(self.keys))  # in `hashes`
             order = np.argsort(last_positions[rows_of_keys], kind="stable")  # keys by the positions of their batches
             order = order[last_positions[rows_of_keys[order]] >= 0]  # without the keys that have no batch
-            # this round reads the batches of a hash from this position on; 0 if all its keys have a record
+            # by hash, where this round begins to read: earlier batches remain; 0 (none) if all its keys have a record
             read_starts, slices = np.zeros(len(hashes), np.int64), list[SegmentSlice]()
             for run in near_rows(last_positions[rows_of_keys[order]]):
                 run_rows, keys = rows_of_keys[order[run]], self.keys.take(integers(order[run]))
                 start, last = int(last_positions[run_rows[0]]), int(last_positions[run_rows[-1]])
                 read_starts[run_rows] = start
-                # only these keys: for another key, a later batch that is not read yet may have the last record
+                # only the run's keys: the range may have older records of keys whose last batch is in a later run
                 located = part.located(start, last)._replace(keys=keys)
                 if len(keys) > 1 or not self._read_point(located):
                     slices.append(located)
             self._read(slices)
-            is_before = positions < read_starts[rows]
-            positions, rows = positions[is_before], rows[is_before]
+            is_before = positions < read_starts[hash_rows]
+            positions, hash_rows = positions[is_before], hash_rows[is_before]
 
     def _read_point(self, part: SegmentSlice) -> bool:
         """Read the last record of the slice's only key in its only batch; False if a scan must read it."""

@@ -115,8 +115,8 @@ def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> OffsetA
     has_first_record = segment.dense and not segment.compacted and is_own_stem(segment.stem)
     if not has_first_record or segment.is_active or segment.base_offset < start:
         return None
-    # `first_timestamp` is the base time of the first batch, which a client may choose freely. `min_timestamp` is a
-    # lower bound, and a writer ensures that it equals this time only if the first record has it
+    # `first_timestamp` is the base time of the first batch, which a client may choose freely. A writer sets
+    # `min_timestamp`, a lower bound of all times, to the same time only if the first record has it
     is_match = segment.first_timestamp == segment.min_timestamp and segment.min_timestamp >= timestamp_ms
     return (segment.base_offset, segment.first_timestamp) if is_match else None
 
@@ -215,10 +215,10 @@ def _chunks_from_entry(reader: SegmentReader, segment: SegmentInfo, entry: Times
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
-    # so large that the first request also reads the next batches, which mostly have the record
-    step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
+    # twice what it mostly takes from an index entry to the batch of `start`: the next batches may have the record
+    read_bytes = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
     part = SegmentSlice(segment, start, segment.next_offset, start_position=0, end_position=segment.log_bytes)
-    return reader.chunks(part, step)
+    return reader.chunks(part, read_bytes)
 
 
 def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> OffsetAndTime | None:
@@ -293,7 +293,7 @@ def first_records(
     try:
         index = reader.offset_index(segment)
         position = 0 if index is None else index.lookup(first).position
-        # an active log comes in larger and larger parts: if one ends before the record, the next may have it
+        # an active log comes in larger and larger parts; the next one is read if a part has no record
         for log in reader.logs.around(segment, position):
             try:
                 for number, batch in enumerate(_batches(segment, log, first, position)):

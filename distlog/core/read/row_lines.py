@@ -86,6 +86,7 @@ def shown_texts(column: pa.Array) -> pa.Array:
 
 
 def java_texts(column: pa.Array) -> pa.Array:
+    """Write bytes as Java decodes them: bytes that are not UTF-8 become U+FFFD."""
     return raw(column) if _is_utf8(column) else _mapped(raw(column), lambda value: java_text(value).encode())
 
 
@@ -120,7 +121,7 @@ _FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Write times in ms as `times.iso`: as ISO 8601 in UTC, but as numbers before the year 1 and after 9999."""
+    """Write times in ms as `times.iso`: in ISO 8601 and UTC, -1 as none, numbers outside of the years 1 to 9999."""
     ms = column.cast(pa.int64())
     values = numbers_of(pc.fill_null(ms, scalar_of(0, pa.int64())))
     if ((values == -1) | (values < _FIRST_MS) | (values >= _END_MS)).any():

@@ -410,7 +410,7 @@ def first(
 ) -> Iterator[pa.RecordBatch]:
     if limit <= 0:
         return
-    # each window of slices is larger than the last, since few of its offsets may have records with the slices' times
+    # each window has twice the offsets of the last one, since few offsets may have records (in the slices' times)
     for window in windows(slices, min(limit, FIRST_OFFSETS)):
         for batch in read_slices(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)

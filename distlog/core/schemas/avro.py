@@ -64,7 +64,7 @@ MAX_TYPES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema and its Arrow type `kind`. `plain`, without units of time, defines named types at their first use."""
+    """A schema and its Arrow type. `plain` lacks the logical types of times, and defines named types at first use."""
 
     plain: Any
     kind: pa.DataType
@@ -125,7 +125,7 @@ class _SchemaWalk:
                 self._refuse_for_reader(
                     "a union of several types has no column: use a schema with one type, or without the field", path
                 )
-                kinds = [pa.null()]  # of a writer; no reader has this union, so the bulk flag is not used
+                kinds = [pa.null()]  # only for a writer: no reader has this union, so it is not decoded in bulk
             supported = [is_supported for _, kind, is_supported in branches if kind in kinds]
             is_bulk_supported = len(schema) == 2 and len(kinds) == 1 and all(supported)  # null and one type
             return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), is_bulk_supported
@@ -254,7 +254,7 @@ class AvroDecoder:
     def _decode_in_bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """Decode all payloads to columns; returns None if a payload cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
-        # without a registry, fastavro tests the first payload: pyruhvro ignores the bytes that another schema leaves
+        # without a registry, fastavro tests the first payload: pyruhvro ignores trailing bytes, as of another schema
         if self._registry is None and len(payloads) and attempt(self._value_reader(writer), payloads[0].as_py())[1]:
             return None
         try:

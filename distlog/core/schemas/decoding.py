@@ -214,7 +214,7 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
     head_codes = [code_by_indexes.setdefault(indexes, len(code_by_indexes)) for indexes, _ in decoded]
     codes[other_rows] = np.array(head_codes, np.intp)[head_of_row]
     sizes[other_rows] = np.array([size for _, size in decoded], np.int64)[head_of_row]
-    for row in other_rows[heads == 0].tolist():  # long or bad indexes: the code above did not decode them
+    for row in other_rows[heads == 0].tolist():  # long or bad indexes, decoded as 0 above
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
         codes[row] = code_by_indexes.setdefault(indexes, len(code_by_indexes))
     return list(code_by_indexes), codes, without_prefixes(payloads, sizes)

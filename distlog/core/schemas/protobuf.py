@@ -47,7 +47,7 @@ _PTARS_CONFIG = {
 }
 #: The half-open ranges of a Timestamp (the years 1 to 9999) and of a Duration (10,000 years), in microseconds.
 _TIMESTAMP_RANGE = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
-_DURATION_RANGE = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
+_DURATION_RANGE = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6  # 315,576,000,000 s and a fraction
 
 
 class Message:
@@ -75,7 +75,7 @@ class Message:
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         decoded = self._handler.list_to_record_batch(payloads)
-        if _has_oneof_conflict(decoded.to_struct_array(), self._descriptor):
+        if _has_oneof_conflict(decoded.to_struct_array(), self._descriptor):  # raises for times out of range
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
             message_class = message_factory.GetMessageClass(self._descriptor)
             # Protobuf's own library keeps only the last field of each oneof
@@ -114,7 +114,7 @@ def _check_not_recursive(descriptor: Any, enclosing: tuple[str, ...]) -> None:
 
 
 def _has_oneof_conflict(values: pa.Array, descriptor: Any) -> bool:
-    """Return whether a message sets two fields of a oneof, which ptars allows. Raises ValueError for wrong times."""
+    """Return whether any message sets two fields of a oneof. Raises ValueError for a time out of Protobuf's range."""
     if pa.types.is_list(values.type):
         return _has_oneof_conflict(values.values, descriptor)
     if pa.types.is_map(values.type):
@@ -197,7 +197,7 @@ class ProtobufDecoder:
 
     @property
     def schema(self) -> pa.Schema:
-        return self._reader.schema if self._reader else pa.schema([])
+        return self._reader.schema if self._reader else pa.schema([])  # no reader: no value has a usable schema
 
     def decode(self, values: pa.Array) -> Decoded:
         faults: dict[int, str] = {}
@@ -205,6 +205,7 @@ class ProtobufDecoder:
         parts: list[DecodedRows] = []
         if self._reader is not None:
             decode, decode_one_by_one = self._reader.rows, partial(_record_by_record, self._reader, faults)
+            # without the text of an error, since `decode_one_by_one` gets the error of each bad value
             parts += decode_in_halves(rows, payloads, lambda group: attempt(decode, group)[0], decode_one_by_one)
         return Decoded(rows_at_numbers(parts, len(values), self.schema), faults)
 
@@ -253,8 +254,8 @@ class ProtobufDecoder:
 def _record_by_record(reader: Message, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> DecodedRows:
     singles = [[payload] for payload in payloads]
     batches = decode_singly(reader.rows, f"a {reader.name} of Protobuf", faults, rows, singles)
-    # do not decode the messages together again: if one set two fields of a oneof, Protobuf's own library would parse
-    # all, and it refuses messages that ptars accepts
+    # join these batches, and don't decode the good messages together: for a message with two fields of a oneof,
+    # `Message.rows` parses all by Protobuf's own library, which refuses some messages that ptars accepts
     return np.array(list(batches), np.int64), join([reader.rows([]), *batches.values()])
 
 
@@ -270,8 +271,8 @@ def protobuf_decoder(
 
 
 def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], message: str | None) -> Message | None:
-    """Return the last message with the highest usable schema id, or `message` in that schema; None without an id."""
-    newest: dict[int, Indexes] = {}  # by schema id, the indexes of its last message
+    """Return the type of the last value with the highest usable schema id, or that schema's `message`, or None."""
+    newest: dict[int, Indexes] = {}  # by schema id, the indexes of its last value's type
     for values in batches:
         ids, payloads = split_headers(values)
         distinct, codes, _ = split_messages(payloads)

@@ -57,7 +57,7 @@ class TimeRange:
 
     def needed_for(self, segment: SegmentInfo) -> TimeRange:
         """Return this range without the bounds that hold for all records of an overlapping `segment`."""
-        oldest = MIN_LONG if segment.min_timestamp >= max(self.oldest, 0) else self.oldest
+        oldest = MIN_LONG if segment.min_timestamp >= max(self.oldest, 0) else self.oldest  # below 0: unknown
         newest = MAX_LONG if segment.max_timestamp <= self.newest else self.newest
         return ALWAYS if (oldest, newest) == (MIN_LONG, MAX_LONG) else TimeRange(oldest, newest)
 
@@ -85,7 +85,7 @@ class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
     A batch belongs to the slice that has its first byte. `times` and `keys`, a binary array, filter the records. If a
-    slice `is_located`, its first batch begins at `start_position`, and its last batch at `end_position` - 1.
+    slice `is_located`, a batch begins at `start_position`, and the range ends after the first byte of the last batch.
     """
 
     segment: SegmentInfo
@@ -170,20 +170,20 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
         yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
         return
     rows = np.flatnonzero(times.overlapping(segments)[first:last]) + first
-    # builds one run with all rows, since a few unneeded segments cost less than picking each row
+    # all segments from the first row to the last, since a few unneeded ones cost less than picking each row
     run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
     for segment in (run[row] for row in (rows - rows[:1]).tolist()):
         yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.needed_for(segment))
 
 
 def windows(slices: Iterable[SegmentSlice], step: int, *, from_end: bool = False) -> Iterator[list[SegmentSlice]]:
-    """Cut slices into runs of `step`, 2 * `step`, ... ascending offsets. With `from_end`, slices and runs descend."""
+    """Cut `slices` into ascending runs of `step`, 2 * `step`, ... offsets. With `from_end`, `slices` must descend."""
     run, room = list[SegmentSlice](), step
     for part in slices:
         start, end = part.span
         while start < end:
             if part.is_located:
-                cut, size, start = part, 1, end  # assumed to have one record
+                cut, size, start = part, 1, end  # from a key index: not cut, assumed to have one record
             else:
                 size = min(room, end - start)
                 first = end - size if from_end else start
@@ -240,17 +240,17 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
 
 
 def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tuple[int, int]:
-    """Return positions from the index: of a batch at or before the slice's first batch, and one after its last."""
+    """Return from the index the position of a batch at or before the slice's first, and a likely end of its last."""
     segment = part.segment
     start = index.lookup(part.start_offset - segment.shift).position
     if part.start_position > 0:
         start = max(start, index.position_floor(part.start_position).position)
     if start >= part.end_position:
-        # in the index, the slice has no batch; reading the last part of its byte range confirms this
+        # by the index, the slice's offsets begin after its byte range; reading the end of the range confirms this
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position
-    # `entry` may be of the last batch of the slice, which ends before the next entry
+    # `entry` may be of the slice's last batch; that batch ends at the batch of the next entry, or before
     entry = index.ceiling(part.end_offset - 1 - segment.shift)
     next_entry = index.ceiling(entry.offset + 1) if entry else None
     return start, min(next_entry.position, part.end_position) if next_entry else part.end_position
@@ -326,7 +326,7 @@ def headers_of_all(ranges: Sequence[LogRange], data: memoryview) -> npt.NDArray[
         batches: npt.NDArray[Any] = read_headers(data)
         batch_ends = np.append(0, batches["position"] + batches["size"])
         ends = [log_range.end for log_range in ranges]
-        # each range must end where a batch ends
+        # each range must end where a batch ends, or at 0; an end past all batches is compared with the last one
         if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
             return batches
     except CorruptRecordError:
@@ -371,7 +371,7 @@ class Chunk:
 
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
         """Yield the records in the slices of the ranges, after their checks, in batches of about OUTPUT_BYTES."""
-        # the decoder compares the checksums of the batches that it gets; if some are hidden, all are compared first
+        # `unchecked` has the decoder compare the checksums of its batches; if some are hidden, all are compared here
         to_decode = replace(self.selection(), unchecked=True)
         is_visible = isolation.visible(self.batches, to_decode.shift, to_decode.partition)
         if not is_visible.all():
@@ -452,7 +452,6 @@ class Chunk:
             # the same, but faster, since a read of one record does little else
             self.ranges[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
             return
-        # the first and the last batch of each range
         changes = np.flatnonzero(np.diff(self.range_of_batch)) + 1
         first_rows, last_rows = np.append(0, changes), np.append(changes, len(self.range_of_batch)) - 1
         values = (self.range_of_batch[first_rows], crcs[first_rows], crcs[last_rows], positions[last_rows])
@@ -460,6 +459,7 @@ class Chunk:
             self.ranges[number].check_ends(first_crc, last_crc, last_position)
 
     def selection(self) -> BatchSelection:
+        # each field of the slices, with a value per range
         segments, starts, ends, _, _, times, *_ = zip(*[log_range.slice for log_range in self.ranges], strict=True)
         return BatchSelection(
             byte_array(self.data),

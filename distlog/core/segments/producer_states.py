@@ -40,7 +40,7 @@ from distlog.core.format.record_batch import (
 from distlog.core.segments.segment_reader import SegmentReader, whole_log
 from distlog.core.times import NO_TIMESTAMP
 
-#: Takes the first batch of a producer that the log does not have, and raises an error to refuse the batch.
+#: A check of the first batch of a producer that the log does not have. It raises an error to refuse the batch.
 FirstBatch = Callable[[BatchFields], None]
 
 
@@ -77,7 +77,7 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def add_if_missing(self, producer_id: int, state: ProducerState | None) -> None:
-        """Add a state for `check`; `has_open` lacks its transaction until a batch of the producer is observed."""
+        """Add a state only for `check`: `open_transactions` lacks its transaction until a batch is observed."""
         if state is not None:
             self._states.setdefault(producer_id, state)
 
@@ -104,7 +104,7 @@ class ProducerStates:
                 del self._states[producer]
 
     def observe(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
-        """Add batches (BATCH rows) of `data`, with the SegmentInfo's `shift`; `heard_ms` is the time of new ones."""
+        """Add batches (BATCH rows) of `data`, with the SegmentInfo's `shift`; `heard_ms` is our time for new ones."""
         # a new single batch, as in most appends, needs no filter: `producer_batches` skips it if it has no producer
         if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
             rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
@@ -127,7 +127,7 @@ class ProducerStates:
                 self._states[producer] = state.with_earlier(former)
 
     def update_heard_times(self, earlier: ProducerStates) -> None:
-        """Copy later times of appends from `earlier` states of this process; files have only times of records."""
+        """Copy the times of appends that this process noted in `earlier`, since files have only times of records."""
         for producer, state in self._states.items():
             former = earlier.get(producer)
             if former is not None and former.heard_ms > state.heard_ms:
@@ -223,8 +223,8 @@ def batches_of(entry: Any) -> Iterator[ProducerBatch]:
     """Yield artificial batches that result in the state of a snapshot's entry."""
     producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
     last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
-    # the first offset of the last batch; without a last batch, the offset of a marker that sets the producer's epoch
-    begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])
+    begin = max(first, 0) if last < 0 else last - int(entry["offset_delta"])  # where the last batch begins
+    # a marker sets the epoch of the coordinator, or of a producer without batches; first, since it ends transactions
     if last < 0 or entry["coordinator_epoch"] != NONE:
         yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
     if first != NONE and (last < 0 or first < begin):
@@ -381,7 +381,7 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
     except CorruptIndexError:
         if not segment.is_active:
             raise
-        # the metadata of an active segment may be from its log, whose last transactions its index may lack
+        # if the active segment's metadata is from a walk of its log, the index may still lack the last transactions
         transactions = (listed for listed in transactions_of(reader, state) if listed.segment.stem == segment.stem)
         return [transaction for listed in transactions for transaction in listed.aborted]
 

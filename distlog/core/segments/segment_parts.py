@@ -377,7 +377,7 @@ class LogFile:
 
     def _fetch_ahead(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
         self._held, self._position = data, start
-        self._windows = in_order(self._windows_after(end, 2 * (end - start)), DEPTH)
+        self._windows = in_order(self._windows_after(end, 2 * (end - start)), DEPTH)  # starts at the first `next`
         return self._windows
 
     def _mapped(self, start: int, end: int) -> memoryview:

@@ -77,7 +77,7 @@ FIRST_BYTES = 1 << 20
 SMALL_BYTES = 1 << 20
 #: A segment with a log up to this size is read without its indexes.
 INDEX_WORTH_BYTES = 256 << 10
-#: At least this many bytes are read in addition, since an index leads to a position before the first wanted batch.
+#: At least this many spare bytes are read: indexes lead to before the first wanted batch, or to the last one's start.
 _SPARE_BYTES = 64 << 10
 #: The record batches of one chunk that are decoded ahead, each of about OUTPUT_BYTES at most.
 AHEAD_BATCHES = 4
@@ -148,7 +148,7 @@ class SegmentReader:
                 if read.has_head:
                     self._identified.check_head(part.segment, read.log, next(blocks))
                 start, last_batch, data = part.start_position, part.end_position - 1, next(blocks)
-                # the chunk reports a wrong size, since it leads to a wrong header or to the end of the log
+                # the size is not checked: a wrong one leads to a wrong header or the log's end, and the chunk raises
                 size = max(size_of_first(data[last_batch - read.start :]), SMALLEST_PREFIX)
                 end = min(last_batch + size, read.log.size)
                 if read.start <= start and end <= read.end:
@@ -160,7 +160,7 @@ class SegmentReader:
             return [next(complete) if data is None else data for data in parts]
 
     def _first_read(self, part: SegmentSlice) -> _FirstRead:
-        """Return the first read of a located slice: locally the last batch's size, else likely all batches."""
+        """Return the first read of a located slice: locally the last batch's size, else probably all batches."""
         if self.storage.is_local:
             start = part.end_position - 1
             end = min(start + LOG_OVERHEAD, part.segment.log_bytes)
@@ -182,7 +182,7 @@ class SegmentReader:
         start, likely_end = self._bounds(part)
         if most_bytes is not None:
             step = min(step, most_bytes + spare_bytes(part.segment))
-            # not if the walk starts at the log's start for lack of an index, perhaps far before the wanted batches
+            # if the walk starts at 0 for lack of an index, perhaps far before the wanted batches, `likely_end` stays
             if start > 0 or part.start_offset <= part.segment.base_offset:
                 likely_end = min(likely_end, start + step)
         walk = self._walk(part, start, likely_end, step, most_bytes)
@@ -210,7 +210,7 @@ class SegmentReader:
                 os.posix_fadvise(file, start, min(most_bytes, log_end - start), os.POSIX_FADV_WILLNEED)
             begin, end, next_offset = find_batches(
                 file,
-                (start, log_end),  # where to search
+                (start, log_end),  # where to search; then the offsets to expect, as in `LogRange.check_row`
                 (-1 if start > log.begin else segment.stored_base_offset, segment.next_offset, segment.dense),
                 (part.start_offset, part.end_offset, most_bytes),  # what to find
                 np.empty(WINDOW_BYTES, np.uint8),
@@ -272,7 +272,7 @@ class SegmentReader:
             file.close()
 
     def _may_be_another(self, part: SegmentSlice) -> bool:
-        """Return whether to check the log's identity. In a store, a unique stem saves located slices this request."""
+        """Return whether the log must be identified; in a store, not for located slices if its stem is unique."""
         return not part.is_located or self.storage.is_local or not paths.is_own_stem(part.segment.stem)
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
@@ -371,6 +371,7 @@ class TailKeys:
             key = segment.partition, segment.stem
             # removed until it is complete, since after an error a builder may lack keys
             keys, position = self._tails.pop(key, (KeyIndexBuilder(), 0))
+            # `is_located` only for the start, which needs no index: `chunks` reads to the end of the log
             unread = _full_slice(segment)._replace(start_position=position, is_located=position > 0)
             chunks = reader.chunks(unread) if position < segment.log_bytes else iter(())
             for chunk in chunks:
@@ -442,8 +443,7 @@ def read_slices(
     workers = max_workers if is_local else 1
     step = CHUNK_BYTES if {"value", "headers"}.intersection(columns) else NARROW_BYTES
     chunks = _local_chunks(reader, slices, step) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
-    # the first chunk may be enough, so it is decoded before more is read
-    for chunk in islice(chunks, 1):
+    for chunk in islice(chunks, 1):  # it may be enough, so it is decoded before more is read
         yield from chunk().records(columns, isolation)
     tasks = (partial(_decoded, chunk, columns, isolation, workers) for chunk in chunks)
     for batches in in_order(tasks, workers + 1, workers=workers, joined=True):
@@ -627,7 +627,7 @@ def topic_log(
     engine: str | None = None,
     defaults: Mapping[str, object] = NO_DEFAULTS,
 ) -> CommitLog:
-    """Return the commit log of the topic in `storage`, which may be dropped; `defaults` are for missing settings."""
+    """Return the commit log of the topic in `storage`, even of a dropped one; `defaults` are for missing settings."""
     names = ("distlog", VERSION, engine, platform.node())
     writer = " ".join(filter(None, names))
     return CommitLog(storage, clock=clock, random=SystemRandom(), writer=writer, defaults=defaults)

@@ -115,7 +115,7 @@ class SegmentState:
     def new(
         cls, stem: str, base_offset: int, created_ms: int, first_unstable_offset: int = NO_OFFSET
     ) -> SegmentState:
-        """Return the state of a new segment; `first_unstable_offset` is the partition's before it."""
+        """Return the state of a new segment; `first_unstable_offset` is the partition's at the segment's start."""
         return cls(
             paths.check_stem(stem),
             base_offset=base_offset,
@@ -188,7 +188,7 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
-        """Return the active segment up to this state, with the `created_ms` of a seal now; files may be longer."""
+        """Return the active segment up to this state, with `created_ms` as if sealed now. Its files may be longer."""
         return dataclasses.replace(
             self.segment_info(partition), is_active=True, created_ms=self.latest_write_ms(now_ms)
         )
@@ -446,7 +446,7 @@ class RollTime:
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
-        """Return how many of `batches` are in the span. If its first batch has no timestamp, `open` starts it."""
+        """Return how many of the next `batches` are in the span. It starts at `open` if that had no timestamp."""
         if self._span_start_ms < 0:
             return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
         is_late = batches["max_timestamp"] - self._span_start_ms > self.span_ms

@@ -92,7 +92,7 @@ class SegmentWriter:
         self._is_aborted = False
 
     def append(self, source: RecordInput, rows: Longs) -> None:
-        with self._rows_of_partition():
+        with self._adding_partition_to_errors():
             for encoded in self._encoder.append(source, rows):
                 self._write(encoded)
 
@@ -106,7 +106,7 @@ class SegmentWriter:
         if self._is_aborted:
             text = "cannot close the segment, since an earlier failure aborted it"
             raise StorageError(f"{text}: append the records again with a new writer", partition=self._partition)
-        with self._rows_of_partition():
+        with self._adding_partition_to_errors():
             self._write(self._encoder.finish())
         self._seal()
         return self._sealed
@@ -118,7 +118,7 @@ class SegmentWriter:
             self._segment.abort()
 
     @contextmanager
-    def _rows_of_partition(self) -> Iterator[None]:
+    def _adding_partition_to_errors(self) -> Iterator[None]:
         try:
             yield
         except InvalidRecordError as error:
@@ -130,7 +130,7 @@ class SegmentWriter:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans  # the offsets of the batches, from 0 on and without gaps
-        # as deltas in each batch, since the segments change its base offset; unused for batches without timestamps
+        # relative to their batches, which get other base offsets in segments; unused for batches without timestamps
         deltas_of_max = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
         while first < len(batches):
@@ -149,7 +149,7 @@ class SegmentWriter:
                 offsets_of_max = deltas_of_max[first:end] + base_offsets
                 segment.write(part, rows, base_offsets, offsets_of_max, encoded.min_timestamps[first:end])
                 first = end
-                self._encoder.file_position = segment.size
+                self._encoder.file_position = segment.size  # aligns its memory with the file
             else:
                 self._seal()
 
@@ -197,7 +197,7 @@ class Bundles:
 
     def __init__(self, storage: Storage, new_stem: Callable[[], str], held_bytes: int | None = None) -> None:
         self._storage, self._new_stem, self._held_bytes = storage, new_stem, held_bytes or LARGEST_BUNDLE
-        # to stay within `held_bytes`, segments end early in a store, and get their own files on a disk
+        # with a given limit, segments in a store end early to stay within it; otherwise they get their own files
         self._has_generations = held_bytes is not None and not storage.is_local
         #: Increases after each `held_bytes` of new data. A segment of an earlier generation ends at its next write.
         self.generation = 0
@@ -430,10 +430,10 @@ class SegmentFile:
         offsets_of_max_timestamp: Longs,
         min_timestamps: Longs,
     ) -> None:
-        """Append `batches`, which fill `data`; don't change it until the next call returns, and never for bundles."""
+        """Append `batches`, which fill `data`. Don't change it until the next call returns; with bundles, never."""
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         stored_batches = batches.copy()
-        stored_batches["base_offset"] = base_offsets
+        stored_batches["base_offset"] = base_offsets  # `data` has the last offsets of formats 0 and 1
         self._log.add(data, stored_batches, offsets_of_max_timestamp, min_timestamps)
         self._store(data.data)
 
@@ -471,7 +471,7 @@ class SegmentFile:
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
-        return dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
+        return dataclasses.replace(described, first_unstable_offset=NO_OFFSET)  # callers with transactions set it
 
     def seal_appended(self, now_ms: int) -> SegmentInfo:
         """Seal a segment of new records; with LogAppendTime, their times are the time of the commit."""
@@ -564,7 +564,7 @@ class WrittenSegment(NamedTuple):
 def write_batches(
     handle: TopicHandle, snapshot: Snapshot, batches: Parts, open_transactions: Mapping[int, Mapping[int, int]]
 ) -> list[WrittenSegment]:
-    """Write durable segments after `open_transactions` (by partition and producer); overwrites base offsets."""
+    """Write durable segments; overwrites base offsets. `open_transactions`: starts, by partition and producer."""
     bundles = Bundles(handle.storage, lambda: paths.new_stem(snapshot.version, handle.new_id()))
     for partition in batches:
         bundles.join(partition)
@@ -625,7 +625,7 @@ def _segments(
             roll_time.open(valid.rows[0], valid.min_timestamp, now_ms)
         base = np.array([segment.next_offset])
         offset_of_max = (
-            base + valid.offset_of_max_timestamp
+            base + valid.offset_of_max_timestamp  # relative to the batch, which begins at 0
             if valid.offset_of_max_timestamp >= 0
             else np.array([valid.offset_of_max_timestamp])
         )

@@ -130,7 +130,7 @@ def too_short_error(name: str, start: int, end: int) -> StorageError:
 
 #: Ranges with a smaller gap are merged: reading the gap costs less than a round trip.
 MAX_GAP_BYTES = 64 * 1024
-#: Ranges are not merged into larger ones, which threads could not read in parallel.
+#: Ranges are merged up to this size, so that threads read larger ones in parallel.
 MAX_MERGED_BYTES = 8 * 1024 * 1024
 
 

@@ -156,7 +156,7 @@ class Task(Generic[T]):
         self._done_callbacks.appendleft(over.release)  # before the callbacks of `cancel`, which may raise
         if self.is_done:
             self._run_callbacks()
-        # with a timeout: Ctrl-C cannot interrupt a plain wait where a library restarts waits, as polars does
+        # without a timeout, Ctrl-C cannot interrupt the wait if a library (polars) has signals restart system calls
         while not over.acquire(timeout=threading.TIMEOUT_MAX):
             pass
 
@@ -345,7 +345,7 @@ _RLOCK = type(threading.RLock())
 def process_lock() -> AbstractContextManager[object]:
     """A reentrant lock for the threads of one process; in a forked child it is free, even if the parent holds it.
 
-    The guarded data must be valid for the child in any state. An interrupt (Ctrl-C) does not leave the lock held.
+    The child must cope with guarded data that is half changed. An interrupt (Ctrl-C) does not leave the lock held.
     """
     lock = threading.RLock()
     # a tool may replace `threading.RLock` later; only the interpreter's lock can be reset after a fork
@@ -467,7 +467,7 @@ def resolve_put(
 
     After an error of `create`, `read_back` reads the object. The error "it exists" may be about our own put, since
     responses get lost and clients retry. Raises StorageError if the put was refused, and CommitStateUnknownError if
-    it may have happened. Expired credentials are not a refusal: before its last retry, the client may have put it.
+    it may have happened. Expired credentials are not a refusal: an earlier try of the client may have put the object.
     """
     may_be_stored = False
     while True:
@@ -483,8 +483,8 @@ def resolve_put(
             if refusal is not None and not may_be_stored:
                 raise errors.failure("put", path, refusal) from None
             cannot_read_back = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
-            # A retry needs an unclear put and a read that may succeed later. The refusal of this put does not show
-            # whether an earlier put succeeded. The object can be a commit, which names other files.
+            # The outcome stays unknown if this put was refused, since an earlier one may have succeeded, if no later
+            # read can succeed, or at the timeout. The object can be a commit, which names other files.
             if refusal is not None or cannot_read_back or not deadline.pause():
                 raise CommitStateUnknownError(
                     f"unknown whether the storage wrote the file ({errors.describe(refusal or error)}): keep "

@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 
 class LocalFiles:
-    """The backend for absolute paths in `root`. Reads follow links if it `follows_links`; writes and lists never do."""
+    """The backend for absolute paths in `root`. Reads follow links if `follows_links`; writes and lists never do."""
 
     def __init__(self, counters: StorageCounters, root: str, *, follows_links: bool = True) -> None:
         self._counters, self._root, self._follows_links = counters, root, follows_links
@@ -165,7 +165,7 @@ class LocalFiles:
             existing = resolve_put(
                 link, lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1), path, LOCAL_ERRORS, Deadline(timeout_s)
             )
-            is_only_attempt = next(attempts) == 1
+            is_only_attempt = next(attempts) == 1  # each attempt of `link` took a number, from 0 on
             put_time.time_ms = _linked_ms(temporary) if existing == data and is_only_attempt else 0
         finally:
             with suppress(OSError):
@@ -496,7 +496,7 @@ def _entries_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]
 
 
 class LocalErrors(ErrorClassifier):
-    """Errors of the file system. Those that a network mount may return for a link that it created are unclear."""
+    """Errors of the file system. An error is UNCLEAR if a network mount may return it for a link that it created."""
 
     def kind(self, error: Exception) -> ErrorKind:
         if isinstance(error, FileNotFoundError):
@@ -580,10 +580,10 @@ def make_folders(folder: str) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable, and the names of the folder and its parents, whoever created them."""
+    """Make durable the names in `folder`, the folder's own name, and its parents' names, whoever created them."""
     inode = _sync_names(folder)
     if DURABLE_FOLDERS.get(folder) != inode:
-        _sync_above(os.path.realpath(folder), inode[0])
+        _sync_above(os.path.realpath(folder), inode[0])  # the device
         _note_durable(folder, inode)
 
 
@@ -756,7 +756,7 @@ def map_shared(file: int, length: int, *, writable: bool = True) -> memoryview:
 
 
 class SparseMap:
-    """A mapped file with few small reads: `announce` prefetches their bytes, and nothing else may be prefetched."""
+    """A mapped file with few small reads. `announce` prefetches them; after `read_nothing_ahead`, nothing else is."""
 
     def __init__(self, file: int) -> None:
         self._file = file

@@ -241,10 +241,10 @@ def boot_id() -> bytes:
 # So a child closes its copies, and opens its own files. A file that was opened while another thread forked is opened
 # again, since the child may have an unknown copy.
 #
-# If an interrupt comes between an open and its assignment, no object refers to the descriptor. This lost descriptor
-# would hold the lock for the lifetime of the process. So `_opening_lock` guards the opening, and `release` unlocks
-# the descriptor that was locked, even if the file was opened again. If a descriptor is lost after all, a thread that
-# waits for the lock finds the descriptor, unlocks it and logs an error.
+# If an interrupt comes between an open and its assignment, or two threads open the file, no object refers to the
+# descriptor. This lost descriptor would hold the lock for the lifetime of the process. So one thread at a time opens
+# the file (`_opening_lock`), and `release` unlocks the descriptor that was locked, even if the file was opened again.
+# If a descriptor is lost after all, a thread that waits for the lock finds it, unlocks it and logs an error.
 
 _log = logging.getLogger("distlog")
 
@@ -329,7 +329,7 @@ class FileLock:
             self._thread_lock.release()
 
     def is_free(self) -> bool:
-        """Return whether the lock was free at the time of the call. Raises StorageError."""
+        """Return whether the lock was free, or held by a lost descriptor, which this unlocks. Raises StorageError."""
         acquired: list[bool] = []
         try:
             acquired.extend(map(self._thread_lock.acquire, (False,)))
@@ -462,7 +462,7 @@ def open_lock(path: str) -> int:
 
 
 def _create_lock_file(path: str) -> None:
-    # the file must have its final mode before its name: write bits that the umask allows, and their read bits
+    # the file gets its final mode before its name: the write bits of 0o622 less the umask, and read bits for the same
     temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
     file = os.open(temporary, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o622)
     try:

@@ -300,7 +300,7 @@ def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> N
         if close := difflib.get_close_matches(name.lower(), suggestions, 1, 0.66):
             text = f"{protocol}:// has no storage option {name!r}: did you mean {suggestions[close[0]]}?"
             raise InvalidConfigError(text)
-        if protocol == "s3" and name not in _S3_OTHER_OPTIONS:
+        if protocol == "s3" and name not in _S3_OTHER_OPTIONS:  # s3fs refuses it only with the first request
             raise InvalidConfigError(f"s3:// has no storage option {name!r}: it has {', '.join(names)}")
 
 
@@ -345,7 +345,7 @@ class ClientErrors(ErrorClassifier):
             hint = f"; {cause}" if cause else ""
             return f"{reply.code} (HTTP {reply.status}): {self._options.masked(reply.words[:300])}{hint}"
         if isinstance(error, FileNotFoundError):
-            return _NO_BUCKET
+            return _NO_BUCKET  # `retried` has raised for a missing object, unless only the bucket can be missing
         if advice := _advice(error, self._server_settings):
             return advice
         words = f": {self._options.masked(str(error))}" if isinstance(error, _CALL_ERRORS) else ""
@@ -495,6 +495,7 @@ ADLFS = ClientTable(
 )
 TABLES = (S3FS, GCSFS, ADLFS)
 
+#: The client's own errors about a call: no retry helps, and their text is shown.
 _CALL_ERRORS = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
 _LOST_CONNECTION_ERRORS = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
 _NO_CREDENTIALS_ERRORS = {

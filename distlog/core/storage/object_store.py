@@ -217,7 +217,7 @@ class ObjectStore:
         return parts
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """See `Storage.read_joined`. Ends after the first part that is too short: the length then shows the gap."""
+        """See `Storage.read_joined`. Ends after the first part that is too short, so that the length shows it."""
         parts: list[memoryview] = []
         for (_, start, end), part in zip(ranges, self.read_ranges(ranges), strict=True):
             parts.append(part)

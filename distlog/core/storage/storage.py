@@ -124,7 +124,7 @@ class Storage:
     def parents(self) -> Iterator[Storage]:
         """Yield the folders around this one, the nearest first, up to the bucket or the root of the disk."""
         url = self.url.rstrip("/").rpartition("/")[0]
-        while url and not url.endswith("/"):
+        while url and not url.endswith("/"):  # "" is above /folder, and "s3:/" above s3://bucket
             yield self._with_folder(url)
             url = url.rpartition("/")[0]
 
@@ -167,7 +167,7 @@ class Storage:
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
-        """Return a writer of a new file. It uploads a large object in parts of `part_bytes`; it holds about three."""
+        """Return a writer of a new file. A large object is uploaded in parts of `part_bytes`, about 3 in memory."""
         return self._backend.open_write(self._prefix + name, part_bytes)
 
     def put_if_absent(
@@ -175,9 +175,9 @@ class Storage:
     ) -> bytes:
         """Write `data` unless `name` exists; return the stored bytes, ours or another writer's.
 
-        `data` must be unique (by a uuid), so that the stored bytes show who was first. At most
-        MAX_CONDITIONAL_BYTES + 1 of another writer's bytes are returned. After a lost response the file is read back.
-        Raises StorageError if nothing was written, and CommitStateUnknownError if this is unknown.
+        `data` must be unique (by a uuid), so that the stored bytes show who was first. Returns at most
+        MAX_CONDITIONAL_BYTES + 1 bytes, so that callers notice a larger file. After a lost response the file is read
+        back. Raises StorageError if nothing was written, and CommitStateUnknownError if this is unknown.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
             raise StorageError("a conditional put must have 1 byte to 64 MiB", file=name, size=len(data))
@@ -551,11 +551,11 @@ def check_store(
         "clock": partial(_check_clock, folder, clock),
         "a race for one name": partial(_check_races, folder),
     }
-    has_failed = False
+    must_skip = False  # True after an error, but not after a wrong answer
     is_clean = False  # True if the store refused the first put, so that it has no files to delete
     try:
         for name, check in checks.items():
-            if has_failed:
+            if must_skip:
                 results.append(StoreCheck(name, None, ""))
                 continue
             try:
@@ -563,7 +563,7 @@ def check_store(
             except _WrongAnswerError as error:
                 results.append(StoreCheck(name, False, str(error)))
             except (DistlogError, OSError) as error:
-                has_failed = True  # the remaining checks are skipped
+                must_skip = True
                 is_refused = isinstance(error, StorageRefusedError) and not storage.counters.bytes_written
                 is_clean = is_refused and not storage.is_local
                 results.append(StoreCheck(name, False, str(error)))
@@ -660,7 +660,6 @@ def _seconds(call: Callable[[], object], monotonic: Callable[[], float]) -> floa
 
 
 def _clear(storage: Storage, folder: Storage, *, existed: bool) -> None:
-    """Delete the files of the checks. Errors are ignored."""
     with suppress(StorageError, OSError):
         for part in [*folder.list_folders(), *folder.list_folders("l")]:
             folder.delete([file.name for file in folder.list(part)])

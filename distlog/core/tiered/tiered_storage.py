@@ -165,7 +165,7 @@ class RemoteTopic:
             next_offset=end + 1,
             max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
             event_ms=LONG(metadata.get("eventTimestampMs")),
-            leader_epoch=_NUMBER(min(map(int, epochs))),
+            leader_epoch=_NUMBER(min(map(int, epochs))),  # of its first record
             chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
             indexes=_index_ranges(_member(value, "segmentIndexes")),
         )
@@ -217,9 +217,9 @@ class ChunkIndex:
 
 def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     """Return the sizes in `transformedChunks`: base64 of a zstd frame."""
-    # the frame has the count (int32), then for several chunks a base (int32), the width of a difference (1 byte), and
-    # the difference of each chunk but the last to the base. It ends with the size of the last chunk (int32). Numbers
-    # are big-endian. Without the differences, the frame has at most 13 bytes
+    # The frame has the number of chunks (int32), and the size of the last chunk (int32). Between them, if there are
+    # several chunks, are a base (int32), a width (1 byte), and for each chunk but the last, its size less the base in
+    # `width` bytes. Numbers are big-endian. Without these differences, the frame has at most 13 bytes.
     try:
         frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
         data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
@@ -279,7 +279,7 @@ class ChunkReader:
         return [_joined([chunked.bytes_in(key, chunks[key]) for key in chunked.keys]) for chunked in ranges]
 
     def _start_fetch(self, requested: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
-        """Return cached chunks, the fetches of the missing ones, and the keys that this thread fetches."""
+        """Return cached chunks, the fetches of the missing ones, which `wait` starts, and the keys of a new fetch."""
         with self._lock:
             if self._process != os.getpid():
                 # after a fork, since the parent's threads do not finish their fetches here
@@ -392,7 +392,7 @@ class TieredFiles:
         return _joined(self.read_ranges(ranges))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        # by index in `ranges`: the ranges of objects with the same bytes, and the ranges of compressed logs
+        # by index in `ranges`: the ranges of indexes and uncompressed logs in objects, and ranges of compressed logs
         stored: dict[int, tuple[str, int, int]] = {}
         chunked: dict[int, ChunkedRange] = {}
         for number, (path, start, end) in enumerate(ranges):
@@ -484,7 +484,7 @@ def _find_by_name(bucket: Storage, prefix: str, topic: str) -> Iterator[RemoteTo
 
 
 def load(storage: TieredStorage, version: int = 0) -> Snapshot:
-    """Load the topic in the bucket as `version`; manifests that `storage` has are not read again."""
+    """Load the topic in the bucket as the snapshot `version`; manifests that `storage` has are not read again."""
     listed, cached = list_segments(storage.topic), storage.files.segments
     cached_segments = {segment.stem: cached[segment.stem] for segment in listed if segment.stem in cached}
     new_segments = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in cached])
@@ -495,7 +495,7 @@ def load(storage: TieredStorage, version: int = 0) -> Snapshot:
     reader = SegmentReader(storage, storage.topic.name, IndexCache())
     states = [PartitionState()] * (max(logs, default=-1) + 1)
     for (number, spans), first_unstable in zip(logs.items(), unstable, strict=True):
-        # only the last segment gets its first unstable offset: the start of the earliest transaction open at its end
+        # the last segment has the partition's first unstable offset: the start of the earliest open transaction
         infos = [_cut_at(reader, segment_info(span.segment, NO_OFFSET), span.end_offset) for span in spans[:-1]]
         infos.append(segment_info(spans[-1].segment, first_unstable))
         start, end = infos[0].base_offset, infos[-1].next_offset
@@ -562,7 +562,7 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
     ends = [end for _, end in segment.indexes.values()]
     for suffix, expected in ((LOG, segment.chunks.stored_bytes), (INDEXES, max(ends, default=0))):
         size = sizes.get(suffix, 0)
-        if size < expected or (suffix == LOG and size != expected):
+        if size < expected or (suffix == LOG and size != expected):  # `.indexes` may end with an unread index
             text = "an object of a remote segment does not have the size in its manifest: restore it from a copy"
             file = topic.file(segment.partition, segment.stem, suffix)
             raise CorruptMetadataError(text, file=file, size=size, expected=expected)
@@ -613,7 +613,7 @@ def _cut_at(reader: SegmentReader, segment: SegmentInfo, end: int) -> SegmentInf
         if len(rows) and chunk.batches["base_offset"][rows[0]] < end:
             break
         if len(rows):
-            position = chunk.ranges[0].origin + int(chunk.batches["position"][rows[0]])
+            position = chunk.ranges[0].origin + int(chunk.batches["position"][rows[0]])  # in the log
             # without its indexes, whose entries continue after the cut
             return replace(segment, next_offset=end, log_bytes=position, offset_index_bytes=0, time_index_bytes=0)
     text = "two uploaded segments overlap, and no batch of the first ends where the second begins: restore the bucket"

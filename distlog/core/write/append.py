@@ -57,8 +57,8 @@ _SHARED_BYTES = 1 << 20
 #: Rows for at least MANY_PARTITIONS, with at most SMALL_PART_BYTES per partition on average, may be written as one
 #: bundle (a file with small segments of several partitions), since a SegmentWriter per partition needs 90 kB each.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14
-#: An append to many partitions first gathers rows, to find out whether they fit a bundle. Its limit is
-#: SMALL_PART_BYTES for each partition of the topic, but at least the first and at most the second number.
+#: An append to many partitions first gathers rows, to find out whether they fit a bundle: up to SMALL_PART_BYTES for
+#: each partition of the topic, but at least the first and at most the second number of bytes.
 MIN_BUNDLE_CHECK_BYTES, MAX_BUNDLE_CHECK_BYTES = 32 << 20, 256 << 20
 #: An append of up to this many rows has no progress bar unless it is asked for: the bar would only jump to its end.
 _QUICK_ROWS = 100_000
@@ -103,7 +103,7 @@ class Appender:
 
     `read_version` is the version that the caller read before the first write. Records without a key start at
     `first_partition`. Up to `workers` threads, including the caller, write partitions in parallel, and each calls
-    `clock` and `new_id`. `held_bytes` limits the memory for segments that wait for a bundle; default LARGEST_BUNDLE.
+    `clock` and `new_id`. `held_bytes` limits the memory for segments that wait for a bundle; default as in Bundles.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Appender:
         return [self._queues[partition].put(source, rows) for partition, rows in parts]
 
     def _open_queues(self, parts: Sequence[tuple[int, Longs]]) -> None:
-        """Open the queues of all `parts` before a write: only an append to several partitions has bundles."""
+        """Open the queues of all `parts` before a write, which uses a bundle if several partitions have joined it."""
         for partition, _ in parts:
             if partition not in self._queues:
                 self._bundles.join(partition)
@@ -428,7 +428,6 @@ class Transaction:
         if self._process != os.getpid():
             raise InvalidRecordError("the transaction was started before a fork: start another one in this process")
         if self._error is not None:
-            # raise with the first traceback, since each raise adds frames, which would keep objects alive
             raise self._error.with_traceback(self._traceback)
         if self._appender is None:
             raise InvalidRecordError("the transaction has ended: start another one")
@@ -500,8 +499,8 @@ def commit_append(
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     # warn before the commit, so that nothing is appended if warnings raise
     warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
-    # `append_queue` can commit the appends of several writers together (group commit). It is not used on a local
-    # disk, where a commit is fast, or with a `write_id`, which is for one commit only
+    # `append_queue` can commit the appends of several writers together (group commit), at other offsets than ours. It
+    # is not used on a local disk, where a commit is fast, or with a `write_id`, which is for one commit only
     if handle.storage.is_local or write_id is not None:
         race = CommitRace(handle.log, snapshot, "append", read_version=read_version, write_id=write_id)
     else:
@@ -561,7 +560,7 @@ def check_not_newly_compacted(config: TopicConfig, checked_config: TopicConfig) 
 def earlier_result(
     snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
 ) -> AppendResult | None:
-    """Return the result of the first commit of (app_id, batch_id), or with `in_order` of a later batch; or None."""
+    """Return the result of (app_id, batch_id) if it was committed: empty if only a later id shows this; else None."""
     if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
     earlier = snapshot.transactions.get(app_id, batch_id)
@@ -587,9 +586,9 @@ def check_room_for_batch_id(
 
 def checked_batch_id(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
     """Return the batch id, as an int if it is numpy's. Raises InvalidRecordError for invalid or reserved ids."""
-    id_or_number: object = batch_id
-    if isinstance(id_or_number, np.integer):
-        batch_id = int(id_or_number)
+    untyped_id: object = batch_id  # BatchId lacks numpy's integers
+    if isinstance(untyped_id, np.integer):
+        batch_id = int(untyped_id)
     _check_batch_id(app_id, batch_id)
     if app_id is not None and app_id.startswith(RESERVED_APPS):
         prefixes = ", ".join(repr(prefix) for prefix in RESERVED_APPS)

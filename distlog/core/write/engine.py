@@ -106,7 +106,7 @@ class Fence(Protocol):
         """Raise an error if `head` has a newer producer or leader than the one that appends."""
 
 
-#: About the most bytes that batches with few records need besides their keys, values and headers.
+#: About the most bytes that a few records need, with their batches, besides their keys, values and headers.
 _OVERHEAD_BYTES = 1 << 12
 
 
@@ -251,7 +251,7 @@ class DirectEngine(Engine):
         self._schedule_sync()
 
     def _sync_sealed(self, appends: Sequence[_PartAppend]) -> None:
-        """Sync sealed segments now: a later sync may need the commits that sealed them, and not find them."""
+        """Sync sealed segments now: a later sync may need the commits that sealed them, which may be deleted."""
         last_stems = {append.partition: append.acknowledged[-1].stem for append in appends if append.acknowledged}
         for partition, stem in list(self._unflushed):
             if last_stems.get(partition, stem) != stem:
@@ -569,7 +569,7 @@ def _with_producers(
         for batch in result.batches if partition in new_batches else ():
             new_batches[partition] += producer_batches(batch.data, batch.rows, offset)
             offset += batch.offset_count
-    named_batches = {
+    named_batches = {  # by which readers of the commit compute the states of producers
         partition: (*check.producers_of(partition).unnamed_batches, *sufficient_batches(batches))
         for partition, batches in sorted(new_batches.items())
         if batches
@@ -589,7 +589,7 @@ class KnownProducers(NamedTuple):
 
 
 def known_producers(handle: TopicHandle, state: PartitionState, passed_ms: int = 0) -> KnownProducers:
-    """Return the producers in `state`. They expire by `passed_ms`, the snapshot's sum of pauses between commits."""
+    """Return the producers in `state`. They expire by `passed_ms`, a clock that sums pauses (see Snapshot)."""
     if state.producers or not len(state.segments):
         return KnownProducers(state.producers, ())
     # no commit has named a producer yet: read the young segments, and all segments from the first open transaction on
@@ -632,7 +632,7 @@ class ProducerCheck:
         check = ProducerCheck(self.handle, head, self._first_of)
         for partition, batches in parts.items():
             earlier, later = self.snapshot.partitions[partition], head.partitions[partition]
-            # a commit that names producers makes a new table; if none has named any, the new segments may have some
+            # a commit that names producers makes a new table; while none has named any, new segments may have some
             if later is not earlier and (later.producers is not earlier.producers or not earlier.producers):
                 _check_again(check, partition, batches)
         return check

@@ -267,7 +267,7 @@ class TransactionSender(ProducerSender):
     def begin(self) -> None:
         self.identity.check(self.current.refresh())
         self._read_version, self._segments = self.current.snapshot.version, None
-        # the number identifies the transaction's commit, even if an interrupt ended `commit` right after it
+        # the number of the transaction's commit, counted here, since an interrupt may end `commit` after its commit
         self._transaction_count += 1
         self._appender = open_appender(self.handle, self.current, self.compression)
 
@@ -291,8 +291,8 @@ class TransactionSender(ProducerSender):
 
     def abort(self) -> None:
         """Drop all records that were sent. Raises CommittedError if a commit has succeeded."""
-        # if there are segments, `commit` was tried and may have succeeded: then an empty commit with its number is a
-        # replay. Otherwise the empty commit takes the number, so the commit of the segments can no longer succeed
+        # if there are segments, `commit` was tried. If it succeeded, an empty commit with its number is a replay; if
+        # not, the empty commit takes the number, so that the commit of the segments can no longer succeed
         if self._segments and self._commit_once([]).replayed:
             self._appender = None
             raise CommittedError("the transaction is committed, so it cannot be aborted: send no record again")

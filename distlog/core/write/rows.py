@@ -208,7 +208,7 @@ def _array(field: pa.Field, values: Sequence[Any], first_row: int, unit: str) ->
         raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
     if not has_other_unit:
         return column
-    # as timestamps, since `normalize` would convert integers from `unit` again
+    # checked values are in ms already; as timestamps, since `normalize` would convert integers from `unit` again
     return (scaled(column, unit, first_row) if is_convertible else column).cast(pa.timestamp("ms"))
 
 

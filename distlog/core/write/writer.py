@@ -40,21 +40,21 @@ from distlog.core.write.rows import (
     row_of,
 )
 
-#: A buffer is full if its records may fill this many bytes of batches. A writer has up to two buffers (Kafka's
-#: `buffer.memory`).
+#: A buffer is full when the largest sizes that its records could have in uncompressed batches add up to this. A
+#: writer has up to two buffers, together as large as Kafka's `buffer.memory` by default.
 BUFFER_BYTES = 16 << 20
 
 
 class Writer:
     """Append records one by one, and send them in buffers from a background thread. Made by `Topic.writer`.
 
-    A buffer is sent after `linger_ms`, or when its records may fill 16 MiB of batches. In the buffer, a small record
-    takes several times as much memory as in a batch. On a local disk each partition of a buffer is appended directly;
+    A buffer is sent after `linger_ms`, or when its records could need 16 MiB in uncompressed batches. In the buffer,
+    small records take several times as much memory. On a local disk each partition of a buffer is appended directly;
     elsewhere a buffer is one commit. While one full buffer is sent and the next is full, `append` waits. Threads may
     share a writer.
 
-    A record is durable when `flush` or `close` has returned. By default (`flush.messages=1`) it is durable earlier,
-    when `on_delivery` gets its Delivery. Direct appends are visible earlier, and may survive a crash unacknowledged.
+    A record is durable when `flush` or `close` has returned; by default (`flush.messages=1`), already when
+    `on_delivery` gets its Delivery. Before that, a directly appended record may be visible, and survive a crash.
 
     `append` raises for a record that the topic refuses, and the writer stays usable. After an error of the storage,
     every call raises that error, and later records are not committed. The error has the number of records that were
@@ -70,7 +70,7 @@ class Writer:
         >>> with topic.writer() as writer:
         ...     for number in range(3):
         ...         writer.append(str(number), partition=1)
-        >>> topic.refresh().end_offsets()
+        >>> topic.refresh().end_offsets()  # it was {0: 2, 1: 1}
         {0: 2, 1: 4}
     """
 
@@ -89,7 +89,7 @@ class Writer:
             text = "linger_ms must be at least 0, and buffer_bytes at least 1"
             raise InvalidConfigError(text, linger_ms=linger_ms, buffer_bytes=buffer_bytes)
         self._handle, self._sender, self._on_delivery = sender.handle, sender, on_delivery
-        self._now, self._per_ms = fastest(self._handle.clock)  # a fast clock, and its units in a ms
+        self._now, self._units_per_ms = fastest(self._handle.clock)  # the clock, or a faster equal one
         self._closed = self._is_close_done = False
         self.result = AppendResult(None)
         linger_s = linger_ms / 1000
@@ -137,8 +137,8 @@ class Writer:
             ...     writer.append("{}", key="dora", headers={"source": b"app"})
         """
         accumulator, now = self._accumulator, self._now
-        if self._current.snapshot is not self._rules_snapshot:  # None after an error or `close`: `_load_rules` raises
-            self._load_rules()
+        if self._current.snapshot is not self._rules_snapshot:
+            self._load_rules()  # raises after an error or `close`, which set `_rules_snapshot` to None
         # a fast path for the usual case, since this is called for every record
         if (
             type(value) is bytes
@@ -153,8 +153,8 @@ class Writer:
             row = self._checked_row(value, key, timestamp, headers, partition)
             size = row.max_bytes
             accumulator.put((*row, now()))
-        accumulator.bytes = total = accumulator.bytes + size
-        if total >= accumulator.schedule_from_bytes:  # 0 for an empty buffer, then the size of a full one
+        accumulator.bytes = total = accumulator.bytes + size  # without a lock, as Accumulator explains
+        if total >= accumulator.schedule_from_bytes:  # for the first record of a buffer, and when the buffer is full
             self._schedule()
 
     def _checked_row(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
@@ -227,7 +227,7 @@ class Writer:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            # the sending thread first fails the records of concurrent appends, so that the error counts them
+            # after an error, a drain fails the records that other threads appended: the error counts them too
             self._drain()
             _unclosed.discard(self)
             # raise with the first traceback, since each raise adds frames, which would keep objects alive
@@ -241,7 +241,7 @@ class Writer:
 
     def _send_records(self, fields: list[Any]) -> list[Delivery]:
         try:
-            outcome = self._sender.send(batch_of_fields(fields, self._per_ms, self._handle.clock()))
+            outcome = self._sender.send(batch_of_fields(fields, self._units_per_ms, self._handle.clock()))
         except BaseException as error:
             self._fail(error)
             in_doubt = isinstance(error, CommitStateUnknownError)
@@ -271,7 +271,7 @@ class Writer:
             error.add_note(" ".join(f"{name}={value}" for name, value in details.items()))
 
     def _fail_buffered_records(self, error: BaseException) -> list[Delivery]:
-        """Fail the buffered records, since the records before them failed, and no record may be left out."""
+        """Fail the buffered records, which must not be appended without the failed records before them."""
         fields = self._accumulator.remove_all()
         return self._fail_records(fields, error) if fields else []
 
@@ -315,8 +315,7 @@ class Writer:
         self.close()
 
 
-#: The number of records by partition. None stands for records without a key or partition.
-Counts = Counter[int | None]
+Counts = Counter[int | None]  # the number of records by partition; None stands for records without a key or partition
 
 
 def _counts_by_partition(fields: Sequence[Any], partitions: int) -> Counts:
@@ -329,29 +328,28 @@ def _counts_by_partition(fields: Sequence[Any], partitions: int) -> Counts:
     batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
     partitioner = Partitioner(partitions, 0)  # 0 has no effect, since all these records have a key
     counts.update({partition: len(rows) for partition, rows in partitioner.split(batch)})
-    without_key = len(row_partitions) - sum(counts.values())
+    without_key = len(row_partitions) - sum(counts.values())  # their partition is unknown, unless it is the only one
     if without_key:
         counts[0 if partitions == 1 else None] += without_key
     return counts
 
 
-#: The sending thread ends after this time without records.
-_IDLE_S = 0.1
+_IDLE_S = 0.1  # the sending thread ends after this time without records
 
 
 class Accumulator:
-    """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
+    """Collects records in buffers, which one thread sends in order: when full, after `linger_s`, or at a drain.
 
-    `send` gets the fields of a buffer's records, one record after the other, and raises nothing. `on_empty` is called
-    when no record is left. There are at most two buffers of about `buffer_bytes`: one fills while the other is sent.
+    There are at most two buffers of about `buffer_bytes`: one fills while the other is sent. `send` gets a buffer as
+    one flat list, FIELDS_PER_RECORD values a record, and raises nothing. `on_empty` is called when no record is left.
 
     The sending thread lives while there are records, and a little longer. Only this thread removes records, since an
     interrupt of a caller could lose removed records. If no thread can be started, the caller sends.
 
-    A lock for each record would add half to its cost. So the writer calls `put` with FIELDS_PER_RECORD values, in one
-    step of the interpreter, adds to `bytes`, and calls `schedule` if `bytes` has reached `schedule_from_bytes`, which
-    is 0 while the buffer is empty, and then the size of a full buffer. Threads that add to `bytes` at the same time
-    can only make one buffer a little larger or smaller.
+    A lock for each record would make an append half as expensive again, so the writer does without. It adds a record
+    by `put`, in one step of the interpreter, and then the record's size to `bytes`. If `bytes` has reached
+    `schedule_from_bytes`, it calls `schedule`: this is 0 for a new buffer, and `buffer_bytes` once it is scheduled.
+    Threads that add to `bytes` at the same time can only make one buffer a little larger or smaller.
     """
 
     def __init__(
@@ -363,14 +361,14 @@ class Accumulator:
         self.reset()
 
     def reset(self) -> None:
-        self.fields.clear()  # not a new list: `put` is bound to this one, also in an append that a fork interrupted
+        self.fields.clear()  # not a new list: `put` adds to this one, even if a fork interrupted an append
         self.bytes = self.schedule_from_bytes = 0
-        # enter `_lock`, not `_changed`: an RLock is acquired in one step, so no interrupt can leave it locked
+        # enter `_lock`, not `_changed`, whose `__enter__` is Python code: an interrupt there could leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._buffer_in_flight: list[Any] | None = None
-        # the number of buffers whose sending has started, and the number of the last buffer that must not linger
-        self._buffers_started = self._last_to_drain = 0
+        # numbers of buffers, from 1 on: the last one whose sending has started, and the last one that must not linger
+        self._last_started = self._last_to_drain = 0
         self._linger_end_s = 0.0
         self._thread: threading.Thread | None = None
 
@@ -391,9 +389,9 @@ class Accumulator:
     def drain(self) -> None:
         """Send all records so far, and wait until they are sent. Not for the sending thread."""
         with self._lock:
-            last_buffer = self._buffers_started + bool(self.fields)
+            last_buffer = self._last_started + bool(self.fields)
             self._last_to_drain = max(self._last_to_drain, last_buffer)
-        self._wait_while(lambda: self._buffers_sent < last_buffer)
+        self._wait_while(lambda: self._last_sent < last_buffer)
 
     def report_if_empty(self) -> None:
         with self._lock:
@@ -402,30 +400,29 @@ class Accumulator:
 
     def remove_all(self) -> list[Any]:
         with self._lock:
-            # `schedule_from_bytes` first, so that a concurrent record calls `schedule`
-            self.schedule_from_bytes = self.bytes = 0
+            self.schedule_from_bytes = self.bytes = 0  # in this order, so that a concurrent record calls `schedule`
             count = len(self.fields)  # records of a later `put`, which takes no lock, stay
             fields = self.fields[:count]
             del self.fields[:count]
             return fields
 
     @property
-    def _buffers_sent(self) -> int:
-        return self._buffers_started - (self._buffer_in_flight is not None)
+    def _last_sent(self) -> int:
+        return self._last_started - (self._buffer_in_flight is not None)
 
     def _is_full(self) -> bool:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
     def _wait_while(self, must_wait: Callable[[], bool]) -> None:
         """Wait while `must_wait`. If the sending thread cannot be started, send the records in this thread."""
-        while self._must_send_here(must_wait):
+        while self._wait_lacks_thread(must_wait):
             with self._lock:
                 if self._thread is not None:
-                    continue
-                self._thread = threading.current_thread()
+                    continue  # another thread sends: wait for it
+                self._thread = threading.current_thread()  # until `_run` returns, this is the sending thread
             self._run(lingers=False)
 
-    def _must_send_here(self, must_wait: Callable[[], bool]) -> bool:
+    def _wait_lacks_thread(self, must_wait: Callable[[], bool]) -> bool:
         """Wait for the sending thread while `must_wait`. Returns True if the thread cannot be started."""
         with self._lock:
             # wake the sending thread, which may linger; not in the loop, where waiting threads would wake each other
@@ -435,7 +432,7 @@ class Accumulator:
                     return True
                 if self.is_sender or not must_wait():
                     return False
-                # Ctrl-C ends only waits with a timeout, if a library such as Polars lets signals restart waits
+                # a timeout lets Ctrl-C end the wait even if a library (as Polars does) has set SA_RESTART for it
                 self._changed.wait(threading.TIMEOUT_MAX)
         return False
 
@@ -465,26 +462,26 @@ class Accumulator:
                             self._changed.notify_all()
         finally:
             with self._lock:
-                if self.is_sender:  # only after an interrupt: the next thread sends the remaining records
+                if self.is_sender:  # after an interrupt, else `_next_buffer` has reset it: let another thread send
                     self._thread = None
 
     def _next_buffer(self, lingers: bool) -> list[Any] | None:
-        """Wait until the buffer is due, and return it; None if it is empty, or after a fork of the sending thread."""
+        """Wait until a buffer is due, and return it; None if no record comes, or in a forked child."""
         with self._lock:
             while self.is_sender and self._buffer_in_flight is None:
                 if not self.fields:
                     # stay a little longer: to start a thread for each record would take a tenth of an append
                     if lingers and self._changed.wait(_IDLE_S):
                         continue
-                    self._thread = None
+                    self._thread = None  # no thread sends until the next record
                     return None
-                may_linger = lingers and self._last_to_drain <= self._buffers_started  # else `drain` waits
+                may_linger = lingers and self._last_to_drain <= self._last_started  # else a `drain` waits for it
                 wait_s = self._linger_end_s - time.monotonic() if may_linger else 0
                 if wait_s > 0 and not self._is_full():
                     self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
                 else:
                     self._buffer_in_flight = self.remove_all()
-                    self._buffers_started += 1
+                    self._last_started += 1
                     self._changed.notify_all()
             return self._buffer_in_flight if self.is_sender else None
 
@@ -529,14 +526,14 @@ class UnclosedWriters:
 
 _unclosed = UnclosedWriters()
 os.register_at_fork(after_in_child=_unclosed.reset_in_child)
-# Commit before Python ends its threads, since clients of object stores need threads, and again at exit. A child of
-# multiprocessing makes only the first commit. Python has no public function to register the first commit.
+# At exit, commit before Python's threads end, since clients of object stores need threads, and again after that. A
+# child of multiprocessing calls only the first function, which has no public way to be registered.
 getattr(threading, "_register_atexit", lambda call: None)(_unclosed.commit)
 atexit.register(_unclosed.commit_and_warn)
 
 
 class RecordSender:
-    """Sends buffers of records by partition to the `engine`, which appends to one topic unless `fence` raises."""
+    """Splits buffers by partition, and appends them with `engine`; `fence` raises if a newer leader exists."""
 
     def __init__(
         self,
@@ -560,7 +557,7 @@ class RecordSender:
         return self.engine.append(parts, self._fence)
 
     def _form_of(self, partition: int, form: BatchFormat) -> BatchFormat:
-        """Return `form` as the format of the partition's next batches; a ProducerSender adds its numbers."""
+        """Return the format of the partition's next batches; a ProducerSender adds its id, epoch and sequence."""
         return form
 
     def _route(self, records: pa.RecordBatch) -> list[PartitionBatches]:
@@ -573,8 +570,8 @@ class RecordSender:
             self._partitioner, self._partitioned_count = Partitioner(count, handle.random.randrange(count)), count
         parts = list[PartitionBatches]()
         for partition, rows in self._partitioner.split(records):
-            record_bytes, part_form = records.nbytes * len(rows) // records.num_rows, self._form_of(partition, form)
-            parts.append(PartitionBatches(partition, source, rows, record_bytes, config, part_form, now_ms))
+            share_bytes, part_form = records.nbytes * len(rows) // records.num_rows, self._form_of(partition, form)
+            parts.append(PartitionBatches(partition, source, rows, share_bytes, config, part_form, now_ms))
         return parts
 
     def reset_in_child(self) -> None:

@@ -176,7 +176,7 @@ class RequestedOffsets:
         self._codes = dict[TopicPartition, ErrorCode]()
         self.positions = dict[TopicPartition, Position]()
         for topic in request.body.topics:
-            # an offset that is older than its topic is ignored, so a slow clock must not make it older
+            # OffsetFetch ignores an offset from before `_replaced_ms`, so a slow clock must not make this one so old
             commit_ms = max(now_ms, _replaced_ms(broker, topic.name))
             for requested in topic.partitions:
                 partition = topic.name, requested.partition_index
@@ -257,7 +257,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
 def _group_offsets(
     request: Request, broker: Broker, group: str, topic_lists: Sequence[Any], stable: bool, member_item: Any = None
 ) -> Fields:
-    """Return offsets in listed topics, or in all if a list is None. From version 9, `member_item` has a member."""
+    """Return offsets in listed topics, or in all if a list is None. From version 9, `member_item` names a member."""
     requested = None
     if None not in topic_lists:
         requested = dict.fromkeys(
@@ -322,11 +322,11 @@ def offset_delete(request: Request, broker: Broker) -> None:
             results.update(dict.fromkeys(partitions, denied))
         else:
             allowed += partitions
-    if results and not allowed:
+    if results and not allowed:  # all denied
         respond(ErrorCode.none)
         return
     try:
-        broker.groups.offsets.delete(group, allowed, results, respond)
+        broker.groups.offsets.delete(group, allowed, results, respond)  # adds the codes of `allowed` to `results`
     except CoordinatorError as refused:
         results.clear()
         respond(refused.code)

@@ -35,7 +35,7 @@ from distlog.gateway.topics.partition import Fence, Partition, producer_of
 
 
 def produce(request: Request, broker: Broker) -> None:
-    """Append batches and respond, now or in a later call. Raises WouldWaitError if this would wait, but may not."""
+    """Append batches and respond, now or later. Raises WouldWaitError if it must wait without `request.may_wait`."""
     if request.handler_state is None:
         if not request.may_wait and not _needs_only_writes(request, broker):
             raise WouldWaitError
@@ -74,7 +74,7 @@ _TOPIC = attrgetter("topic")
 
 @dataclass(slots=True, eq=False)
 class ProducedBatch:
-    """The batch of one partition. `topic` is a name or an id."""
+    """The batch for the partition `number` of `topic`, a name or an id."""
 
     topic: str | uuid.UUID
     number: int
@@ -92,7 +92,7 @@ class ProduceRequest(DelayedAppend):
     def __init__(self, request: Request, broker: Broker) -> None:
         body = request.body
         wait_s = min(max(body.timeout / 1000, _MIN_WAIT_S), TIMEOUT_S)
-        # a client that wants no response (acks=0) may disconnect before its records are appended
+        # a client that wants no response (acks=0) may disconnect at once: append its records nevertheless
         super().__init__(request, time.monotonic() + wait_s, is_needed=body.acks == 0)
         self._broker, self._batches = broker, list(_produced_batches(body))
         self._pending_commits, self._lock = 0, threading.Lock()  # commits whose callbacks have not run yet
@@ -102,17 +102,17 @@ class ProduceRequest(DelayedAppend):
 
     def step(self) -> None:
         """Advance all batches. Raises WouldWaitError as `produce` does."""
-        if self.is_dropped:  # its client has disconnected
+        if self.is_dropped:  # its client has disconnected: give up locked batches, but flush appended ones
             self._fail(self._in_states(BatchState.LOCKED))
         commits = self._append()
+        # without `may_wait`, all topics are local (see `_needs_only_writes`), so there are no commits to wait for
         if not self.request.may_wait and any(batch.state not in _FINAL for batch in self._batches):
             raise WouldWaitError
         if not self._in_states(BatchState.LOCKED) and self._in_states(BatchState.APPENDED, BatchState.COMMITTING):
-            # the client's next batches can share a sync or a commit with this request
+            # no batch waits for an append lock, and the client's next batches can share a sync or a commit with these
             self.request.allow_pipelining()
         self._flush()
-        if commits:
-            # the callback of the last commit waits for locks, or responds
+        if commits:  # the callback of the last commit waits for locks, or responds
             for batch, result in commits:
                 result.add_done_callback(partial(self._on_committed, batch))
         else:
@@ -165,7 +165,7 @@ class ProduceRequest(DelayedAppend):
         else:
             batch.state = BatchState.APPENDED
             if batch.info.appended.flush_due:
-                # noted as failed until its sync: if that fails, the producer must first send this batch again
+                # in case its sync fails: the producer's later batches are then refused until this one is sent again
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, records)
             else:
                 self._succeed(batch)
@@ -196,8 +196,7 @@ class ProduceRequest(DelayedAppend):
             raise InvalidRecordError("the produce request has no records for this partition")
         if not attributes_of(records) & TRANSACTIONAL:
             return records, None
-        if id_ is None:
-            # without an id, no coordinator would end the transaction
+        if id_ is None:  # then no coordinator would end the transaction
             raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
         producer_id, epoch, _ = producer_of(records)
         producer = ProducerId(producer_id, epoch)
@@ -222,7 +221,7 @@ class ProduceRequest(DelayedAppend):
 
     def _flush(self) -> None:
         batches = self._in_states(BatchState.APPENDED, BatchState.FLUSH_LOCKED)
-        # starting a thread costs as much as a flush without its sync, so each thread flushes several batches
+        # not one thread for each of many batches, since starting one costs as much as a flush without the fsync
         threads = min(len(batches), PARALLEL_REQUESTS)
         if threads > 1:
             in_parallel(self._flush_batches, [batches[first::threads] for first in range(threads)])
@@ -271,7 +270,7 @@ class ProduceRequest(DelayedAppend):
                 batch.code = ErrorCode.invalid_producer_epoch
             _drop_tracebacks(batch.error)
             if batch.code.retriable and batch.records:
-                # by the requested name or id, since the topic may be missing: `failed_batches` is checked for both
+                # by the requested name or id, since the topic may be missing; HostedTopic checks its name and its id
                 self._broker.metadata.failed_batches.add(batch.topic, batch.number, batch.records)
 
     def _respond(self) -> None:
@@ -318,6 +317,7 @@ def _warn_of_early_times(batch: ProducedBatch, partition: Partition) -> None:
     if batch.info is None or not batch.records or batch.info.appended.append_time_ms != NO_TIMESTAMP:
         return
     times_ms = _TIMESTAMPS_FORMAT.unpack_from(batch.records, _TIMESTAMPS_POSITION)
+    # the test of `min` is a shortcut; `is_early` implies it, and is false for a missing time (-1)
     if min(times_ms) < EARLIEST_USUAL_MS and (early_ms := next(filter(is_early, times_ms), None)) is not None:
         warn_of_early(partition.hosted.name, partition.hosted.snapshot.topic_id, early_ms)
 
@@ -338,7 +338,7 @@ def _batch_fields(batch: ProducedBatch, max_record_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": batch.number, "error_code": batch.code}
     if batch.state is BatchState.FAILED:
         errors = batch.error.record_errors if isinstance(batch.error, RecordValidationError) else ()
-        # as in Kafka, these errors get no text, since clients have texts for the codes of transactions
+        # as in Kafka, a CoordinatorError gets no text: clients have their own texts for the codes of transactions
         error = None if isinstance(batch.error, CoordinatorError) else batch.error
         return {
             **fields,

@@ -57,7 +57,7 @@ def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
         return {"error_code": ErrorCode.illegal_sasl_state, "error_message": reason, "auth_bytes": b""}
     token, sasl = request.body.auth_bytes, session.sasl
     if broker.queue_password_check is not None and request.handler_state is None and sasl.is_slow(token):
-        # the queue is fair among the users that clients claim to be
+        # set for the next call, from the queue, which is fair among the users that clients claim to be
         request.handler_state = sasl.claimed_user(token)
         broker.queue_password_check(request)
         return None
@@ -163,7 +163,7 @@ def _parsed_change(requested: Any, users: RootUsers, *, is_file_user: bool) -> t
         check_name(requested.name)
         if is_file_user:
             raise InvalidConfigError("the gateway's file of users has this user: change it by `distlog users`")
-        if not MIN_ITERATIONS <= requested.iterations <= ITERATIONS:
+        if not MIN_ITERATIONS <= requested.iterations <= ITERATIONS:  # the most that Kafka allows
             raise InvalidConfigError(f"iterations must be {MIN_ITERATIONS} to {ITERATIONS}")
         hash_bytes = hashlib.new(HASHES[mechanism]).digest_size
         if len(requested.salted_password) != hash_bytes or not 0 < len(requested.salt) <= _MAX_SALT_BYTES:

@@ -167,7 +167,7 @@ def end_txn(request: Request, broker: Broker) -> Fields:
 
 
 # A marker ends a transaction in a partition. Coordinators write their own markers, so this request is from a tool of
-# an administrator, for a transaction without a coordinator. With one, which may decide otherwise, it is refused.
+# an administrator. It is refused if the transaction has a coordinator, which may decide otherwise.
 _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
 
 

@@ -98,8 +98,7 @@ class ClassicGroup:
         if old_id in self._unsynced_ids:
             self._unsynced_ids.remove(old_id)
             self._unsynced_ids.add(new_id)
-        # from here on, `member` has the new id
-        self.members.replace(member, new_id)
+        self.members.replace(member, new_id)  # from here on, `member` has the new id
         former_subscription = member.subscription(self.protocol)
         member.request = request
         has_same_protocol = self.phase is GroupPhase.STABLE and self.members.chosen_protocol() == self.protocol
@@ -130,7 +129,7 @@ class ClassicGroup:
         if self.phase is GroupPhase.PREPARING:
             return
         if self.phase is GroupPhase.COMPLETING:
-            self._refuse_syncs(ErrorCode.rebalance_in_progress)
+            self._clear_assignments(ErrorCode.rebalance_in_progress)
         self._unsynced_ids, self._sync_deadline = set(), inf
         now, timeout_ms = self._clock(), self.members.rebalance_timeout_ms
         if self.phase is GroupPhase.EMPTY:
@@ -198,7 +197,7 @@ class ClassicGroup:
             if self.phase is not GroupPhase.COMPLETING or self.generation != generation:
                 return
             if code is not ErrorCode.none:
-                self._refuse_syncs(code)
+                self._clear_assignments(code)
                 self.prepare_rebalance()
                 return
             self._enter_phase(GroupPhase.STABLE)
@@ -210,7 +209,8 @@ class ClassicGroup:
 
         self._store(on_stored, assignments)
 
-    def _refuse_syncs(self, code: ErrorCode) -> None:
+    def _clear_assignments(self, code: ErrorCode) -> None:
+        """Clear the assignments of all members, and refuse their waiting syncs with `code`."""
         for member in self.members:
             member.assignment = b""
             member.answer_sync(SyncReply(error=code))
@@ -222,8 +222,7 @@ class ClassicGroup:
 
     def leave(self, member_id: str, instance_id: str | None) -> None:
         """Remove a member; a static member may be named by its instance only."""
-        if self.reserved_ids.pop(member_id, None) is not None:
-            # the client was given an id, but has not joined with it
+        if self.reserved_ids.pop(member_id, None) is not None:  # the client has an id, but has not joined with it
             self._complete_if_all_joined()
             return
         static_member = self.members.static_member(instance_id)
@@ -232,7 +231,7 @@ class ClassicGroup:
         self._remove(self.members.checked_member(member_id, instance_id))
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Raise CoordinatorError unless a member commits, or a client without a generation (-1) to an empty group."""
+        """Raise CoordinatorError unless a member commits, or the group is empty and the generation is -1 (none)."""
         if self.phase is GroupPhase.EMPTY and generation < 0:
             return
         self.renew_session(self.current_member(member_id, instance_id, generation))

@@ -70,15 +70,16 @@ class CommittedOffsets:
         self._ended_transactions.apply(group)
         missing = ErrorCode.illegal_generation
         with self._groups.locked(group, create=generation < 0, missing_code=missing) as entry:
-            # producers of older versions name no member
-            if generation >= 0 or member_id or instance_id is not None:
+            if generation >= 0 or member_id or instance_id is not None:  # older clients name no member
                 if isinstance(entry.membership, ConsumerGroup):
                     entry.membership.check(member_id, generation, ErrorCode.illegal_generation)
                 else:
+                    # checks the member as `check_commit` does, but does not refuse a commit during a rebalance
                     entry.membership.heartbeat(member_id, instance_id, generation)
             if not entry.offsets.in_flight.isdisjoint(positions):
                 # both changes are in flight: which one applies depends on their order in the log
                 raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
+            # the number of ended transactions: `add_transactional` must know whether this one ends during the append
             ended_count = entry.offsets.begin_transactional_commit(positions)
         # append without the lock: heartbeats need it, and an append may take long
         try:
@@ -154,7 +155,7 @@ class CommittedOffsets:
             self._store(group, dict.fromkeys(partitions), on_stored)
 
     def delete_older(self, replaced_ms: Mapping[str, int]) -> None:
-        """Delete offsets from before their topics replaced dropped ones. Call again: offsets in flight stay."""
+        """Delete offsets from before `replaced_ms`, when their topics replaced dropped ones; not those in flight."""
         for group in self._groups.each_locked():
             self._forget_old(group, group.offsets.older_than(replaced_ms))
 
@@ -217,8 +218,7 @@ class EndedTransactions:
                 raise CoordinatorError(ErrorCode.coordinator_load_in_progress) from error
 
 
-#: Kafka's `offset.metadata.max.bytes`.
-MAX_METADATA_BYTES = 4096
+MAX_METADATA_BYTES = 4096  # Kafka's `offset.metadata.max.bytes`
 
 GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
 

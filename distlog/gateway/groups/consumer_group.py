@@ -103,9 +103,9 @@ class ConsumerGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The subscribed topics that existed at the last assignment, or all subscribed names if none are known.
+        """The subscribed topics that existed at the last assignment; if there were none, all subscribed names.
 
-        None if members subscribe to patterns, and another gateway made the assignment.
+        If another gateway made the assignment: all subscribed names, or None if members subscribe to patterns.
         """
         if self._topics is None and self.subscriptions.patterns:
             return None
@@ -117,7 +117,7 @@ class ConsumerGroup:
         return next((m for m in self.members.values() if m.metadata.instance_id == instance_id), None)
 
     def check(self, member_id: str, epoch: int, stale_code: ErrorCode = ErrorCode.stale_member_epoch) -> None:
-        """Raise CoordinatorError unless `epoch`, in a request for the group's offsets, is the member's."""
+        """Raise CoordinatorError unless a request for the group's offsets has the current epoch of its member."""
         # clients without a membership (epoch -1) may commit offsets while the group has no members
         if not self.members and epoch < 0:
             return
@@ -189,9 +189,9 @@ class ConsumerGroup:
         member = self._existing_member(request)
         current, owned = member.current, request.owned
         if request.epoch != current.epoch:
-            # a member repeats its heartbeat if the response with its new epoch was lost
+            # if the response with its new epoch was lost, a member repeats its heartbeat with the previous epoch
             is_repeated = request.epoch == current.previous_epoch and owned is not None and owned <= current.assigned
-            # a static member that left for a while has the epoch -2, so the request's is larger: it must join again
+            # a static member that left for a while must join again: its previous epoch is larger than its epoch, -2
             if not is_repeated or request.epoch > current.epoch:
                 raise CoordinatorError(ErrorCode.fenced_member_epoch)
         return member, False
@@ -257,7 +257,7 @@ class ConsumerGroup:
         summaries = self._topics or {}
         members = {
             member.id: Subscriber(
-                member.order,
+                member.sort_name,
                 frozenset(topic_uuid(summaries[name]) for name in member.topic_names(topics) if name in summaries),
                 self.target.get(member.id, frozenset()),
             )
@@ -281,13 +281,13 @@ class ConsumerGroup:
             return
         target = self.target.get(member.id, frozenset())
         retained, to_revoke = current.assigned & target, current.assigned - target
-        if to_revoke and (owned is None or owned & to_revoke):
+        if to_revoke and (owned is None or owned & to_revoke):  # unless the member has already given them back
             unrevoked = MemberState.UNREVOKED_PARTITIONS
             assignment = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, retained, to_revoke)
         else:
             free = self._free(target - retained, member)
             state = MemberState.STABLE if free == target - retained else MemberState.UNRELEASED_PARTITIONS
-            # if the epoch stays, a repeated heartbeat may still have the epoch before it
+            # if the epoch does not change, keep the previous one, which a repeated heartbeat may still have
             previous_epoch = current.previous_epoch if current.epoch == self.target_epoch else current.epoch
             assignment = CurrentAssignment(self.target_epoch, previous_epoch, state, retained | free, frozenset())
         self._set_assignment(member, assignment)
@@ -321,7 +321,7 @@ class ConsumerGroup:
                 self._in_flight.append(on_stored)
             return
         self._rewrites_all = False
-        callbacks = self._in_flight = [on_stored]
+        callbacks = self._in_flight = [on_stored]  # later calls without changes add theirs
 
         def on_saved(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -329,7 +329,7 @@ class ConsumerGroup:
                 # `_all_records` yields no deletions; without them, a load would restore deleted records
                 tombstones = {key: value for key, value in changes.items() if value is None}
                 self._changes = {**tombstones, **self._changes}
-            if self._in_flight is callbacks:
+            if self._in_flight is callbacks:  # no later store is in flight
                 self._in_flight = None
             for callback in callbacks:
                 callback(code)
@@ -429,8 +429,8 @@ class ConsumerMember:
     revoke_by: float = inf
 
     @property
-    def order(self) -> str:
-        """The name by which assignors sort members; a static member keeps its name after a restart."""
+    def sort_name(self) -> str:
+        """The text by which assignors sort members; a static member keeps it after a restart."""
         return self.metadata.instance_id or self.id
 
     def topic_names(self, known_topics: SubscribedTopics) -> set[str]:
@@ -585,7 +585,7 @@ class _Sharing:
         for giver in order:
             for topic in {topic for topic, _ in self.partitions[giver]}:
                 taker = min(self._readers[topic], key=lambda member: len(self.partitions[member]))
-                # a move at a difference of one would only reverse it
+                # if the giver has only one more, a move would only swap their numbers of partitions
                 if len(self.partitions[giver]) >= len(self.partitions[taker]) + 2:
                     partition = max(partition for partition in self.partitions[giver] if partition[0] == topic)
                     self.partitions[giver].remove(partition)

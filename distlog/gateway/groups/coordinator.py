@@ -252,7 +252,7 @@ class DroppedTopics:
             is_dropped = name in self._unfinished or (name in previous_ids and previous_ids[name] not in ids)
             self._unfinished.discard(name)
             if snapshot is not None and snapshot.replaced_ms:
-                # the topic replaced a dropped one, and groups may have offsets in it: each check deletes older ones
+                # older offsets are of the dropped topic. Each check deletes them, since some may be in flight now
                 replaced_ms[name] = snapshot.replaced_ms
             elif is_dropped:
                 self._offsets.delete_topic(name, partial(self._unfinished.add, name))
@@ -280,7 +280,7 @@ class GroupServices:
     ) -> None:
         self._store, self._lease, self._is_stopping = store, lease, threading.Event()
         self._wake, self._unloaded = threading.Event(), threading.Event()
-        # the functions open the stores that share the lease, and return their numbers of partitions
+        # for each store that shares the lease: its Coordination, and a function that opens it and counts partitions
         self._coordinations, self._count_readers = list[Coordination](), list[Callable[[], int]]()
         self.coordination = self.share(store, store.open)
         self.partition_of, self.fence = store.partition_of, store.fence
@@ -365,7 +365,7 @@ class GroupServices:
 
     def _sync(self, count_readers: Iterable[Callable[[], int]] = ()) -> None:
         readers = count_readers or self._count_readers
-        # the lease covers the partitions of the largest topic: topics from a broker may have different numbers
+        # the lease covers the partition numbers of all stores, whose counts may differ in topics of a Kafka broker
         if self._lease.sync(lambda: max(read_count() for read_count in readers), self._loaded):
             for coordination in self._coordinations:
                 coordination.changed.set()

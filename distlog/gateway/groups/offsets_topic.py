@@ -31,7 +31,7 @@ from distlog.gateway.groups.classic_group import GroupRecord, OnStored
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
-#: Kafka's `offsets.topic.num.partitions`: a broker looks for a group in the same partition.
+#: Kafka's default of `offsets.topic.num.partitions`: a Kafka broker with it looks for a group in the same partition.
 PARTITIONS = 50
 
 
@@ -49,10 +49,10 @@ class OffsetsTopic:
         self._url, self._options = f"{root.rstrip('/')}/{kafka_offsets.OFFSETS_TOPIC}", storage_options
         self._linger_ms, self.partitions = linger_ms, partitions
         self._lock = threading.Lock()
-        #: None before the first use, and after the topic was dropped.
-        self._cached: _OpenTopic | None = None
+        self._cached: _OpenTopic | None = None  # before the first use, and after the topic was dropped
         self._tails, self._compaction = dict[int, PartitionTail](), InternalTopicCompaction()
-        # on a local disk by partition, whose lock a stopped process may hold; on an object store only one, by None
+        # on a local disk one for each partition, so that a stopped process that holds a partition's lock delays only
+        # this partition; on an object store one for all partitions, by None
         self._batchings = dict[int | None, OffsetsBatching]()
         self._finished_calls: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._callback_thread: threading.Thread | None = None

@@ -41,8 +41,7 @@ class Group:
     offsets: GroupOffsets
     lock: threading.RLock = field(default_factory=threading.RLock)
     is_gone: bool = False
-    #: The group's earliest deadline in the timer's queue, in ms of the registry's clock.
-    queued_deadline: float = inf
+    queued_deadline: float = inf  # the earliest deadline in the timer's queue, in ms of the registry's clock
 
 
 class _Entry(Protocol):
@@ -68,8 +67,7 @@ class CoordinatedEntries(ABC, Generic[Entry]):
         """Lock an entry. A missing entry is created, or raises CoordinatorError with `missing_code`."""
         while True:
             unload_count = self._unload_count
-            # `check` would refuse an entry that is being loaded
-            if not is_loading:
+            if not is_loading:  # `check` would refuse an entry that is being loaded
                 self.check(name)
             with self._lock:
                 entry = self._entries.get(name)
@@ -77,14 +75,13 @@ class CoordinatedEntries(ABC, Generic[Entry]):
                     entry = self._entries[name] = self._new(name)
             if entry is None:
                 if unload_count != self._unload_count:
-                    # after an unload `check` must raise: members that get `missing_code` give up their partitions
+                    # unloaded after `check`: repeat it, since members that get `missing_code` give up partitions
                     continue
-                raise CoordinatorError(missing_code)
+                raise CoordinatorError(missing_code)  # callers that give no code suppress the error
             with entry.lock:
                 if entry.is_gone:
                     continue
-                if not is_loading:
-                    # the entry may have been created during `unload`
+                if not is_loading:  # check again, since the entry may have been created during `unload`
                     self.check(name)
                 yield entry
                 return
@@ -125,10 +122,8 @@ class CoordinatedEntries(ABC, Generic[Entry]):
         return self._entries.get(name)
 
 
-#: The longest text that a record of `__consumer_offsets` holds, in bytes.
-MAX_TEXT_BYTES = 32_767
-#: If a group is being loaded at its deadline, the timer checks it again after this pause.
-_LOAD_PAUSE_MS = 1000
+MAX_TEXT_BYTES = 32_767  # the longest text that a record of `__consumer_offsets` holds
+_LOAD_PAUSE_MS = 1000  # if a group is being loaded at its deadline, the timer checks it again after this pause
 
 
 class GroupRegistry(CoordinatedEntries[Group]):
@@ -145,14 +140,14 @@ class GroupRegistry(CoordinatedEntries[Group]):
         check: Callable[[str], None] = lambda name: None,
         on_earlier_deadline: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(self._check, lambda name: Group(self._new_classic(name), GroupOffsets(name)))
+        super().__init__(self._check_may_serve, lambda name: Group(self._new_classic(name), GroupOffsets(name)))
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
         self.configs = GroupConfigs(settings)
         self._new_id, self._on_earlier_deadline, self._check_coordinated = new_id, on_earlier_deadline, check
         self._queue: list[tuple[float, str]] = []
         self._is_stopped = False
 
-    def _check(self, name: str) -> None:
+    def _check_may_serve(self, name: str) -> None:
         if self._is_stopped:
             raise CoordinatorError(ErrorCode.not_coordinator)
         self._check_coordinated(name)
@@ -185,7 +180,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 continue
             has_members = any(key.kind is RecordKind.MEMBER for key in records)
             with self._loading(name) as group:
-                # ignore old records of a consumer group that became a classic group, which only an empty group does
+                # an empty consumer group can become a classic group: if that has members, these records are old
                 if has_members or group.membership.phase is GroupPhase.EMPTY:
                     group.membership = self._new_consumer_group(name)
                     group.membership.restore(records)
@@ -221,7 +216,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                 yield group
 
     def on_unloaded(self, entry: Group) -> None:
-        # in the newer protocol, requests wait only for the store, which answers them
+        # classic requests wait for other members; in the newer protocol they wait only for a store, which calls back
         if isinstance(entry.membership, ClassicGroup):
             for member in entry.membership.members:
                 member.refuse(ErrorCode.not_coordinator)
@@ -260,7 +255,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
         if isinstance(membership, ConsumerGroup):
             return membership
         if membership.phase is not GroupPhase.EMPTY:
-            raise CoordinatorError(ErrorCode.group_id_not_found)
+            raise CoordinatorError(ErrorCode.group_id_not_found)  # Kafka's code for members of the other protocol
         if not joins:
             raise CoordinatorError(ErrorCode.unknown_member_id)
         self.store.store(membership.id, [(ClassicGroupKey(membership.id), None)], lambda code: None)
@@ -273,8 +268,8 @@ class GroupRegistry(CoordinatedEntries[Group]):
         deletions: Sequence[GroupChange] = [(ClassicGroupKey(membership.id), None)]
         if isinstance(membership, ConsumerGroup):
             deletions = membership.deletions()
-        deletions = [*offsets.with_keys(dict.fromkeys(offsets.partitions)), *deletions]
-        # store this before the removal, so that a client that creates the group again stores its records later
+        deletions = [*offsets.with_keys(dict.fromkeys(offsets.partitions)), *deletions]  # None deletes an offset
+        # store before the removal: if a client creates the group again, its records must follow these in the log
         self.store.store(membership.id, deletions, on_stored)
         self.remove(membership.id, group)
 
@@ -317,7 +312,7 @@ class GroupRegistry(CoordinatedEntries[Group]):
                         group.queued_deadline = inf
                         group.membership.expire()
             except CoordinatorError:
-                # the group is being loaded: queue it again, unless another thread has
+                # the group was removed, or is being loaded and must be queued again, unless another thread did it
                 loading = self.get(name)
                 if loading is not None and loading.queued_deadline == deadline:
                     loading.queued_deadline = self.clock() + _LOAD_PAUSE_MS
@@ -339,9 +334,9 @@ class GroupRegistry(CoordinatedEntries[Group]):
 
 def parse_subscription(subscription: bytes) -> frozenset[str] | None:
     """The topics of a member's subscription; None if the bytes are not in the format of Kafka's consumers."""
-    reader = FieldReader(subscription, "a subscription", OFFSETS_TOPIC)
+    reader = FieldReader(subscription, "a subscription", OFFSETS_TOPIC)  # the names are for texts of errors
     try:
-        reader.number(">h")
+        reader.number(">h")  # the version
         return frozenset([reader.text() for _ in range(reader.count())])
     except CorruptRecordError:
         return None
@@ -353,8 +348,7 @@ class GroupOffsets:
     def __init__(self, group: str) -> None:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
-        # the topics that have offsets; None to collect them again
-        self._topics: frozenset[str] | None = frozenset()
+        self._topics: frozenset[str] | None = frozenset()  # the topics that have offsets; None to collect them again
         self._pending = WaitingChanges[TopicPartition, Position]()
         self._in_flight, self._transactional_in_flight = Counter[TopicPartition](), Counter[TopicPartition]()
         #: The producer ids of transactions that ended while offsets were in flight, and whether they were committed.
@@ -391,7 +385,7 @@ class GroupOffsets:
         self._by_partition.update(positions)
 
     def begin_commit(self, partitions: Iterable[TopicPartition]) -> None:
-        self._in_flight += Counter(iter(partitions))
+        self._in_flight += Counter(iter(partitions))  # `iter`: a Counter takes the values of a dict as counts
 
     def end_commit(self, partitions: Iterable[TopicPartition]) -> None:
         self._in_flight -= Counter(iter(partitions))
@@ -407,7 +401,7 @@ class GroupOffsets:
         return frozenset(self._by_partition) | self.pending | self.in_flight
 
     def begin_transactional_commit(self, partitions: Iterable[TopicPartition]) -> int:
-        """Note a transaction's offsets in flight. Returns the number of noted ends for `add_transactional`."""
+        """Note a transaction's offsets in flight. Returns `ended_count`, the number of transactions that ended."""
         self._transactional_in_flight += Counter(iter(partitions))
         return len(self._ended_transactions)
 
@@ -436,6 +430,7 @@ class GroupOffsets:
 
     @property
     def has_pending(self) -> bool:
+        """Whether there are pending offsets, or offsets of transactions in flight."""
         return bool(self._transactional_in_flight) or bool(self._pending)
 
     @property
@@ -453,10 +448,11 @@ class GroupOffsets:
             self._ended_transactions.append((producer_id, is_committed))
 
     def with_keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
+        """The changes as records: the key of each offset, and the new value; None deletes the offset."""
         return [(OffsetKey(self._group, *partition), position) for partition, position in changes.items()]
 
     def older_than(self, replaced_ms: Mapping[str, int]) -> list[TopicPartition]:
-        """The partitions whose offset was committed before the topic's time in `replaced_ms`."""
+        """The partitions whose offset was committed before their topic replaced a dropped one, at `replaced_ms`."""
         if replaced_ms.keys().isdisjoint(self.topics):
             return []
         return [

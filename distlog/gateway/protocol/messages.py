@@ -654,7 +654,7 @@ def uvarint(value: int) -> bytes:
 
 
 PRODUCE_KEY = 0
-#: The largest request without records. To parse many small fields takes seconds, and thirty times their bytes.
+#: The largest request other than Produce: small fields take seconds to parse, and thirty times their bytes of memory.
 LARGEST_OTHER_BYTES = 4 << 20
 
 

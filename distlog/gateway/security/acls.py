@@ -91,7 +91,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> Acl:
-    """Return the ACL, its host as in `check_host`. Raises InvalidConfigError for a filter, or if it never applies."""
+    """Return the ACL, with `check_host` of its host. Raises InvalidConfigError unless it can apply to a request."""
     if acl.resource_type not in OPERATIONS or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         kinds = {"resource": acl.resource_type.name, "pattern": acl.pattern_type.name}
         raise InvalidConfigError("an ACL needs a type of resource, and the pattern type LITERAL or PREFIXED", **kinds)
@@ -225,7 +225,7 @@ class AccessLists:
         return decision
 
     def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Whether a resource allows the operation by `everyone_if_none` or an ACL that no denial covers (KIP-679)."""
+        """Whether any resource allows this (KIP-679): by `everyone_if_none`, or by an ACL that no DENY covers."""
         if principal in self._super_users:
             return True
         denied, allowed = list[Acl](), list[Acl]()

@@ -167,8 +167,8 @@ def _decoded(text: str) -> bytes:
 
 #: An address's count of failures halves in this time.
 _HALF_LIFE_S = 30.0
-#: Up to _FAILURES_PER_DELAY failures, the delay is the shortest. Then it grows with the count, up to the longest.
-_FAILURES_PER_DELAY, _LONGEST_DELAY_S = 10, 20.0
+#: Up to _FEW_FAILURES, the delay is the shortest. Then it grows in proportion to the count, up to the longest.
+_FEW_FAILURES, _LONGEST_DELAY_S = 10, 20.0
 #: The most addresses whose failures are counted.
 _MAX_ADDRESSES = 10_000
 
@@ -192,7 +192,7 @@ class FailedLogins:
                 # forget the address whose last failure is the oldest
                 del self._failures[next(iter(self._failures))]
             self._failures[address] = count, now_s
-        return min(shortest_s * max(count / _FAILURES_PER_DELAY, 1), max(_LONGEST_DELAY_S, shortest_s))
+        return min(shortest_s * max(count / _FEW_FAILURES, 1), max(_LONGEST_DELAY_S, shortest_s))
 
 
 _Secrets = Mapping[str, Mapping[str, ScramSecret]]

@@ -160,7 +160,7 @@ class PrincipalMapper:
             position = match.end()
 
     def name(self, subject: str) -> str | None:
-        """Return the user of a subject, or None if no rule names a user. Only an empty subject has an empty user."""
+        """Return the user of a subject; None if no rule names one; "" (anonymous) only for an empty subject."""
         if not subject.isprintable() or len(subject.encode()) > _MAX_NAME_BYTES:
             return None
         for pattern, replacement, case in self._rules:

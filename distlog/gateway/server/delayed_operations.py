@@ -172,7 +172,7 @@ class DelayedFetch(DelayedOperation):
     def _growth(self, partition: Partition, ends: _VisibleEnds) -> int | None:
         """The bytes of new records; None if the partition cannot be read any more."""
         current, previous = ends(partition, self.committed), self.visible_ends.get(partition)
-        # another thread may have read the fetch again, but not this partition
+        # another thread has read the fetch again, which does not wait for this partition any more
         if previous is None:
             return 0
         if current is None or current.offset < previous.offset:
@@ -229,6 +229,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         fetches_of_share, waiting = Counter[CpuShare](), list[DelayedFetch]()
         with self._lock:
             for fetch in self._by_partition.get(partition, ()):
+                # count also fetches that were woken, but are not read again yet
                 fetches_of_share[fetch.request.share] += 1
                 if fetch.is_waiting and fetches_of_share[fetch.request.share] <= _MAX_WOKEN:
                     waiting.append(fetch)
@@ -322,6 +323,5 @@ class DelayedAppends(_Purgatory[DelayedAppend]):
 def _is_free(partition: Partition, flush: bool) -> bool:
     try:
         return partition.is_free(flush=flush)
-    except Exception:
-        # the request tries again, and gets the error itself
+    except Exception:  # the request tries again, and gets the error itself
         return True

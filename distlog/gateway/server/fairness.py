@@ -22,7 +22,7 @@ _HALF_LIFE_S = 1.0
 _CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
 #: A client is active for this time after a request: other clients must leave room for it.
 _ACTIVE_S = 0.5
-#: The largest use: as if the client kept 0.8 CPUs busy. So it waits at most a second, even after minutes of work.
+#: The largest use: as if the client kept 0.8 CPUs busy. Without work, it decays to _HEAVY_FRACTION in a second.
 _MAX_USE_S = 0.8 / _CPUS_PER_USE
 #: A share whose use has decayed to this is idle.
 _IDLE_USE_S = 1e-6
@@ -215,9 +215,10 @@ class FairQueue(Generic[Waiting]):
         # also count shares that have waited for more than _ACTIVE_S, which are no longer in `active`
         active = parent.active_child_count(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
-            # reserve a handler for another owner and, among client ids, one more for another client id of this owner
+            # leave a handler to other owners; an only client id leaves one more, to other ids of its owner
             reserved = 1 if parent is self._shares.root else 2
             return [share for share in ordered if self._running[share] < max(self._handlers - reserved, 1)]
+        # shares above their allowance with many items are heavy: they may run while they use little in all
         allowance = _ALLOWED_FRACTION * time_fraction / active
         max_handlers = max(self._handlers // active, 1)
         cpus = {share: share.use(now_s) * _CPUS_PER_USE for share in ordered}
@@ -303,8 +304,7 @@ class Quotas:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
         self.limits: Limits = {}
-        # by the name of the quota and the debtor
-        self._debts: dict[tuple[str, _Debtor], _Debt] = {}
+        self._debts: dict[tuple[str, _Debtor], _Debt] = {}  # by the name of the quota and the debtor
 
     def set(self, limits: Limits) -> None:
         with self._lock:
@@ -377,8 +377,8 @@ class RequestMemory:
         return not size or is_small or self._fits(share, size)
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
-        """Whether there is room. Also True if no other share will release memory, since a wait would never end."""
-        # do not count this share itself if it has no releasable bytes: it cannot end its own wait
+        """Whether `size` is within both limits. A limit does not apply if a wait for it would never end."""
+        # a share with `will_release` can end the wait; this share itself only if it has releasable bytes
         own_count = int(share.will_release and not share.releasable)
         if self._large_bytes[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
             return False

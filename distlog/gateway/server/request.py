@@ -43,7 +43,7 @@ class Request:
     granted: Rights | None = None
     #: False in the network's thread, where a handler raises WouldWaitError instead of waiting.
     may_wait: bool = True
-    #: Whether the next request may be handled before this one is answered, if it is a Produce request.
+    #: Whether the next request, if it is a Produce request, may be handled before this one is answered.
     allows_next: bool = False
     #: For the connection: unsent chunks of the response, reserved bytes, and whether it has read the next request.
     unsent: list[messages.ResponseChunk] | None = None
@@ -269,7 +269,7 @@ class FrameReader:
 
     @property
     def wanted_bytes(self) -> int:
-        """The bytes of memory to reserve next for the started frame, 0 while it has room."""
+        """The bytes to reserve next for the started frame (all, if it was received at once); 0 while it has room."""
         if self._frame is None or self._filled < self._granted:
             return 0
         return min(max(2 * self._filled, _FIRST_MEMORY), len(self._frame)) - self._granted

@@ -291,8 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         # requests whose response was not sent; the newest may wait for memory, or for the response before it
         self._in_flight = deque[Request]()
         self._newest_waits = False
-        # True if the received bytes may contain a request that was not read yet
-        self._has_unread = False
+        self._has_unread = False  # whether the received bytes may contain a request that was not read yet
         # True if the client has closed its side, but its requests after a Produce request must still be handled
         self._is_draining = False
         # the reserved memory, of which `_frame_bytes` are for the frame that is being received
@@ -427,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
             if request.head.api_key != messages.PRODUCE_KEY:
                 return
             size += _IN_FLIGHT_BYTES
-            # reserve the bytes of a small frame now: it was received in one step, without reserved memory
+            # reserve the bytes of the frame, unless they were reserved when it was received
             if not request.memory:
                 size += len(request.frame or b"")
         self._waits_for_memory = not self._memory.reserve(size, partial(self._offer, request, size))
@@ -492,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._in_flight[0] is request:
             self._write()
         if request in self._in_flight and not request.on_sent:
-            # the response waits for its turn or for the client. FetchMemory counts responses to Fetch, with `on_sent`
+            # count a response that waits for its turn or the client; FetchMemory counts Fetch responses, by `on_sent`
             size = sum(map(len, chunks))
             self._memory.charge(size)
             request.memory = size
@@ -538,7 +537,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(self._in_flight[0])
         self._is_next_handled = False
         self._continue()
-        # if the next request was handled at once, its response will be ready soon, and can share the write
+        # if `_continue` handled the next request at once (see `_offer`), its response can soon share the write
         if not self._is_next_handled or len(self._ready_chunks) >= _MAX_JOINED_RESPONSES:
             self._write_ready()
 
@@ -647,6 +646,7 @@ class Connection(asyncio.BufferedProtocol):
         # a request that was received in part gets no more memory, so the rest cannot be received
         self._set_reading(False)
         if self._in_flight[0].unsent is not None:
+            # this response is being sent: wait for its client only _CLOSE_TIMEOUT_S
             self._abort_soon()
 
     def hang_up(self, reason: str, *, is_routine: bool = False) -> None:

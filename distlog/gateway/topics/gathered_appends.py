@@ -53,8 +53,8 @@ class GatheredAppends:
     """The appends of one topic, thread-safe. A background thread commits the gathered batches.
 
     A commit follows `linger_ms` after its first batch. It follows earlier if the batches are large, or if all their
-    senders wait for responses. So that an occasional batch does not wait, it also follows earlier if the first batch
-    comes after a pause of `linger_ms`, which adds at most one commit in each `linger_ms`.
+    senders wait for responses. It also follows earlier if the first batch comes after a pause of `linger_ms`, so that
+    an occasional batch does not wait. This happens at most once in each `linger_ms`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GatheredAppends:
     def _gather(self, batches: Sequence[GatheredBatch], connection: object | None, *, at_once: bool) -> None:
         with self._changed:
             if self._is_closing and at_once:
-                # do not raise TopicNotFoundError: the topic may exist, and need its end marker
+                # these may be end markers: do not raise TopicNotFoundError, since the topic may exist, and need them
                 raise StorageError("the topic was dropped, or the gateway is stopping: retry")
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._hosted.name)
@@ -163,7 +163,7 @@ class GatheredAppends:
                 if not self._changed.wait(left_s) and not self._waiting:
                     self._thread = None
                     return None
-            self._pause_from_s = _NEVER  # a commit is not a pause
+            self._pause_from_s = _NEVER  # batches that come during the commit do not come after a pause
             return self._waiting.popleft() if self._waiting else None
 
     def _next_commit_s(self) -> float:
@@ -180,6 +180,7 @@ class GatheredAppends:
             for sender, requests in pending.requests.items():
                 if sender is not None:
                     sender.answer(requests, now_s)
+            # a sender with a known maximum waits for responses, so it may send more now
             self._expected = {sender for sender in pending.requests if sender is not None and sender.max_in_flight}
             self._expected_until_s = now_s + _BURST_S
         for batch in pending.batches:
@@ -322,8 +323,7 @@ class Sender:
         self.in_flight += 1
         self.sent_s = now_s
         if self.max_in_flight is not None and self.in_flight > self.max_in_flight:
-            # the assumed maximum was too low
-            self.max_in_flight = None
+            self.max_in_flight = None  # the assumed maximum was too low
 
     def answer(self, requests: int, now_s: float) -> None:
         self.in_flight -= requests
@@ -365,7 +365,7 @@ class _PendingCommit:
 
     @property
     def complete_at_s(self) -> float:
-        """The time from which on waiting gains nothing, since no sender will send more before a response."""
+        """When no sender will send more before a response. Never if the commit is small, unless all are FULL."""
         counts = self._sender_counts
         if counts[Completeness.UNKNOWN]:
             return _NEVER

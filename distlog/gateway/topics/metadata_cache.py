@@ -274,7 +274,7 @@ class MetadataCache:
             # the files name another topic, so the folder was copied or renamed: warn if that topic has the same id
             with suppress(errors.DistlogError):
                 if self._commit_log(self.root.child(snapshot.name)).load().topic_id == snapshot.topic_id:
-                    text = "the topic %s %s; until then Kafka clients get another id for it, %s"
+                    text = "the topic %s %s; until the copy has it, Kafka clients get another id for this topic, %s"
                     _log.warning(text, name, copy_text(snapshot.name), client_id(name, snapshot))
         return self._add(name, storage, log, snapshot)
 
@@ -303,7 +303,7 @@ class SharedLoads(Generic[T]):
         self._loads: dict[str, Task[T]] = {}
 
     def get(self, name: str, load: Callable[[], T]) -> T:
-        """Return the result of a load. If another thread's load failed, load once more."""
+        """Return the result of a load. If a load that another thread began earlier failed, load once more."""
         task, is_own = self._join(name, load)
         try:
             return task.wait()  # the first thread that waits runs the load
@@ -357,7 +357,7 @@ class HostedTopic(RefreshingTopic):
         return partition
 
     def _first_batch_check(self, number: int) -> FirstBatch:
-        """Return a check that refuses an unknown producer's first batch if the producer's earlier batch failed."""
+        """Return a check for the first batch that a log gets of a producer: refused if a batch sent before failed."""
 
         def check(batch: BatchFields) -> None:
             for topic in (self.name, self.id):  # Produce notes a failed batch by the requested name or id
@@ -387,7 +387,7 @@ class HostedTopic(RefreshingTopic):
     ) -> dict[int, Future[Any]]:
         """Write durable end markers of a producer's transaction, unless `fence` refuses. The call may be repeated."""
         if not self.is_local:
-            # commit even if no transaction is open, since a batch in flight then conflicts, and is refused
+            # commit even if no transaction is open: a batch in flight then conflicts, and its fence refuses it
             return dict(self._gathered.append_runs(markers, fence))
 
         def end(number: int) -> Future[None]:

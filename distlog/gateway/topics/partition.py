@@ -111,7 +111,7 @@ class Partition:
         if offset >= visible_end.offset or max_bytes <= 0:
             return FetchedData(None, offsets, (), visible_end)
         reader = self.hosted.topic.reader
-        # batches that a local file holds unchanged are sent from the file (sendfile); the next lines read others
+        # if a local file has the batches as clients get them, they are sent from it (sendfile), and not read here
         if (stored := fetch_stored(reader, state, offset, visible_end.offset, max_bytes)) is not None:
             aborted = tuple(aborted_between(reader, state, offset, stored.next_offset)) if committed else ()
             return FetchedData(stored, offsets, aborted, visible_end)
@@ -307,10 +307,10 @@ class LeaderEpochs:
         if not self.entries or epoch == self.latest:
             return EpochEnd(epoch, log_end_offset)
         next_index = bisect_right([entry_epoch for entry_epoch, _ in self.entries], epoch)
-        if epoch < 0 or next_index == len(self.entries):
+        if epoch < 0 or next_index == len(self.entries):  # an epoch past the latest has no end
             return EpochEnd(NONE, NONE)
         _, end_offset = self.entries[next_index]
-        # as in Kafka, an unknown epoch gets the end of the epoch before it
+        # as in Kafka, an unknown epoch gets the epoch before it, if any, and its end
         return EpochEnd(self.entries[next_index - 1][0] if next_index else epoch, end_offset)
 
 

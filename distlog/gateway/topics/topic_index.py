@@ -70,7 +70,7 @@ class TopicIndex:
             # the time of the store's newest reply, by the store's clock; 0 before the first reply
             indexed, store_ms = self._topics.get(name), storage.replied_ms()
             if indexed is not None and indexed.is_verifiable_at(store_ms) and _is_newest(storage, indexed, store_ms):
-                # if the last proof was too old, `_is_newest` has read the commit, which is a new proof
+                # if the last proof (see _IndexedTopic) was too old, `_is_newest` has read the commit: a new proof
                 proven_ms = indexed.proven_ms if indexed.is_proven_at(store_ms) else store_ms
                 indexed = indexed._replace(seen_ms=store_ms, proven_ms=proven_ms)
             else:
@@ -114,7 +114,7 @@ class TopicIndex:
         self._checks_since_write = 0
 
 
-#: A listing of n topics accepts entries up to n times this age. So frequent listings check a topic every 30 ms.
+#: A listing of n topics accepts entries up to n times this age. So frequent listings check one of the n every 30 ms.
 MAX_AGE_PER_TOPIC_MS = 30
 #: The stored index is read if this many topics need a check, and written after this many checks.
 CHECKS_PER_EXCHANGE = 100
@@ -142,9 +142,9 @@ def client_id(name: str, snapshot: Snapshot) -> str:
 class _IndexedTopic(NamedTuple):
     """A version that was the newest at `seen_ms` by the store's clock; or a missing topic.
 
-    For `span_ms` after `seen_ms`, no vacuum deletes later commits. So if `version + 1` has no commit, the topic is
-    unchanged, unless its folder was deleted or replaced. Then the commit of `version` is missing, or has another id.
-    So a read of that commit, with the id `commit_id`, proves the topic unchanged. The last proof was at `proven_ms`.
+    Two checks show that the topic is unchanged. `version + 1` has no commit: for `span_ms` after `seen_ms`, no vacuum
+    deletes later commits. The commit of `version` has the id `commit_id`: if the folder was deleted or replaced, it
+    is missing, or has another id. The last read of this commit, a proof for PROOF_MS, was at `proven_ms`.
     """
 
     topic_id: str

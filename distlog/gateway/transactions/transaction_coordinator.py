@@ -55,11 +55,12 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         check: Callable[[str], None] = lambda id_: None,
     ) -> None:
         super().__init__(check, lambda id_: CoordinatedTransaction())
-        self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
+        self._state_log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
 
     def load(self, states: Iterable[TransactionState]) -> None:
         """Load stored states. `run_timers` finishes decided transactions, which may lack end markers."""
         now_ms = self._clock()
+        # a start in the future would delay the timeout of an open transaction
         transactions = {
             state.transactional_id: CoordinatedTransaction(state.without_future_start(now_ms)) for state in states
         }
@@ -92,12 +93,13 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
                 if expected not in (None, state.producer):
                     raise CoordinatorError(ErrorCode.producer_fenced)
                 if state.status is TransactionStatus.ONGOING:
+                    # the end markers have the next epoch (`fences`), and the new producer the epoch after it
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finish_if_decided(transaction)
-                # a caller that repeats this call is recognized above by its last epoch
+                # if the response is lost, the caller repeats this call with its old epoch, and is recognized above
                 last_epoch = expected.epoch if expected is not None else NONE
                 new_state = state.restarted(self._next_producer(state.producer), timeout_ms, now_ms, last_epoch)
-            self._log.write(new_state)
+            self._state_log.write(new_state)
             transaction.state = new_state
             return new_state.producer
 
@@ -107,7 +109,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
             if state.status is TransactionStatus.ONGOING and state.partitions.issuperset(partitions):
                 return
             new_state = state.with_partitions(frozenset(partitions), self._clock())
-            self._log.write(new_state)
+            self._state_log.write(new_state)
             transaction.state = new_state
 
     def end(self, id_: str, producer: ProducerId, *, is_committed: bool) -> None:
@@ -125,7 +127,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         now_ms, lock_wait_failed = self._clock(), threading.Event()
 
         def run(id_: str) -> None:
-            # after a failed wait for a lock, don't wait for other locks, since the same process may hold them
+            # after a failed wait for a partition's lock, don't wait for others, since the same process may hold them
             timeout_s = 0 if lock_wait_failed.is_set() else OWN_WAIT_S
             try:
                 # raises CoordinatorError if another thread has forgotten the id
@@ -151,7 +153,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         elif state.is_decided:
             self._write_end(transaction, state, timeout_s)
         elif _has_expired(state, now_ms):
-            self._log.forget(id_)
+            self._state_log.forget(id_)
             self.remove(id_, transaction)
 
     def _next_producer(self, producer: ProducerId) -> ProducerId:
@@ -160,7 +162,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
 
     def _decide(self, transaction: CoordinatedTransaction, decision: TransactionState) -> None:
         """Store a decision, which is final, and write its markers. `run_timers` repeats markers that fail."""
-        self._log.write(decision)
+        self._state_log.write(decision)
         transaction.state = decision
         try:
             self._write_end(transaction, decision)
@@ -174,7 +176,7 @@ class TransactionCoordinator(CoordinatedEntries["CoordinatedTransaction"]):
         self._ends.end(decision, timeout_s)
         final_state = decision.completed(self._clock())
         # if this state is lost, the next coordinator writes the markers again, which changes nothing
-        self._log.write(final_state, is_durable=False)
+        self._state_log.write(final_state, is_durable=False)
         transaction.state = final_state
 
     def _finish_if_decided(self, transaction: CoordinatedTransaction) -> TransactionState:
@@ -205,7 +207,7 @@ class TransactionEnds:
     def __init__(
         self, metadata: MetadataCache, fetches: DelayedFetches, log: TransactionLog, clock: Callable[[], int]
     ) -> None:
-        self._metadata, self._fetches, self._log, self._clock = metadata, fetches, log, clock
+        self._metadata, self._fetches, self._state_log, self._clock = metadata, fetches, log, clock
 
     def end(self, decision: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
         """Write durable end markers; a partition of a dropped topic needs none. Raises DistlogError."""
@@ -246,7 +248,7 @@ class TransactionEnds:
 
     def _check_current(self, decision: TransactionState, snapshot: Snapshot) -> None:
         """Raise _AlreadyFinishedError unless the id's newest state is still this decision."""
-        newest = self._log.newest(decision.transactional_id)
+        newest = self._state_log.newest(decision.transactional_id)
         # transactions of one producer epoch differ in their start
         identity = attrgetter("producer", "status", "started_ms")
         if newest is None or identity(newest) != identity(decision):
@@ -262,8 +264,7 @@ def _has_marker(result: Future[Any]) -> bool:
     return True
 
 
-#: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
-EXPIRATION_MS = 7 * 86_400_000
+EXPIRATION_MS = 7 * 86_400_000  # how long an unused id is remembered: Kafka's `transactional.id.expiration.ms`
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -283,23 +284,22 @@ def _has_expired(state: TransactionState, now_ms: int) -> bool:
     return state.is_over and state.updated_ms + EXPIRATION_MS <= now_ms
 
 
-#: The pause between the runs of the timers.
-_PAUSE_S = 1.0
+_PAUSE_S = 1.0  # the pause between the runs of the timers
 
 
 class TransactionServices:
-    """The transactions whose partition of `__transaction_state` this gateway leads. `fence` works for any id."""
+    """The transactions whose partition of `__transaction_state` this gateway leads; `fence` is also for other ids."""
 
     def __init__(
         self, metadata: MetadataCache, fetches: DelayedFetches, groups: GroupServices, clock: Callable[[], int]
     ) -> None:
-        self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
-        self.partition_of = self._log.partition_of
-        self.compact = self._log.compact
+        self._state_log = TransactionLog(metadata, clock, lambda: groups.partitions)
+        self.partition_of = self._state_log.partition_of
+        self.compact = self._state_log.compact
         # the lease of the groups also covers the partitions of `__transaction_state`
-        self.coordination = groups.share(self._log, self._log.read_partition_count)
-        ends = TransactionEnds(metadata, fetches, self._log, clock)
-        self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
+        self.coordination = groups.share(self._state_log, self._state_log.read_partition_count)
+        ends = TransactionEnds(metadata, fetches, self._state_log, clock)
+        self.coordinator = TransactionCoordinator(self._state_log, ends, clock, new_producer_id, self._check)
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
 
@@ -313,11 +313,11 @@ class TransactionServices:
 
     def fence(self, transactional_id: str, producer: ProducerId, partition: TopicPartition) -> Fence:
         """A fence that refuses appends unless the producer's transaction is open, and has the partition."""
-        return lambda snapshot: check_open(self._log.newest(transactional_id), producer, partition)
+        return lambda snapshot: check_open(self._state_log.newest(transactional_id), producer, partition)
 
     def check_is_hanging(self, producer_id: int, partition: TopicPartition) -> None:
-        """Raise CoordinatorError unless the transaction hangs, because no coordinator will end it (KIP-664)."""
-        for state in self._log.of_producer(producer_id):
+        """Raise CoordinatorError unless the transaction hangs: no coordinator will end it (KIP-664)."""
+        for state in self._state_log.of_producer(producer_id):
             if partition in state.partitions and not state.is_over:
                 raise CoordinatorError(ErrorCode.invalid_txn_state)
 

@@ -52,8 +52,7 @@ class TransactionLog:
         # whether an append has failed because another gateway leads its partition, or the topic was dropped
         self._has_failed = False
         self._compaction = InternalTopicCompaction()
-        #: Appends that no call waits for.
-        self._in_flight = set[Future[AppendInfo]]()
+        self._in_flight = set[Future[AppendInfo]]()  # appends that no call waits for
 
     def read_partition_count(self) -> int:
         """Return the number of partitions of the existing topic, or of a new one. Raises DistlogError."""
@@ -160,7 +159,7 @@ class TransactionLog:
         if isinstance(error, (LeaderFencedError, TopicNotFoundError)):
             self._has_failed = True
         elif error is not None:
-            FAILURES.note("storing states of transactions (their next coordinator ends these again)", error)
+            FAILURES.note("storing states of transactions (the next coordinator ends the transactions again)", error)
 
     def _record(self, state_topic: _StateTopic, id_: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
         """Return the arguments of an append: the partition, the batch, and the fence, which checks the leader."""
@@ -212,7 +211,7 @@ def internal_batch(
     encoded = encode(
         pa.record_batch(columns), batch_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES, **producer
     )
-    # as in Kafka, batches of coordinators have no sequence numbers
+    # as in Kafka, batches of coordinators have no sequence numbers, but `encode` requires one with a producer id
     encoded.batches["base_sequence"] = -1
     write_headers(encoded.data, encoded.batches)
     return BatchRun(
@@ -224,12 +223,11 @@ def internal_batch(
     )
 
 
-# Any gateway may append batches of a transaction. At the append, it reads the state that the coordinator has written.
-# `docs/design/gateway.md` explains why no batch can follow the end marker of its transaction.
-
 _log = logging.getLogger("distlog.gateway")
 
 
+# Any gateway may append batches of a transaction. For each, it reads the newest state that the coordinator wrote.
+# `docs/design/gateway.md` explains why no batch can follow the end marker of its transaction.
 class NewestStates:
     """The states in one partition of `__transaction_state`, by id. Thread-safe."""
 

@@ -115,8 +115,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 @inlined
 def read_row(data: np.ndarray, position: int, row: np.void) -> None:
     """Fill `row` from the header at `position`, unchecked. A compressed entry of format 0 or 1 has the count -1."""
-    # record_batch.py has the layouts of headers
-    magic = int_at(data, position + MAGIC_AT, 1)
+    magic = int_at(data, position + MAGIC_AT, 1)  # record_batch.py has the layouts of headers
     row["position"] = position
     row["size"] = LOG_OVERHEAD + int_at(data, position + LENGTH_AT, 4)
     row["magic"] = magic
@@ -153,6 +152,7 @@ def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndar
     """Return the first misplaced row of `batches` (BATCH), or -1; `run_of_batch` has the row in `runs` of each batch.
 
     The offsets of a run must ascend, must have no gaps in a dense segment, and must not exceed the segment's end.
+    Only a run that ends the file may have the segment's last offset; in a dense segment, it must have it.
     """
     last_offset = -1
     for row in range(batches.size):
@@ -203,9 +203,9 @@ def _find_batches(
     """Find batches of the log `file` with offsets in [first_offset, end_offset): up to `room` bytes, at least one.
 
     Returns their start and end positions and the next offset. Returns _NO_BATCHES if there are none, after a bad
-    header, and for formats 0 and 1. The search starts with the batch at `position`. Its first offset is
-    `expected_offset`, or if that is -1, it is not above `first_offset`. The segment ends before the offset
-    `segment_end` and the position `log_end`. If it `is_dense`, its offsets have no gaps. See below for the tuples.
+    header, and for formats 0 and 1. `span` is the position of a batch, where the search starts, and the log's end.
+    `segment` is the first offset of this batch (or -1 if it is only known to be up to `first_offset`), the offset
+    after the segment, and whether its offsets have no gaps. `target` is `first_offset`, `end_offset` and `room`.
     """
     position, log_end = span
     expected_offset, segment_end, is_dense = segment
@@ -286,22 +286,22 @@ def _product(first: Any, second: Any) -> Any:
 
 
 def _powers() -> np.ndarray:
-    """Return a table of factors: a checksum times the item [k, n] is the checksum after n 256^k more zero bytes."""
-    # the item is x^(8 n 256^k) modulo the polynomial, with reversed bits
-    # the first item is x^8, since the highest bit is x^0; each item is the square of the previous one
+    """Return factors [k, n]: the `_product` of one and a checksum is the checksum after n * 256^k more zero bytes."""
+    # A factor is x^(8 n 256^k) modulo the polynomial, with reversed bits: the highest bit is x^0. `squares` has those
+    # for powers of two of zero bytes: the first one is x^8, and each next one the square of the previous one
     squares = [1 << (31 - 8)]
     while len(squares) < 8 * _LENGTH_BYTES:
         squares.append(_product(squares[-1], squares[-1]))
     powers = np.full((_LENGTH_BYTES, 1), 1 << 31, np.int64)
-    # each step is for one bit of n: it adds the columns in which this bit is set
+    # from the column n = 0 on, append for each bit of n the columns so far, times the factors of the bit
     for square in np.array(squares).reshape(_LENGTH_BYTES, 8).T:
         powers = np.hstack([powers, _product(square[:, None], powers)])
     return powers
 
 
-def _tables_after_zeros(bits: int) -> np.ndarray:
-    """Return a table to append 2^bits zero bytes: the XOR of its items [k, byte k of a checksum] is the result."""
-    power, byte_values = int(_POWERS[bits // 8, 1 << (bits % 8)]), np.arange(256)
+def _tables_after_zeros(exponent: int) -> np.ndarray:
+    """Return a table to append 2^exponent zero bytes: the result is the XOR of items [k, byte k of the checksum]."""
+    power, byte_values = int(_POWERS[exponent // 8, 1 << (exponent % 8)]), np.arange(256)
     return np.stack([_product(power, byte_values << (8 * row)) for row in range(4)])
 
 
@@ -312,7 +312,7 @@ _product_called = called(_product)
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    """Return the checksum after `count` more zero bytes, without inversions, which would cancel out in a XOR."""
+    """Return the checksum after `count` more zero bytes, without inversions: the caller's XOR would cancel them."""
     for byte in range(_LENGTH_BYTES):
         digit = (count >> (8 * byte)) & 0xFF
         if digit:

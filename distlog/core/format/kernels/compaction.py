@@ -33,7 +33,7 @@ def hash_all(
 
 @inlined
 def _row_set(second: int, offset: int, start_offset: int, buckets: int) -> int:
-    """Return the key's bucket, plus `buckets` for a row below `start_offset`, which is only compared with the map."""
+    """Return the key's bucket; plus `buckets` for a clean row (below `start_offset`), which the map does not get."""
     bucket = (((second >> 32) & 0xFFFFFFFF) * buckets) >> 32
     return bucket if offset >= start_offset else bucket + buckets
 

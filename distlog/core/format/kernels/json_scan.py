@@ -32,9 +32,8 @@ _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
 #: A line with more levels is UNSURE, since `object_bits`, an int64, has a bit for each level.
 _DEEPEST = 60
 _FAILED = -1
-#: The next token. _NAME: a name. _FIRST_NAME: a name or `}`. _AFTER: a comma, `}` or `]`. _FIRST_ITEM: a value or
-#: `]`. _VALUE: a value. `_scan_line` compares these numbers: up to _FIRST_NAME, a name may come; from _FIRST_NAME to
-#: _FIRST_ITEM, an end; from _FIRST_ITEM on, a value.
+#: The next token: a name; a name or `}`; a comma, `}` or `]`; a value or `]`; a value. In this order a name may come
+#: up to _FIRST_NAME, `}` or `]` from _FIRST_NAME to _FIRST_ITEM, and a value from _FIRST_ITEM on (see `_scan_line`).
 _NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
 
 

@@ -146,7 +146,7 @@ def _sort_bucket(
     Pairs with one hash keep their order. The pairs are first moved to sub-buckets, one for each item of `next_rows`.
     Then an insertion sort finishes the order. It gives up after more than `most_moves` moves.
     """
-    # (hash >> shift) & mask is the sub-bucket: the next bits of the hash after the bits of the bucket
+    # (hash >> shift) & mask is the sub-bucket: as many bits as `mask` has, after the hash's bits for the bucket
     mask, shift = next_rows.size - 1, BUCKET_SHIFT
     while mask >> (BUCKET_SHIFT - shift):
         shift -= 1

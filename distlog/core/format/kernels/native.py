@@ -236,7 +236,7 @@ def _compile_in_thread(compile_here: Callable[[Any], Any], signature: Any) -> An
         threading.Thread(target=compile_there, name="distlog-compiler").start()
     except RuntimeError:  # the process has too many threads, or the interpreter is ending
         return compile_here(signature)
-    # Ctrl-C cannot interrupt a wait without a timeout if a library restarts waits, as polars does
+    # with a timeout: if a library has system calls restarted, as polars does, Ctrl-C does not end a wait without one
     while not is_running.acquire(timeout=threading.TIMEOUT_MAX):
         pass
     overload, error = results[0]
@@ -323,7 +323,7 @@ class _SubroutineType(types.Dispatcher):
         return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
 
-# a subroutine as an argument is an opaque value, like numba's own dispatchers, since its type names the function
+# a value of the type is opaque, as of numba's own dispatchers: the type alone identifies the function to call
 register_model(_SubroutineType)(models.OpaqueModel)
 typeof_impl.register(_Subroutine)(lambda subroutine, context: _SubroutineType(subroutine.compiled))
 
@@ -533,7 +533,7 @@ def code_folders(preferred: str) -> Iterator[Path]:
 
 
 def distrust(folder: Path, library: Path = _LIBRARY) -> str | None:
-    """Return why users other than this one, root and the owner of `library` may write to `folder`, or None."""
+    """Return why `folder` is unsafe; None if only this user, root and the owner of `library` may write to it."""
     trusted_users = {0, os.geteuid()}
     # the folders above a folder in the library need no check, since who may write them can replace the library
     parents = () if library in folder.parents else (*folder.absolute().parents, *folder.resolve().parents)

@@ -115,7 +115,8 @@ class CheckedRecords(NamedTuple):
 # bytes, some of which may be after `end`. So its kernel must ensure SLACK bytes after `end`, and must repeat a read
 # that fails as a careful one.
 
-#: Up to eight reads in a row, the first at or before `end`, load fewer bytes than this after `end`.
+#: More than the 7 * 4 + 8 bytes after `end` that eight reads may load, each of which advances by up to four bytes.
+#: Kernels make fewer reads before they compare the position with `end`.
 SLACK = 64
 #: The most bytes of a 32-bit and of a 64-bit integer. As in Kafka, bits after the 32nd in a fifth byte are dropped.
 VARINT, VARLONG = 5, 10
@@ -426,8 +427,7 @@ def check_records(
 ) -> CheckedRecords:
     """Check the records in data[start:end], one per item of `verdicts`; their offset deltas must be 0, 1, 2, ...
 
-    The `min_timestamp` of the result is a lower bound. It equals the base timestamp only if the first record has that
-    timestamp.
+    The `min_timestamp` of the result is a lower bound, and equals the base timestamp only if the first record does.
     """
     position, refused, first_has_base_time = start, 0, True
     newest_record, newest, oldest = 0, -(2**63), 2**63 - 1
@@ -452,7 +452,7 @@ def check_records(
         refused += verdict != FINE
         position = record.end
     status = OK if position == end else BAD_END
-    # if the result were equal to the base timestamp, a lookup by time would return the first record (`_by_metadata`)
+    # where this equals the base timestamp, a lookup by time returns the first record (`_by_metadata` in lookup.py)
     if oldest == base_timestamp and oldest >= 0 and not first_has_base_time:
         oldest -= 1
     return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
@@ -520,7 +520,7 @@ def find_batch(
         if is_last:
             if dense and last != end_offset - 1:
                 return UNSURE
-        elif last >= offset:
+        elif last >= offset:  # the batch is the result if the next one begins after it
             if _batch_size(data, position + size, end) == 0:
                 return UNSURE
             next_offset = int_at(data, position + size, 8)
@@ -644,7 +644,7 @@ def scan_entries(
             previous = offset
             magic = int_at(data, position + MAGIC_AT, 1)
             timestamp = int_at(data, position + LEGACY_TIMESTAMP_AT, 8) if magic == 1 else -1
-            # the sizes of the key and the value have four bytes each, and are the last bytes of the smallest entry
+            # an entry ends with the key's size, the key, the value's size and the value; sizes have four bytes
             key_at = position + LEGACY_ENTRY_SIZES[magic] - 4
             key_size = int_at(data, key_at - 4, 4)
             if key_size > end - key_at - 4:

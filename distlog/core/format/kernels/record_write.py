@@ -13,7 +13,7 @@ from distlog.core.format.kernels.record_scan import varlong_size, write_varlong
 
 
 class ByteColumn(NamedTuple):
-    """Byte strings: string i is data[offsets[i]:offsets[i + 1]], as in Arrow; none is null if `valid` is empty."""
+    """Byte strings: string i is data[offsets[i]:offsets[i + 1]], as in Arrow. An empty `valid` means no nulls."""
 
     offsets: np.ndarray
     valid: np.ndarray
@@ -36,9 +36,9 @@ Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 class BatchLimits(NamedTuple):
     """Where a batch ends.
 
-    A batch of several records has at most `usual_record_bytes`, and any batch at most `max_record_bytes`. A time
-    window begins with a record and lasts `window_ms` (`segment.ms`). A later record begins a new batch and a new
-    window, so no batch spans more time than a segment may. A window can have many batches.
+    A batch of one record has at most `max_record_bytes`, a batch of several at most `usual_record_bytes`. A time
+    window lasts `window_ms` (`segment.ms`) from the timestamp of its first record. A record newer than its end begins
+    a new batch and a new window, so that a segment can end before it. A window can have many batches.
     """
 
     usual_record_bytes: int
@@ -52,10 +52,11 @@ NOT_STARTED = -1
 #: larger than `max_record_bytes`. TOO_LARGE: the size of a record does not fit in an int32.
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 #: The bytes of a batch's first record in addition to its fields: 5 for the size, 1 for the attributes, and 1 for each
-#: of the two deltas, which are 0. A record's bytes must fit in an int32.
+#: of the two deltas, which are 0. A record is TOO_LARGE if its bytes do not fit in an int32 even as the first.
 _FIRST_RECORD_OVERHEAD = 8
 
-#: An unfinished batch. Its header is at `position`. `first_record` and `newest_record` count from the first row.
+#: An unfinished batch. Its header is at `position`. `first_record` and `newest_record` (with the largest timestamp)
+#: count from the first appended record, or in `append_groups` from the first one of the group.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -181,7 +182,7 @@ def _append_up_to(
         if record_size > max_bytes or record_end > target.size:
             status = OVERSIZED if record_size > max_bytes else FULL
             break
-        if timestamp > window_end_ms:  # the record begins a window
+        if timestamp > window_end_ms:  # the record begins a window; one without a timestamp, -1, never does
             window_end_ms = min(timestamp, MAX_LONG - window_ms) + window_ms
         if not count:
             base = oldest = drafts[open_draft]["base_timestamp"] = drafts[open_draft]["min_timestamp"] = timestamp
@@ -212,14 +213,14 @@ def append_records(
     limits: BatchLimits,
     window_end_ms: int,
 ) -> tuple[int, int, int, int, int]:
-    """Write the records of `rows[next_index:]` to the end of `target`.
+    """Append the records of `rows[next_index:]` to the batches in `target`.
 
     Returns the status, and `next_index`, `open_draft`, `record_end` and `window_end_ms` after these records.
 
-    `drafts` (DRAFT rows) describes the batches in `target`; the last one, `open_draft`, is open. A batch ends before
-    its records would exceed `usual_record_bytes`, and before a record newer than `window_end_ms`. This record moves
-    `window_end_ms` to `window_ms` after itself. If the status is FULL or OVERSIZED, the next record would end at the
-    position `record_end`. If FULL is due to `drafts`, which has no free row, `record_end` means nothing.
+    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, row `open_draft`; later rows are free.
+    A batch ends before its records would exceed `usual_record_bytes`, and before a record newer than `window_end_ms`,
+    which becomes this record's timestamp plus `window_ms`. If the status is FULL or OVERSIZED, the record at the
+    returned `next_index` would end at the position `record_end`; if `drafts` has no free row, it means nothing.
     """
     return _append_up_to(target, drafts, open_draft, next_index, rows.size, rows, columns, limits, window_end_ms)
 
@@ -233,7 +234,7 @@ def append_groups(
     columns: Columns,
     limits: BatchLimits,
 ) -> int:
-    """Write each group, the next counts[i] of `rows`, as one batch. `drafts` has one row more than there are groups.
+    """Write each group, the next counts[i] of `rows`, as one batch. `drafts` has a row of 0 per group and a spare.
 
     Returns the number of groups before the first that needs two batches, has no room, or has a refused record.
     """
@@ -243,9 +244,9 @@ def append_groups(
         status, _, open_draft, _, _ = _append_up_to(
             target, drafts, group, start, end, rows, columns, limits, NOT_STARTED
         )
-        if status != OK or open_draft != group:
+        if status != OK or open_draft != group:  # not written, or not in one batch
             return group
-        # the next batch, or the spare draft, begins after this one
+        # the next batch begins after this one (after the last group, the spare row is set)
         drafts[group + 1]["position"] = drafts[group]["position"] + HEADER_SIZE + drafts[group]["record_bytes"]
         start = end
     return counts.size
@@ -334,7 +335,8 @@ def fill_partitions(
 def group_rows(partitions: np.ndarray, order: np.ndarray, counts: np.ndarray, next_positions: np.ndarray) -> int:
     """Write the row numbers to `order`, sorted by partition, and the number of rows of each partition to `counts`.
 
-    Returns the first row with a partition out of range, or -1. `next_positions` is scratch space, like `counts`.
+    Returns the first row with a partition out of range, or -1. `counts` must be 0 at first. `next_positions` is
+    scratch space with an item per partition.
     """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):

@@ -19,7 +19,8 @@ from distlog.core.format.kernels.batch_scan import (
 from distlog.core.format.kernels.native import fill_kernel, inlined, int_at, put_int_at
 
 #: The indexes into the state of a segment, an array of the int64 fields of `SegmentState`. `add_batch` updates the
-#: first STATE_SIZE fields. SINCE_ENTRY: the log bytes since the last offset entry.
+#: first STATE_SIZE fields. SINCE_ENTRY: the log bytes since the last offset entry. MAX_TIMESTAMP_DELTA: the relative
+#: last offset of the batch with the largest timestamp.
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_DELTA, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
@@ -51,14 +52,13 @@ OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
-#: For batches from this size on, it is faster to combine the checksums of the log and of the batch (`crc_with_batch`)
-#: than to read the batch.
+#: From this size on, combining the checksums of log and batch (`crc_with_batch`) is faster than reading the batch.
 _COMBINE_FROM_BYTES = 4096
 
 #: The positions of limits in the array `limits` of `find_groups`. A group is a run of segments to merge. It fits into
 #: `SEGMENT_BYTES`, `SEGMENT_MS` of time, and fewer than `INDEX_ENTRIES` entries, at most one per `INTERVAL_BYTES`. It
-#: is worth merging if it has `MIN_GROWTH` times the bytes of its largest segment, or `LARGE_GROWTH` times if it has
-#: more than `LARGE_BYTES` and later segments may still join it.
+#: is worth merging if it has `MIN_GROWTH` times the bytes of its largest segment. A group of more than `LARGE_BYTES`
+#: that later segments may still join must have `LARGE_GROWTH` times these bytes instead.
 SEGMENT_BYTES, SEGMENT_MS, INDEX_ENTRIES, INTERVAL_BYTES, MIN_GROWTH, LARGE_GROWTH, LARGE_BYTES = range(7)
 
 Bytes = npt.NDArray[np.uint8]
@@ -112,8 +112,7 @@ _FORMAT = 2
 def inspect_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, int, int, int, bool]:
     """Check that `batches` (BATCH rows) fill `size` bytes, count from 0, and have none of the attributes `refused`.
 
-    Returns the fault, the size of the largest batch, the next offset, the largest timestamp, and whether any batch
-    has a producer id.
+    Returns the fault, the largest size, the next offset, the largest timestamp, and whether a batch has a producer.
     """
     fault = NO_FAULT
     position = next_offset = largest_bytes = 0
@@ -268,8 +267,8 @@ def _add(
         state[MIN_TIMESTAMP] = oldest
         state[FIRST_CRC] = batch["crc"]
     elif oldest == state[FIRST_TIMESTAMP] and oldest < state[MIN_TIMESTAMP]:
-        # All records of the first batch are newer than FIRST_TIMESTAMP here. Lookups by time would return the first
-        # record if MIN_TIMESTAMP were equal to FIRST_TIMESTAMP. It is a lower bound, so it may be less.
+        # All records so far are newer than FIRST_TIMESTAMP. If MIN_TIMESTAMP became equal to it, lookups by time
+        # would return the first record (`_by_metadata`). MIN_TIMESTAMP is only a lower bound, so it may be less.
         oldest -= 1
     state[MIN_TIMESTAMP] = max(min(state[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > state[MAX_TIMESTAMP]:
