@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from distlog.core.format.record_batch import ABORT, CONTROL, TRANSACTIONAL
 from distlog.core.read.keys import key_array
 from distlog.core.read.last_records import last_records
 from distlog.core.segments import segment_reader
+from distlog.core.segments.chunks import split_by_bytes
+from distlog.core.segments.segment_reader import read_slices
 from distlog.core.storage.storage import Storage
 
 #: A segment for each partition and append, of about 500 kB, which is worth an index.
@@ -96,6 +99,18 @@ def test_reads_by_key_return_the_records_of_the_keys(topic: distlog.Topic) -> No
     assert topic.scan(keys="key 7").to_table().equals(topic.scan(keys=b"key 7").to_table())
     assert topic.scan(keys=[]).count() == 0
     assert topic.verify().ok
+
+
+def test_splits_of_located_batches_have_all_their_records(topic: distlog.Topic) -> None:
+    scan = topic.scan(keys="often", columns="offset")
+    expected = scan.to_table()["offset"].to_pylist()
+    for target_bytes in (20_000, 50_000, 300_000):
+        groups = split_by_bytes(scan.slices, target_bytes)
+        assert len(groups) > 1
+        batches = chain.from_iterable(
+            read_slices(topic.reader, group, ["offset"], scan.isolation, 1) for group in groups
+        )
+        assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == expected
 
 
 def test_without_indexes_they_return_the_same_and_say_how_to_be_fast(

@@ -68,6 +68,16 @@ def test_an_abort_shows_later_records_to_committed_readers(adopted: Adopted) -> 
     assert topic.verify().ok
 
 
+def test_a_transaction_that_began_before_the_log_start_is_listed_and_aborted(adopted: Adopted) -> None:
+    topic = adopted()
+    topic.delete_records({0: 2})
+    listed = topic.open_transactions().transactions
+    assert [transaction.transaction.start_offset for transaction in listed] == [1, 2]
+    topic.abort_transaction(0, 1)
+    topic.abort_transaction(0, 2)
+    assert values(topic) == [b"d"]
+
+
 def test_an_offset_without_a_transaction_fails_with_the_right_ones(adopted: Adopted) -> None:
     topic = adopted()
     with pytest.raises(CommitConflictError, match="open_offsets=1,2"):

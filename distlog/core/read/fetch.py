@@ -22,7 +22,7 @@ from distlog.core.segments.chunks import Chunk, SegmentSlice, StoredBatches, bou
 from distlog.core.segments.producer_states import (
     ProducerStates,
     aborted_between,
-    last_stable_offset,
+    first_unstable_offset,
     transactional_segments,
 )
 from distlog.core.segments.segment_reader import CHUNK_BYTES, SegmentReader, whole_log
@@ -299,9 +299,7 @@ class OpenTransaction(NamedTuple):
 
 def has_late_transaction(reader: SegmentReader, state: PartitionState, partition: int, now_ms: int) -> bool:
     """Return whether the oldest open transaction is older than any coordinator allows, by its segment's time."""
-    # the last segment with transactions has the first offset of the oldest one that is open at its end
-    rows = np.flatnonzero(state.segments.array("has_transactions"))
-    first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
+    first = state.first_unstable_offset
     # below the first dirty offset, all transactions have ended, though compaction may have dropped their markers
     if not max(state.first_dirty_offset, 0) <= first < state.log_end_offset:
         return False
@@ -316,18 +314,18 @@ def has_late_transaction(reader: SegmentReader, state: PartitionState, partition
 
 def open_transactions(reader: SegmentReader, partition: int, state: PartitionState) -> list[OpenTransaction]:
     """Return a partition's open transactions, by start offset. Reads segments from the oldest transaction on."""
-    stable = last_stable_offset(reader, state)
-    if stable >= state.log_end_offset:
+    first_unstable = first_unstable_offset(reader, state)
+    if first_unstable == NO_OFFSET:
         return []
     producers = ProducerStates(is_complete=False)
-    for segment in transactional_segments(state.segments, stable):
+    for segment in transactional_segments(state.segments, first_unstable):
         for chunk in whole_log(reader, segment):
             producers.observe(chunk.data, chunk.batches, segment.shift)
     transactions = []
     for producer, first in producers.open_transactions.items():
         producer_state = producers.get(producer)
-        # below `stable`, a transaction may only seem open, since compaction dropped its end marker
-        if producer_state is not None and first >= stable:
+        # an earlier transaction may only seem open, since compaction dropped its end marker
+        if producer_state is not None and first >= first_unstable:
             numbers = producer_state.epoch, producer_state.last_timestamp, producer_state.coordinator_epoch
             transactions.append(OpenTransaction(partition, first, producer, *numbers))
     return sorted(transactions, key=lambda transaction: transaction.start_offset)

@@ -228,7 +228,8 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
                 # the group gets the first `room` of the estimated bytes; the remainder is not empty
                 span = remainder.end_position - remainder.start_position
                 position = remainder.start_position + span * room // remainder.estimated_bytes
-                groups[-1].append(remainder._replace(end_position=position))
+                # a cut may be within a batch, which a located slice does not have at its ends
+                groups[-1].append(remainder._replace(end_position=position, is_located=False))
                 remainder = remainder._replace(start_position=position, is_located=False)
                 room = 0
             groups.append([])

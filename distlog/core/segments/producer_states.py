@@ -342,12 +342,18 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
-    """Return the first offset of the earliest open transaction, or the log end offset. May need to read logs."""
+    """Return the first readable offset of the earliest open transaction, or the log end offset. May read logs."""
+    first = first_unstable_offset(reader, state)
+    return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
+
+
+def first_unstable_offset(reader: SegmentReader, state: PartitionState) -> int:
+    """Return the first offset of the earliest open transaction, maybe before the log start; NO_OFFSET without one."""
     first = state.first_unstable_offset
     # the metadata may name an ended transaction that compaction (below the first dirty offset) dropped: read the logs
     if first == UNDETERMINED_OFFSET or 0 <= first < state.first_dirty_offset:
         first = list(transactions_of(reader, state))[-1].first_unstable_offset
-    return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
+    return first
 
 
 def transactional_segments(segments: SegmentTable, start: int = 0) -> list[SegmentInfo]:
