@@ -52,7 +52,7 @@ def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
 
 def check_unit(unit: str) -> str:
     if unit not in TIME_UNITS:
-        text = f"a time's unit must be one of {', '.join(TIME_UNITS)}"
+        text = f"timestamp_unit must be one of {', '.join(TIME_UNITS)}"
         raise InvalidConfigError(text, timestamp_unit=ascii(unit)[:100])
     return unit
 

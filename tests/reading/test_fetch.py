@@ -238,7 +238,7 @@ def test_a_file_truncated_during_a_send_fails(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 7, 60))
     fetched = log.topic.read(0, 7)
     log.file(1).write_bytes(log.file(1).read_bytes()[:-5])
-    with pytest.raises(OSError, match="became shorter before it was sent"):
+    with pytest.raises(OSError, match="the log was cut during the fetch"):
         received(fetched)
 
 

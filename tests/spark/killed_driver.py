@@ -75,12 +75,13 @@ def main(folder: str) -> None:
         return stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
 
     tables._ParquetWriter.write = write_table_and_wait  # type: ignore[method-assign]
+    # one after the other: Spark serializes the environment of Python functions while another query may change it
     for name in ("part", "whole"):
         paths = (spark, f"{folder}/clicks", f"{folder}/{name}")
         threading.Thread(target=to_table, args=paths, kwargs={"max_offsets": 10}, daemon=True).start()
+        reached[name].wait()
     query("each").foreachBatch(write_and_wait).start()
-    for event in reached.values():
-        event.wait()
+    reached["each"].wait()
     query("sink").format("killed").option("path", f"{folder}/sink/clicks").start().awaitTermination()
 
 

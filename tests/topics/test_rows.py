@@ -187,7 +187,7 @@ def test_a_number_has_the_named_unit(topic: distlog.Topic, unit: str) -> None:
 def test_an_unknown_unit_is_refused_before_writing(topic: distlog.Topic) -> None:
     open_calls: list[Callable[..., Any]] = [topic.transaction, topic.writer, topic.producer]
     for begin in open_calls:
-        with pytest.raises(distlog.InvalidConfigError, match="a time's unit must be one of s, ms, us, ns"):
+        with pytest.raises(distlog.InvalidConfigError, match="timestamp_unit must be one of s, ms, us, ns"):
             begin(timestamp_unit="seconds")
     assert topic.refresh().version == 0
 

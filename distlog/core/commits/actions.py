@@ -449,7 +449,7 @@ def name_and_body(item: Any) -> tuple[str, Any]:
 
 def check_known(name: str) -> None:
     if name not in _KINDS and name not in (ADD_TABLE, REMOVE_TABLE, PRODUCERS):
-        raise UnsupportedVersionError(f"a newer distlog wrote this topic, with the action {name[:100]!r}: upgrade")
+        raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r} to this topic: upgrade")
 
 
 def _read_action(name: str, body: Any) -> Action:
@@ -689,7 +689,7 @@ def _column(spec: pa.Field, columns: Mapping[str, Longs], texts_of: Mapping[str,
     if spec.type == pa.string():
         values = texts_of.get(spec.name)
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise ValueError(f"{spec.name}: there must be a list of texts")
+            raise ValueError(f"{spec.name}: must be a list of strings")
         if len(values) > rows:
             raise ValueError(f"{spec.name}: there are more texts than rows: {len(values)}")
         _check_within(spec.name, column, len(values))

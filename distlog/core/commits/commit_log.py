@@ -587,7 +587,9 @@ def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
     check_partition_count(partitions)
     name = paths.check_topic_name(paths.last_part(url.rstrip("/")))
     if not paths.may_be_topic_folder(name):
-        raise InvalidTopicError("distlog itself uses a folder of this name: choose another name", topic=name)
+        raise InvalidTopicError(
+            "a topic cannot have the name of a folder of distlog's own: choose another", topic=name
+        )
     settings = {setting: str(value) for setting, value in config.overrides().items()}
     return [Create(name), SetPartitions(partitions), SetConfig(settings)]
 

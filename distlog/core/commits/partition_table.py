@@ -102,7 +102,7 @@ class PartitionTable(Sequence[PartitionState]):
             return tuple(self[number] for number in range(*index.indices(len(self))))
         number = int(index) if index >= 0 else int(index) + len(self)
         if not 0 <= number < len(self):
-            raise IndexError(f"there is no partition {index}: the topic has {len(self)}")
+            raise IndexError(f"there is no partition {index}: the topic has partitions 0 to {len(self) - 1}")
         state = self._own_states.get(number) or self._states.get(number)
         if state is None:
             self._lookups += 1

@@ -194,7 +194,7 @@ class Sending:
             position, size = self._file_position + self._start, self._end - self._start
             count = os.sendfile(receiver.fileno(), self._file, position, size)
             if count == 0:
-                raise OSError("the log became shorter before it was sent: fetch again")
+                raise OSError("the log was cut during the fetch: fetch again")
         self._start += count
         return count
 

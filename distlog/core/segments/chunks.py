@@ -566,7 +566,7 @@ class StoredBatches:
         return position - self.begin
 
     def _shorter(self, end: int) -> StorageError:
-        return StorageError("the log became shorter before it was sent: fetch again", file=self.name, position=end)
+        return StorageError("the log was cut during the fetch: fetch again", file=self.name, position=end)
 
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]

@@ -497,7 +497,7 @@ def _reading_errors(path: str) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        raise StorageError(f"cannot read a file: {error.strerror}", file=path) from None
+        raise StorageError(f"cannot read the file: {error.strerror}", file=path) from None
 
 
 @dataclass(frozen=True, slots=True)

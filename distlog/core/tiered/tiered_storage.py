@@ -229,7 +229,7 @@ def _variable_sizes(value: dict[str, Any], count: int) -> Longs:
     base_and_difference_bytes = 5 + width * (count - 1) if count > 1 else 0
     expected_bytes = 4 + base_and_difference_bytes + (4 if count else 0)
     if len(data) != expected_bytes or int.from_bytes(data[:4], "big") != count or width > _MAX_WIDTH:
-        raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
+        raise ValueError(f"transformedChunks does not have the sizes of all {count} chunks")
     sizes = np.zeros(count, np.int64)
     if count > 1:
         # a row for each difference, with its bytes from the most significant one on

@@ -347,7 +347,8 @@ def _alter_quotas(request: Request, broker: Broker, entry: Any, *, validate_only
     changes = {op.key: None if op.remove else op.value for op in entry.ops}
     try:
         if len(changes) < len(entry.ops):
-            raise RefusedError("the request sets a quota of this entity more than once: set it once")
+            text = "the request changes a quota of an entity more than once: change each quota once"
+            raise RefusedError(text, quotas=",".join(changes))
         check_quotas(entity, changes)
     except ValueError as error:
         # as in Kafka, the code is INVALID_REQUEST, although a setting is wrong
