@@ -1,4 +1,4 @@
-"""docs/spark-setup.md cannot drift: its jobs exist and accept its arguments, and its exit statuses are right."""
+"""docs/spark-setup.md and docs/cluster.md cannot drift: jobs, arguments, exit statuses and limits are the code's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 from spark_steps import LABELS
 
 from distlog.jobs.__main__ import JOBS
+from distlog.spark.appends import BATCH_ROWS, MAX_MEAN_BYTES, ROW_BYTES
 from distlog.spark.versions import OLDEST
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +51,9 @@ def test_the_table_of_versions_has_what_is_tried_and_the_requirement_has_its_ver
     next_minor = f"4.{int(VERSIONS[-1].split('.')[1]) + 1}"
     assert f'"pyspark>={VERSIONS[0]},<{next_minor}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert VERSIONS[0] == ".".join(map(str, OLDEST))
+
+
+def test_the_limits_of_an_appends_batches_are_named() -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    for limit in (f"{BATCH_ROWS:,} rows", f"{ROW_BYTES >> 10} KiB", f"above {MAX_MEAN_BYTES} bytes"):
+        assert limit in page
