@@ -49,7 +49,7 @@ _JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTION
 _TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
 #: A program that imports data source formats as Spark does. Its arguments, `sys.prefix` and an origin, identify the
-#: distlog of this process, whose data source `_pyspark` has imported. It imports the one of another distlog itself.
+#: distlog of this process. It also imports the data source of any other distlog; `_pyspark` imports this one's.
 _LIST_FORMATS = """
 import sys
 
@@ -64,7 +64,7 @@ formats, failed = [module.name for module in iter_modules() if module.name.start
 distlog, module = find_spec("distlog"), find_spec("pyspark_distlog")
 is_same = distlog is not None and [sys.prefix, distlog.origin] == sys.argv[1:]
 names = [name for name in formats if name != "pyspark_distlog"]
-# pyspark_distlog would hide an error of this import
+# the data source itself, since pyspark_distlog can be imported even if the data source cannot
 for name in names + ([] if is_same or distlog is None else ["distlog.spark.data_source"]):
     try:
         __import__(name)
@@ -197,7 +197,7 @@ def vacuum(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_jso
     It also works on a dropped topic.
     """
     topic_folder = Storage(url, dict(storage))
-    # `distlog.open` would refuse a dropped topic. As it does, add names to the error if the folder contains topics
+    # `distlog.open` would refuse a dropped topic. Like `open`, name the topics in the error if the folder has any
     with naming_topics(topic_folder):
         report = vacuum_topic(topic_folder, topic_log(topic_folder), dry_run=dry_run)
     _print_and_exit(report, as_json)

@@ -332,7 +332,7 @@ def serve_until_signal(
             fields = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
             line.event("started", f"serving {gateway.root} at {gateway.address}", **fields)
 
-        gateway.start(on_started, lambda: is_readable(signal_file, 0))
+        gateway.start(on_started, lambda: is_readable(signal_file, 0))  # a signal ends its wait for other processes
         # start the tasks after the gateway: they print lines, and the first line must be the address
         if tasks:
             tasks.start()
@@ -394,13 +394,13 @@ def raise_open_file_limit() -> int:
 
 
 def end(status: int) -> NoReturn:
-    """Flush the output and exit by `os._exit`: a shutdown takes a second of CPU, and waits for abandoned work."""
+    """Flush the output and exit without a shutdown, which takes a second of CPU and waits for abandoned work."""
     drop_unwritable_output()
     os._exit(status)
 
 
 def freeze_loaded_objects() -> None:
-    """Enable garbage collection, but exclude the objects that a service has loaded."""
+    """Enable garbage collection, which `load_to_stay` disables, but exclude the objects that a service has loaded."""
     gc.freeze()
     gc.enable()
 

@@ -164,7 +164,7 @@ Screen = Terminal | Notebook
 
 
 def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:
-    """Return this process's notebook, else the terminal of `stream`; with `shown` None, a script gets no terminal."""
+    """Return this process's notebook, else `stream`'s terminal; for `shown` None, only if Python is interactive."""
     if shown is False:
         return None
     if (ipython := sys.modules.get("IPython")) and hasattr(ipython.get_ipython(), "kernel"):
@@ -275,7 +275,7 @@ class DisplayableSettings:
         docs = {field.name.replace("_", "."): field.metadata.get("doc") for field in fields(self)}
         rows = [
             {"setting": name, "value": str(value), "set": "yes" if name in changed else "", "meaning": docs.get(name)}
-            for name, value in {**self.all(), **changed}.items()
+            for name, value in {**self.all(), **changed}.items()  # `changed` also has unknown settings
         ]
         return html(pa.Table.from_pylist(rows), most=len(rows))
 
@@ -373,8 +373,8 @@ _WIDTHS = (
 )
 #: The last time of an axis: the end of the year 9999, Python's last.
 _LATEST_MS = 253_402_300_799_999
-#: The most partitions that have gaps between their bars, and the most that each have a number on the axis.
-_MAX_GAPS, _MAX_NUMBERS = 60, 16
+#: The most bars that have gaps, and the most that have their partition's number on the axis.
+_MAX_SPACED_BARS, _MAX_NUMBERED_BARS = 60, 16
 _AGE_BINS = 40
 #: The limit of retention is drawn if it is at most this many times the largest age.
 _MAX_LIMIT_FACTOR = 3
@@ -477,7 +477,7 @@ def _figure(
 
 
 def _closed_in_notebook(figure: Any) -> Any:
-    """Close the figure in a notebook, which would show it twice: the result of a cell, and each open figure."""
+    """Close the figure in a notebook, which would show it twice: as the result of the cell, and as an open figure."""
     pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     if "inline" in pyplot.get_backend().lower():
         pyplot.close(figure)
@@ -550,14 +550,14 @@ def _draw_bytes_by_partition(axes: Any, columns: SegmentColumns) -> None:
     if not mean:
         _draw_reason(axes, "no bytes")
         return
-    width = 0.8 if len(sizes) <= _MAX_GAPS else 1.0
+    width = 0.8 if len(sizes) <= _MAX_SPACED_BARS else 1.0
     numbers = columns.partitions
     axes.bar(numbers, sizes, width, color=BLUE)
     if len(sizes) > 1:
         axes.axhline(mean, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     margin = 0.7 if len(sizes) > 1 else 2.0  # a single bar would fill the panel
     axes.set_xlim(numbers[0] - margin, numbers[-1] + margin)
-    if len(sizes) <= _MAX_NUMBERS:
+    if len(sizes) <= _MAX_NUMBERED_BARS:
         axes.set_xticks(numbers)
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 #: How many first and last records a sample has. It shows whether keys and values are text, and the values' columns.
 _SAMPLE_RECORDS = 100
-#: The topic where a schema registry on the same cluster or gateway stores its schemas.
-_SCHEMAS_TOPIC = "_schemas"
+_SCHEMAS_TOPIC = "_schemas"  # where a schema registry on the same cluster or gateway stores its schemas
 
 
 def sql(
@@ -54,11 +53,11 @@ def sql(
         query: A statement of DuckDB's SQL; `SHOW TABLES` lists the topics.
         root: Any fsspec URL or local path of a folder of topics, or of one topic.
         values: By topic, the format of its values, json, avro or protobuf: `value` becomes a struct, and `value.user`
-            a field. The first and last records give the fields of JSON, and the newest schema of the others.
+            a field. JSON has the fields in the first and last records, Avro and Protobuf have the newest schema's.
         schemas: By topic, the schema of the columns: as in `Scan.avro` and `Scan.protobuf`; for JSON the types of
             DuckDB by the names of the fields, as `{"user": "VARCHAR"}`.
-        registry: A registry, or the source of one; default the topic `_schemas` in the folder, if it exists, for
-            topics without a schema.
+        registry: A schema registry, or its source. By default, topics that are not in `schemas` use the topic
+            `_schemas` in the folder, if it exists.
         on_error: With `null`, a value that cannot be decoded is null; else the query fails.
         blobs: Make all keys and values blobs.
         version: The version to read of the only topic, or versions by topic; default the newest.
@@ -181,11 +180,11 @@ class _Views:
             records.create_view(name)
 
     def _named(self, query: str) -> list[str]:
-        """Return the topics that the query names. Case only decides between topics that differ in nothing else."""
+        """Return the topics that the query names, in any case. If names differ only in case, exact matches win."""
         patterns = {name: rf"(?<!\w){re.escape(name)}(?!\w)" for name in self._storages}
-        exact = {name: name.lower() for name, pattern in patterns.items() if re.search(pattern, query)}
-        other_names = [name for name in patterns if name.lower() not in exact.values()]
-        return [*exact, *(name for name in other_names if re.search(patterns[name], query, re.IGNORECASE))]
+        exact_to_lower = {name: name.lower() for name, pattern in patterns.items() if re.search(pattern, query)}
+        other_names = [name for name in patterns if name.lower() not in exact_to_lower.values()]
+        return [*exact_to_lower, *(name for name in other_names if re.search(patterns[name], query, re.IGNORECASE))]
 
     def _dataset_and_sample(self, name: str) -> tuple[TopicDataset, pa.Table]:
         version = self._version.get(name) if isinstance(self._version, Mapping) else self._version
@@ -193,14 +192,14 @@ class _Views:
         scan = topic.scan(columns=TEXT_COLUMNS)
         sample = pa.concat_tables([scan.head(_SAMPLE_RECORDS), scan.tail(_SAMPLE_RECORDS)])
         decoder = self._decoder(name, sample["value"].chunks)
-        names = TEXT_COLUMNS[:1] if name in self._values else TEXT_COLUMNS  # with a format, values are not text
-        text = [] if self._blobs else [column for column in names if is_text(sample[column])]
-        snapshot = topic.live_snapshot
+        columns = TEXT_COLUMNS[:1] if name in self._values else TEXT_COLUMNS  # with a format, only keys may be text
+        text = [] if self._blobs else [column for column in columns if is_text(sample[column])]
+        snapshot = topic.live_snapshot  # with active segments, unless a version or time is read
         dataset = TopicDataset(topic.reader, snapshot, text=text, decoder=decoder, on_error=self._on_error)
         return dataset, sample
 
     def _decoder(self, name: str, values: list[pa.Array]) -> Decoder | None:
-        """Return the decoder of values in Avro or Protobuf; None for other values, or if no schema can be found."""
+        """Return the decoder of Avro or Protobuf. None for other formats, and for nulls alone without a schema."""
         value_format, schema = self._values.get(name), self._schemas.get(name)
         if value_format in (None, "json") or (
             schema is None and all(array.null_count == len(array) for array in values)
@@ -212,10 +211,10 @@ class _Views:
             if value_format == "avro":
                 decoder = avro_decoder(schema, registry, values)
             else:
-                decoder = protobuf_decoder(schema, None, registry, values)
+                decoder = protobuf_decoder(schema, None, registry, values)  # None: no message is named
         except InvalidConfigError as error:
             raise InvalidConfigError(error.message, topic=name, column="value", **error.details) from None
-        if not decoder.schema.names:
+        if not decoder.schema.names:  # it found no schema
             text = f"the registry has no schema of the values of {name}: pass their schema in schemas"
             raise SchemaNotFoundError(text, topic=name)
         return decoder
@@ -238,7 +237,8 @@ _TYPES = {
 }
 #: The value without the header of a schema registry: a zero byte and the schema's id in four bytes.
 _PAYLOAD = r"CASE WHEN value[:1] = '\x00'::BLOB THEN value[6:] ELSE value END"
-#: Tokens of a text: a pair of surrogates, another escape, or characters without escapes.
+#: Tokens of a text: an escaped pair of surrogates, another escape, or characters without escapes. A pair matches
+#: first, so a token with one surrogate is a lone surrogate.
 _TOKENS = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]+|\\"
 #: The text with U+FFFD for each lone surrogate, which DuckDB refuses. Programs that cut UTF-16 text write these.
 _REPAIRED = (
@@ -263,12 +263,12 @@ def structure_of(connection: DuckDBPyConnection, schema: Any, sample: pa.Table) 
 def _generalized(structure: Any) -> Any:
     """Return the structure: integers as BIGINT (`_checks` refuses larger ones), items of lists as VARCHAR or JSON."""
     if isinstance(structure, dict):
-        # DuckDB's column names cannot be empty, and ignore case: the first of equal names applies. The names are
-        # reversed, so that the first overwrites the later ones, and then reversed again
+        # DuckDB's column names cannot be empty, and ignore case. If names are equal then, the first one is kept: a
+        # dict keeps the last value of a key, so it is filled from the end, and its order is reversed afterwards
         names = {name.lower(): name for name in reversed(structure) if name}
         return {name: _generalized(structure[name]) for name in reversed(names.values())} or "JSON"
     if isinstance(structure, list):
-        return ["VARCHAR" if structure == ["VARCHAR"] else "JSON"]  # for any item: `_checks` checks no items
+        return ["VARCHAR" if structure == ["VARCHAR"] else "JSON"]  # not checked by `_checks`: any item converts
     return _TYPES.get(structure, "JSON")
 
 
@@ -276,6 +276,7 @@ def with_fields(records: DuckDBPyRelation, topic: str, structure: Any, on_error:
     """Return the records with the fields of `value`, a blob of JSON, in place of its bytes."""
     pointers, checks = zip(*_checks(structure, "", "fields"), strict=True)
     quoted_pointers = ", ".join(map(_quoted, pointers))
+    # `kinds` has the kind of the value at each of `pointers`, from kinds[1] on
     conditions = " AND ".join(check.format(f"kinds[{number}]") for number, check in enumerate(checks, 1))
     problem = _quoted(
         f"the value of a record of {topic} is not JSON, or a field does not have the type of its column: set the"
@@ -301,7 +302,7 @@ def _with_texts(records: DuckDBPyRelation) -> DuckDBPyRelation:
 
 
 def _checks(structure: Any, path: str, column: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, condition) for each field: a JSON pointer, and SQL on its column, in which `{0}` is its kind."""
+    """Yield the JSON pointer of each field, and SQL that accepts its value; `{0}` stands for the value's kind."""
     kind = "OBJECT" if isinstance(structure, dict) else ("ARRAY" if isinstance(structure, list) else structure)
     accepted = f"{{0}} IN {_KINDS[kind.upper()]}" if kind.upper() in _KINDS else "true"
     # a value that does not convert makes the column null

@@ -74,8 +74,8 @@ def advertised(host: str, port: int) -> tuple[str, int]:
 
 
 # The gateways of a root form a consumer group (distlog.core.read.consumer_group) to share the partitions of
-# `__consumer_offsets`. If a gateway sends no heartbeats, other gateways get its partitions. The former holder may
-# still run, since clocks of gateways are not compared, but the epoch of a partition (Leadership) fences it.
+# `__consumer_offsets` and `__transaction_state`. If a gateway sends no heartbeats, other gateways get its partitions.
+# It may only have been paused, so a new holder commits the partition's next epoch, which fences it (Leadership).
 
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"  # ROOT_ID stands for the id of a topic
 
@@ -84,7 +84,7 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state after the last sync. `joins` counts this gateway's joins, and `term` its new leases."""
+    """The state after the last sync. `joins` counts joins as a new member, `term` also leases after a lapse."""
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class GatewayLease:
         self._wanted_id = node_id
         self._view = _View()
         self.node = Node(node_id or 0, "", 0, "")
-        self._member = Membership(
+        self._member = Membership(  # None: it may own any partition; FREQUENT: its pace of heartbeats
             self._log, self._name, None, lease_s, FREQUENT, clock, new_id, replaces=self._is_predecessor
         )
         self._unreachable = set[Node]()  # the gateways that were logged as unreachable
@@ -127,19 +127,19 @@ class GatewayLease:
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
         """Send a heartbeat, and share `count()` partitions. Returns whether the held partitions or the term changed.
 
-        A partition in `pending` is still loaded: it moves to another gateway only when it is no longer in `pending`,
-        or after a lease. The first call replaces an earlier gateway with this address. Raises the errors of `count`,
-        StorageError, CommitConflictError, CommitStateUnknownError.
+        `pending` are the partitions that this gateway has in memory. A partition moves to another gateway only when
+        `pending` does not have it any more, or after the time of a lease. The first call replaces an earlier gateway
+        with this address. Raises the errors of `count`, StorageError, CommitConflictError, CommitStateUnknownError.
         """
         previous, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
         member.sync(count, _no_offsets, pending)
-        is_new = was_lapsed or member.joins != joins
+        has_new_lease = was_lapsed or member.joins != joins
         state = member.state
         assert state is not None
         nodes = {peer.id: node for peer in state.members if (node := Node.parse(peer.name)) is not None}
         self.node = nodes.get(member.id, self.node)
-        if is_new and len(nodes) > 1:
+        if has_new_lease and len(nodes) > 1:
             # each gateway refreshes its view once in this fraction of a lease; the factor 2 is a margin
             lease_ms = max(peer.lease_ms for peer in state.members)
             self._known_s = self._clock() + 2 * FREQUENT.refresh * lease_ms / 1000
@@ -151,7 +151,7 @@ class GatewayLease:
             tuple(sorted(nodes.values(), key=lambda node: node.id)),
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
             frozenset(member.owned.keys() - set(member.leaving)),
-            previous.term + is_new,
+            previous.term + has_new_lease,
             member.joins,
         )
         return (previous.held_partitions, previous.term) != (self._view.held_partitions, self._view.term)
@@ -175,7 +175,7 @@ class GatewayLease:
     @property
     def held_partitions(self) -> frozenset[int]:
         view = self._view
-        # if this gateway joined again after the view, the view has the partitions of its former member
+        # if this gateway has joined as a new member since `view`, that has the former member's partitions
         is_current = not self.is_lapsed and self._member.joins == view.joins
         return view.held_partitions if is_current else frozenset()
 
@@ -208,9 +208,9 @@ class GatewayLease:
         return assign_leaders(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _name(self, members: Sequence[Member]) -> str:
-        """Return this gateway's name among `members`, with the lowest free id if its own id is None or used."""
+        """Return this gateway's name among `members`, with the lowest free id if `node_id` is None or used."""
         used_ids = {node.id for other in members if (node := Node.parse(other.name)) is not None}
-        node_id = self.node.id if self._member.id else self._wanted_id
+        node_id = self.node.id if self._member.id else self._wanted_id  # a member keeps its id
         if node_id is None or node_id in used_ids:
             node_id = next(candidate for candidate in range(len(used_ids) + 1) if candidate not in used_ids)
         return str(dataclasses.replace(self.node, id=node_id))
@@ -223,14 +223,14 @@ class GatewayLease:
 @lru_cache(maxsize=256)
 def assign_leaders(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
     """Give gateways equal numbers of partitions. Few partitions move when a gateway joins (rendezvous hashing)."""
-    equal_share, larger_shares = divmod(partitions, len(ids))  # `larger_shares` gateways get one partition more
+    equal_share, larger_shares_left = divmod(partitions, len(ids))  # a larger share has one partition more
     leaders, counts = list[int](), dict.fromkeys(ids, 0)
     for number in range(partitions):
-        most = equal_share + (1 if larger_shares else 0)
+        most = equal_share + (1 if larger_shares_left else 0)
         free = [id_ for id_ in ids if counts[id_] < most]
         best = max(free, key=partial(_weight, topic_id, number)) if len(free) > 1 else free[0]
         if counts[best] == equal_share:
-            larger_shares -= 1
+            larger_shares_left -= 1  # `best` gets a larger share
         counts[best] += 1
         leaders.append(best)
     return leaders
@@ -247,7 +247,7 @@ LEASE_S = 60.0
 
 
 class TaskLease:
-    """The lease of the process that runs the maintenance tasks. One thread calls `keep` and `leave`."""
+    """The maintenance tasks' lease: its holder owns a group's only partition. One thread calls `keep` and `leave`."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class Leadership:
             for head in race:
                 check_may_lead()
                 epochs = {number: _epoch(head, number) + 1 for number in partitions}
-                # an epoch is a batch id of the application `leader:<partition>`; `in_order` keeps only the newest ids
+                # epochs are stored as batch ids of application `leader:<partition>`; `in_order` keeps only the newest
                 race.put([SetTransaction(_app_id(n), new, offsets={}, in_order=True) for n, new in epochs.items()])
         self._current.advance(race.snapshot)
         # on a local disk, the former leader may still be in a direct append, which makes no commit
@@ -374,10 +374,10 @@ def _epoch(snapshot: Snapshot, partition: int) -> int:
 
 #: A small partition is compacted when it has this many new segments.
 LEAST_SEGMENTS = 64
-#: A large partition needs one for each 64 KiB of its compacted part (clean bytes), which is rewritten, too.
+#: A large partition needs a new segment for each 64 KiB of its compacted (clean) part, since that is rewritten, too.
 CLEAN_BYTES_PER_SEGMENT = 64 << 10
 COMPACTION_PERIOD_MS = 5000
-#: A compaction has a log of its own for these: the ratio is disabled, since `_due` decides by the number of segments.
+#: The defaults of the commit log that `step` opens: any dirty ratio is enough, since `_due` counts segments instead.
 _COMPACTION_DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
 
 

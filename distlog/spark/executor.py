@@ -321,7 +321,7 @@ def clean_shared(
     now_ms = plans[0].now_ms(handle)
     # by partition: the verdicts on the batches of producers (as in `clean_partition`), or the failure of a bad file
     to_judge = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
-    verdicts = SparkExecutor(spark).map(partial(_judge, handle, now_ms), to_judge)
+    verdicts = SparkExecutor(spark).map(partial(_judge, handle, handle.trusted_ms()), to_judge)
     by_partition = dict(zip([plan.partition for plan in to_judge], verdicts, strict=True))
     outcomes = [(plan, by_partition.get(plan.partition, survivors.Verdicts())) for plan in plans]
     readable = [(plan, outcome) for plan, outcome in outcomes if isinstance(outcome, survivors.Verdicts)]

@@ -36,7 +36,7 @@ def test_kafka_dump_log_reads_markers_and_aborted_transactions(tmp_path: Path) -
 def test_a_consumer_of_committed_records_stops_where_an_exported_transaction_is_open(tmp_path: Path) -> None:
     broker, process = Broker(tmp_path), Process(new_topic(tmp_path / "events"))
     with broker.running():
-        broker.create({"events": 1})
+        broker.create({"events": 1}, {"retention.ms": "-1"})
     append(process[0], b"before")
     sender = Sender(Process(tmp_path / "events"), "payments")
     sender.begin().send(0, b"open")

@@ -54,7 +54,7 @@ MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("topics/test_*producer.py", "log/test_*producers*.py", "transactions/test_producer_states.py"),
     ),
     "active segments": (
-        ("log.active_partition", "log.partition_log", "log.log_segment", "log.partition_lock"),
+        ("log.active_partition", "log.partition_log", "log.log_segment", "log.partition_files"),
         ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_f*.py", "log/test_active_seals.py"),
     ),
     "segments": (

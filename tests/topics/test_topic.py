@@ -89,7 +89,7 @@ def test_a_folder_with_or_in_a_topic_cannot_become_a_topic(storage_url: Address)
 
 @pytest.mark.parametrize("name", ["_commits", "_groups"])
 def test_a_topic_cannot_have_a_hidden_name(name: str, storage_url: Address) -> None:
-    with pytest.raises(distlog.InvalidTopicError, match="uses a folder of this name: choose another"):
+    with pytest.raises(distlog.InvalidTopicError, match=r"the name of a folder of distlog's own: choose another"):
         distlog.create(f"{storage_url.url}/{name}", storage_options=storage_url.options)
     assert Storage(*storage_url).list_folders() == []
 

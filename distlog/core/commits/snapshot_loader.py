@@ -40,10 +40,8 @@ NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 _FIRST_GROUP, MAX_GROUP = 4, 64
 #: If all commits exist, only this many of the newest checkpoints, and of the newest full ones, are tried.
 CHECKPOINT_TRIES = 2
-#: The names in one page of a listing, on each kind of object store.
-ONE_PAGE = 1000
-#: How often a load lists the commits, if vacuum deletes listed ones before they are read.
-LISTING_TRIES = 3
+ONE_PAGE = 1000  # the names in one page of a listing, on each kind of object store
+LISTING_TRIES = 3  # how often a load lists the commits, if vacuum deletes listed ones before they are read
 
 
 class BelowHorizonError(Exception):
@@ -60,7 +58,7 @@ class SnapshotLoader:
         self.listed_ms = self._first_listed_version = 0
         #: The newest full checkpoint that this process has read at the head or written: incremental ones extend it.
         self.full_checkpoint: str | None = None
-        #: Full checkpoints that could not be used, or whose incremental ones could not: a load tries each only once.
+        #: Full checkpoints that could not be used, alone or by an incremental one: loads skip their incremental ones.
         self._unusable = set[str]()
 
     def load(
@@ -86,11 +84,11 @@ class SnapshotLoader:
         return snapshot
 
     def load_by_listing(self) -> Snapshot | None:
-        """The head, by a listing and a request for each listed commit; as `load` if more than ONE_PAGE are listed."""
+        """The head, by a listing and requests for listed files only; by `load` if more than ONE_PAGE are listed."""
         return self._with_defaults(self._from_listings(MAX_LONG, only_listed=True))
 
     def load_unlisted(self, listed_ms: int) -> Snapshot | None:
-        """The head after a listing without commits at `listed_ms` of the store's clock; None without a topic."""
+        """The head of a topic created after a listing at `listed_ms` (the store's time); None without a topic."""
         if snapshot := self._from_hint(MAX_LONG):
             return self._with_defaults(snapshot)
         self.listed_ms = listed_ms
@@ -110,7 +108,7 @@ class SnapshotLoader:
         except CorruptMetadataError as error:
             if self.horizon_above(error) is None:
                 raise
-            return self.load_at(timestamp_ms)
+            return self.load_at(timestamp_ms)  # the horizon rose after `head` was loaded
         if earlier_count == 0:
             bounds = {"first_ms": self._timestamp(head.log_floor), "last_ms": head.timestamp_ms}
             if head.log_floor:
@@ -128,7 +126,10 @@ class SnapshotLoader:
         commits: list[Commit] | None = None,
         one_request: bool = False,
     ) -> Snapshot:
-        """Apply all later commits to `snapshot`, and add them to `commits`; `base` is the last head that was read."""
+        """Apply all later commits to `snapshot`, and add them to `commits`; `one_request` stops after the first ones.
+
+        `base` is the last head that was loaded, if `snapshot` is this head with another writer's commit.
+        """
         head, files, base = snapshot, CommitFiles(self._storage), base or snapshot
         try:
             for later in files.follow(snapshot.version + 1, first_group=first_group):
@@ -154,9 +155,9 @@ class SnapshotLoader:
     def is_newest(self, base: Snapshot, version: int) -> bool:
         """True if vacuum has deleted no commit from `version` on; False also if that is unknown.
 
-        So a `version` that was put is in the log, and one without a next version is the newest. On an object store, a
-        listing must show no later version, since vacuum never deletes the newest. On a disk, it deletes commits in
-        order: if the commit of `base`, which was read before, exists, no later one was deleted.
+        If True, a commit that was put at `version` is in the log, and a `version` without a next one is the newest.
+        On an object store, True if a listing has no later version, since vacuum never deletes the newest commit. On a
+        disk, True if the commit of `base`, which was read before, still exists: vacuum deletes the oldest first.
         """
         if self._storage.is_local:
             commit = self._files.read(base.version)
@@ -221,7 +222,7 @@ class SnapshotLoader:
 
     def _read(self, name: str, end: int) -> Snapshot:
         """The state of the checkpoint `name`, for a load of versions below `end`."""
-        full = paths.base_of_checkpoint(name)
+        full = paths.base_of_checkpoint(name)  # None if `name` is a full checkpoint itself
         if full in self._unusable:
             raise CorruptMetadataError(f"the full checkpoint {full}, which it extends, cannot be used", file=name)
         try:
@@ -255,7 +256,7 @@ class SnapshotLoader:
                     return self._from_listing(end, only_listed=only_listed)
                 except CorruptMetadataError:  # vacuum may have deleted listed commits: then list again
                     if former_first_version == self._first_listed_version:  # nothing was deleted since then
-                        # the log is damaged, or `end` is below the horizon, where vacuum failed to delete a commit
+                        # the log is damaged, or vacuum deleted only some commits below the horizon, where `end` is
                         if end < MAX_LONG and (head := self.load()) and end <= head.log_floor:
                             raise deleted_error(head.log_floor, head.version, version=end - 1) from None
                         raise
@@ -296,7 +297,7 @@ class SnapshotLoader:
         return self._if_fresh(snapshot, snapshot, end, listed_ms)
 
     def _if_fresh(self, head: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
-        """Same as `_if_newest`, for a `head` read after a listing at `listed_ms`; not checked if `end` ends it."""
+        """Same as `_if_newest` after a listing at `listed_ms`; not checked if `head` is the version before `end`."""
         if head is None or base is None or head.version + 1 == end:
             return head
         head.note_seen(listed_ms)
@@ -403,8 +404,7 @@ class CommitFiles:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        #: The store's time before the last request of `follow` was sent; 0 if unknown.
-        self.store_ms = 0
+        self.store_ms = 0  # the store's time before the last request of `follow` was sent; 0 if unknown
 
     def read(self, version: int) -> Commit | None:
         """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
@@ -445,7 +445,7 @@ class CommitFiles:
         first = start
         while start < end:
             self.store_ms = self._storage.replied_ms()
-            # also the two versions after the known one: the first is probably missing, and the second shows a gap
+            # with two versions after the known one: if the first does not exist, the second shows whether it is a gap
             size = min(max(first_group, start - first, known_version + 3 - start), MAX_GROUP)
             read_all = map if self._storage.is_local else in_parallel
             next_commits = list(read_all(self.read, range(start, min(start + size, end))))
@@ -457,7 +457,8 @@ class CommitFiles:
                 continue
             later = next_commits[len(commits) + 1 :]
             is_gap = start <= known_version or any(later)
-            # if the group ends there, request the next version, too; not in a group of one: a refresh is one request
+            # if the missing version is the last of its group, the next version is requested to detect a gap; but not
+            # after a group of one, since a refresh is one request
             if is_gap or (not later and size > 1 and self.read(start + 1) is not None):
                 # the log is damaged, unless the missing version and the next one were written between two reads
                 self.read_existing(start)

@@ -510,7 +510,7 @@ def clean_partition(
 ) -> RewrittenPartition:
     """Run the round `plan`, up to the offset at which the memory for keys is full."""
     now_ms = plan.now_ms(handle)
-    verdicts = judge(handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
+    verdicts = judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
     keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
     secret = handle.random.randbytes(SECRET_BYTES)  # without it, a writer could make two keys with one hash
     build_map(handle.reader, plan.dirty_segments, plan.start_offset, plan.end_offset, verdicts, keys, secret)

@@ -159,7 +159,7 @@ class LogStats:
             yield "first_batch_crc", {state.first_batch_crc}
         if segment.last_batch_crc != UNKNOWN:
             yield "last_batch_crc", {state.last_batch_crc}
-        if self.by_records.oldest < segment.min_timestamp:
+        if self.by_records.oldest < segment.min_timestamp:  # the metadata has a lower bound, or -1
             yield "min_timestamp", {self.by_records.oldest}
         yield "record_count", {self.by_records.count, state.record_count}
         next_offset = segment.shift + state.next_offset
@@ -167,12 +167,12 @@ class LogStats:
             yield "next_offset", {next_offset}
         yield "first_timestamp", {state.first_timestamp, self.by_records.first}
         yield "max_timestamp", {state.max_timestamp, self.by_records.newest}
+        # the offset of the record, or the last offset of the hidden batch, that has the metadata's `max_timestamp`
         offsets = {self.by_records.offset_of_newest} if segment.max_timestamp == self.by_records.newest else set()
         if segment.max_timestamp == self._newest_hidden:
-            offsets |= {self._offset_of_newest_hidden, -1}  # -1 in imported segments
+            offsets |= {self._offset_of_newest_hidden, -1}  # imports store -1 for a hidden batch
         if segment.is_active:
-            # the metadata has -1 until the seal if the batch headers do not show the offset
-            offsets.add(-1)
+            offsets.add(-1)  # for headers that do not show the offset, the metadata has -1 until the seal
         if offsets:
             yield "offset_of_max_timestamp", offsets
 
@@ -183,8 +183,8 @@ def is_contiguous(segment: SegmentInfo) -> bool:
 
 
 # An entry is right if it leads a reader to the right batch. In distlog's own files, each entry has the last offset of
-# a batch. A broker's entry has the last offset of batches that were appended together, and the position of one
-# of the batches. Old brokers' time entries have the offset of the record with the timestamp, not of its batch's end.
+# its batch. A broker's offset entry has the last offset of batches that were appended together, and the position of
+# any of the batches. A time entry of an old broker has the offset of a record, so any offset in the batch is right.
 
 
 class IndexCheck(ABC):
@@ -214,7 +214,7 @@ class IndexCheck(ABC):
         """Flag the `entries` that are right; all point into `batches`, which begin at `position` of the log."""
 
     def _end_key(self, batches: npt.NDArray[Any], position: int) -> int:
-        """Return the end of the keys for `batches`. Keys are relative offsets, unless a subclass overrides this."""
+        """Return the first key after `batches`. The keys are relative offsets, unless a subclass overrides this."""
         return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base_offset
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
@@ -262,7 +262,7 @@ class OffsetIndexCheck(IndexCheck):
         return position + int(batches["position"][-1] + batches["size"][-1] - batches["position"][0])
 
     def _are_right(self, batches: npt.NDArray[Any], position: int, entries: slice) -> Flags:
-        starts = batches["position"] + (position - batches["position"][0])
+        starts = batches["position"] + (position - batches["position"][0])  # positions in the log
         rows = np.searchsorted(starts, self._keys[entries], side="right") - 1
         firsts = batches["base_offset"][rows] - self._base_offset
         lasts = firsts + batches["last_offset_delta"][rows]
@@ -270,8 +270,8 @@ class OffsetIndexCheck(IndexCheck):
         if self._is_own:
             right = lasts == offsets
         else:
-            previous = np.concatenate([[-1], self._offsets])[entries]
-            right = (firsts > previous) & (lasts <= offsets)  # in the group of batches between two entries
+            previous_offsets = np.concatenate([[-1], self._offsets])[entries]  # of the entries before
+            right = (firsts > previous_offsets) & (lasts <= offsets)  # the batch is between two entries
         return np.asarray(right & (starts[rows] == self._keys[entries]))
 
 
@@ -315,7 +315,7 @@ class TransactionIndexCheck(IndexCheck):
 
     def _check_entries(self) -> Longs:
         bad = self._entries["version"] != indexes.TRANSACTION_VERSION
-        # a transaction may begin before its segment: its stored first offset is at least -shift, 0 for readers
+        # a transaction may begin before its segment, not before offset 0 of readers: -shift as stored, or 0 if lower
         bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
         bad |= self._entries["first_offset"] > self._entries["last_offset"]
         if bad.any():
@@ -386,7 +386,7 @@ class IndexFile:
     def finish(self) -> None:
         mismatch = self.check.mismatch() if self.check is not None else None
         if mismatch is not None:
-            self.error, self.state = mismatch, "stale" if self.data else "missing"
+            self.error, self.state = mismatch, "stale" if self.data else "missing"  # no data: none in the metadata
 
 
 def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
@@ -399,7 +399,7 @@ def _find(
     reader: SegmentReader, segment: SegmentInfo, suffix: str, check: type[IndexCheck | KeyIndexCheck]
 ) -> IndexFile:
     part, size = reader.part(segment, suffix), index_size(segment, suffix)
-    # read one byte more to notice a file that is too long, except for an active segment, whose file grows
+    # read one byte more to notice a file that is too long, but not of a bundle or an active segment, which grows
     end = size + 1 if part.is_file and not segment.is_active else size
     try:
         data = reader.storage.read(*part.range(0, end)) if size else b""
@@ -429,18 +429,14 @@ Batches = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """The numbers of batches and records that were read of one segment, and its anomalies.
-
-    `end_offset` is the offset after the last batch, or -1 if the log is not sound. `is_sparse`: the batches lack
-    offsets before `end_offset`.
-    """
+    """The numbers of batches and records that were read of one segment, and its anomalies."""
 
     segment: SegmentInfo
     batches: int
     records: int
     anomalies: tuple[Anomaly, ...]
-    end_offset: int = -1
-    is_sparse: bool = False
+    end_offset: int = -1  # the offset after the last batch; -1 if the log is not sound
+    is_sparse: bool = False  # whether the batches lack offsets before `end_offset`
 
     @property
     def ok(self) -> bool:
@@ -484,7 +480,7 @@ class _Verifier:
             self._walk(end)
         is_sound = end == self._segment.log_bytes and len(self._anomalies) == count_before
         for index in self._indexes:
-            # the offset and time index of an active segment lack their last entries, so their ends are not checked
+            # the offset and time index of an active segment lack their last entries: `finish` would report this
             is_full = index.suffix == ".txnindex" or not self._segment.is_active
             if is_sound and is_full:
                 index.finish()
@@ -542,7 +538,7 @@ class _Verifier:
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
         for index in self._indexes:
             index.add(data, batches, position)
-        # set the commit's append time, which readers get, only now: indexes (see above) have the times in the log
+        # indexes have the times in the log, so set the commit's append time, which readers get, after their check
         set_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._stats.add_batches(data, batches)
         is_intact = self._check_crcs(data, batches, position)
@@ -615,5 +611,4 @@ class _Verifier:
         return count
 
     def _row_of(self, error: CorruptRecordError, batches: Batches, position: int) -> int:
-        """Return the row of the batch that the error is about."""
         return int(np.searchsorted(batches["position"], error.details["position"] - self._log.begin - position))

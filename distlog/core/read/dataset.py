@@ -24,7 +24,7 @@ from distlog.core.segments.chunks import Isolation, IsolationLevel, SegmentSlice
 from distlog.core.segments.segment_reader import SegmentReader, read_slices
 from distlog.core.storage.calls import cores
 
-_BATCH_ROWS = 1 << 16  # the maximum, of a batch made from metadata
+_BATCH_ROWS = 1 << 16  # the most rows of a batch of `_numbers_of_partitions`
 TEXT_COLUMNS = ("key", "value")
 _NO_FILES = "a topic has no Arrow files: call to_table() or scanner() of its dataset"
 
@@ -41,13 +41,13 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         snapshot: Snapshot,
         isolation: IsolationLevel = "read_uncommitted",
         *,
-        text: Collection[str] = (),
+        text: Collection[str] = (),  # the columns to return as strings
         condition: pc.Expression | None = None,
         decoder: Decoder | None = None,
         on_error: OnError = "fail",
     ) -> None:
-        # Without a C++ dataset, methods of Arrow's C++ code would end the process. This dataset has one missing file.
-        # The path of the file is the text `_NO_FILES`, so that Arrow's error for a missing file shows the text.
+        # Without a C++ dataset, methods of Arrow's C++ code would end the process. So Arrow gets one whose file is
+        # missing: nothing exists under /dev/null. Arrow's error shows the path of the file, the text `_NO_FILES`.
         files = SubTreeFileSystem("/dev/null", LocalFileSystem())
         fragment = ds.IpcFileFormat().make_fragment(_NO_FILES, files)
         super().__init__(SCHEMA, [ds.FileSystemDataset([fragment], SCHEMA, ds.IpcFileFormat())])
@@ -230,7 +230,7 @@ class TopicDataset(ds.UnionDataset):  # type: ignore[misc]
         return pa.schema([schema.field(name) for name in names])
 
     def _stored_columns(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns to read for the columns `names`: the error of a bad value has partition and offset."""
+        """Return the columns to read for `names`: also partition and offset for errors if values are decoded."""
         is_decoded = self._decoder is not None and "value" in names
         return list(dict.fromkeys((*names, *DECODING_COLUMNS))) if is_decoded else names
 
@@ -286,7 +286,7 @@ class _Scanner:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
-            # a Mapping has expressions, which may change values, but not the schema
+            # the expressions of a Mapping may change values even if the schema is unchanged
             if self._is_unchanged and not isinstance(self._options["columns"], Mapping):
                 yield batch
             else:

@@ -21,17 +21,18 @@ OnError = Literal["fail", "null"]
 """The action for a value that cannot be decoded: raise, or make its fields null."""
 ValueFormat = Literal["json", "avro", "protobuf"]
 """The format of values: json, avro or protobuf."""
-#: The row numbers of some values, and their decoded columns.
+#: The row numbers of some values, ascending, and their decoded columns.
 DecodedRows = tuple[Longs, pa.RecordBatch]
 #: The columns that a read needs in addition to the selected columns.
 DECODING_COLUMNS = ("partition", "offset", "value")
-#: If values cannot be decoded together, halves of at most this size are decoded value by value.
+#: At most this many values are decoded one by one if they cannot be decoded together.
 MAX_SINGLY = 64
 Payloads = TypeVar("Payloads", list[bytes], pa.Array)
 #: The size of a value's header: a zero byte and the schema's id.
 HEADER_BYTES = 5
-#: The deepest nesting of a message of Protobuf, and the most bytes of its indexes: 5 for their count, and 5 for each.
+#: The most indexes of a message, one for each level of nesting: protoc refuses deeper messages.
 MAX_DEPTH = 32
+#: The most bytes of a message's indexes: 5 for their count, and 5 for each.
 INDEXES_BYTES = 5 * (MAX_DEPTH + 1)
 #: The location of a message in its file: the index of the outermost message, the index within that message, ...
 Indexes = tuple[int, ...]
@@ -184,8 +185,8 @@ def _slices(values: pa.Array) -> tuple[Longs, Longs, Bytes]:
 
 def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
     """Return the values without their prefixes: value i without its first `sizes[i]` bytes."""
-    # flag the bytes of the values, and then unflag the bytes of the prefixes
-    # repeat(starts - cumsum(n) + n, n) + arange(sum(n)): the positions of n[i] bytes from starts[i] on, for all i
+    # Flag the bytes of the values, then unflag those in prefixes. The positions of n[i] bytes from starts[i] on, for
+    # all i, are repeat(starts - cumsum(n) + n, n) + arange(sum(n)): a run begins at starts[i] and ascends by 1.
     starts, lengths, data = _slices(values)
     new_offsets = np.concatenate([[0], np.cumsum(lengths - sizes)])
     is_payload = np.zeros(len(data), np.bool_)
@@ -200,7 +201,7 @@ def without_prefixes(values: pa.Array, sizes: Longs) -> pa.Array:
 
 
 def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArray[np.intp], pa.Array]:
-    """Return the distinct indexes (None if bad), for each payload its number in this list, and the messages."""
+    """Return a list of distinct Indexes (None if bad), each payload's position in this list, and the messages."""
     # almost all payloads have the indexes (0,), which are one zero byte; only other indexes are decoded
     starts, lengths, data = _slices(payloads)
     codes, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
@@ -214,7 +215,7 @@ def split_messages(payloads: pa.Array) -> tuple[list[Indexes | None], npt.NDArra
     head_codes = [code_by_indexes.setdefault(indexes, len(code_by_indexes)) for indexes, _ in decoded]
     codes[other_rows] = np.array(head_codes, np.intp)[head_of_row]
     sizes[other_rows] = np.array([size for _, size in decoded], np.int64)[head_of_row]
-    for row in other_rows[heads == 0].tolist():  # long or bad indexes, decoded as 0 above
+    for row in other_rows[heads == 0].tolist():  # long or bad indexes: replace the result for a head of 0
         indexes, sizes[row] = _read_indexes(bytes(data[starts[row] : starts[row] + min(lengths[row], INDEXES_BYTES)]))
         codes[row] = code_by_indexes.setdefault(indexes, len(code_by_indexes))
     return list(code_by_indexes), codes, without_prefixes(payloads, sizes)
@@ -225,7 +226,7 @@ def _short_indexes(starts: Longs, lengths: Longs, data: Bytes) -> npt.NDArray[np
     # in short indexes all numbers are one byte, and the first, a zigzag varint, is twice the number of indexes
     columns = np.arange(_SHORT_INDEXES_BYTES)
     inside = columns < lengths[:, None]
-    # a byte past the payload's end is 0x80, as of a longer number, so it makes the indexes bad
+    # bytes past the payload's end are 0x80, the first byte of a longer number, so that cut indexes are not short
     heads = np.full(inside.shape, 0x80, np.uint8)
     heads[inside] = data[(starts[:, None] + columns)[inside]]
     sizes = 1 + (heads[:, :1] >> 1)

@@ -13,23 +13,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-#: The prefix length of an IPv6 network. A client can use any address of its network.
-_IPV6_PREFIX = 64
+_IPV6_PREFIX = 64  # the prefix length of an IPv6 network: a client can use any address of its network
 
 # A use is a sum of CPU seconds that halves in each half-life: old work is forgotten, and unused time is not saved.
 _HALF_LIFE_S = 1.0
 #: The number of CPUs that a client keeps busy if its use stays at one second: ln 2 / half-life.
 _CPUS_PER_USE = 0.6931 / _HALF_LIFE_S
-#: A client is active for this time after a request: other clients must leave room for it.
-_ACTIVE_S = 0.5
-#: The largest use: as if the client kept 0.8 CPUs busy. Without work, it decays to _HEAVY_FRACTION in a second.
+_ACTIVE_S = 0.5  # a client is active for this time after a request: other clients must leave room for it
+#: The largest use: as if the client kept 0.8 CPUs busy. After a second without work, it is as if it kept 0.4 busy: a
+#: lone heavy owner may then run again (_HEAVY_FRACTION).
 _MAX_USE_S = 0.8 / _CPUS_PER_USE
-#: A share whose use has decayed to this is idle.
-_IDLE_USE_S = 1e-6
+_IDLE_USE_S = 1e-6  # a share whose use has decayed to this is idle
 #: Idle shares are forgotten when there are this many shares, or twice as many as were left the last time.
 _MANY_SHARES = 1000
-#: Longer client ids are cut, since a client without a login may send ids of 32 KiB.
-_MAX_CLIENT_ID = 512
+_MAX_CLIENT_ID = 512  # longer client ids are cut, since a client without a login may send ids of 32 KiB
 
 CountKey = TypeVar("CountKey", bound=Hashable)
 
@@ -106,7 +103,7 @@ class CpuShares:
         return self._child(self._child(self.root, owner), client_id[:_MAX_CLIENT_ID])
 
     def leaves_room(self, share: CpuShare) -> bool:
-        """Whether the client and its owner are below their allowances, fractions of the time. Acquires the lock."""
+        """Whether a request need not queue, as its client and owner are below their allowances. Acquires the lock."""
         now_s, allowance = self.clock_s(), _ALLOWED_FRACTION
         with self.lock:
             for level in (share.parent, share):
@@ -215,7 +212,7 @@ class FairQueue(Generic[Waiting]):
         # also count shares that have waited for more than _ACTIVE_S, which are no longer in `active`
         active = parent.active_child_count(now_s) + sum(share not in parent.active for share in waiting)
         if active == 1:
-            # leave a handler to other owners; an only client id leaves one more, to other ids of its owner
+            # an only owner leaves a handler to others; an owner's only client id leaves two, one for other ids
             reserved = 1 if parent is self._shares.root else 2
             return [share for share in ordered if self._running[share] < max(self._handlers - reserved, 1)]
         # shares above their allowance with many items are heavy: they may run while they use little in all
@@ -284,8 +281,7 @@ _BURST_S = 1.0
 _LONGEST_WAIT_S = {REQUEST_PERCENTAGE: 1.0}
 #: The longest pause for bytes: shorter than the request timeout of clients (30 s).
 _LONGEST_WAIT_FOR_BYTES_S = 20.0
-#: If there are more debts than this, those that are paid off are forgotten.
-_MANY_DEBTS = 10_000
+_MANY_DEBTS = 10_000  # if there are more debts than this, those that are paid off are forgotten
 
 
 @dataclass(slots=True)
@@ -343,7 +339,7 @@ class Quotas:
 
     def _limit_and_debtor(self, user: str, client_id: str, name: str) -> tuple[float | None, _Debtor]:
         limits = self.limits
-        # cut the client id, which may have any length without a login; no id of the cut length can have a quota
+        # without a login, client ids may have any length: a cut one is still too long to have a quota of its own
         for entity, debtor in _entities(user, client_id[: MAX_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)
             if limit is not None:
@@ -351,7 +347,7 @@ class Quotas:
         return None, ("", "")
 
 
-#: Each connection may use this much, even while large requests that never arrive occupy the memory.
+#: Each connection may use this much, even if all memory is reserved for large requests that never arrive.
 _ALWAYS_ADMITTED_BYTES = 64 << 10
 
 
@@ -378,7 +374,8 @@ class RequestMemory:
 
     def _fits(self, share: MemoryShare, size: int) -> bool:
         """Whether `size` is within both limits. A limit does not apply if a wait for it would never end."""
-        # a share with `will_release` can end the wait; this share itself only if it has releasable bytes
+        # Only a share with `will_release` can end the wait. `own_count` is 1 if this share has it only until it
+        # waits, as it has no releasable bytes
         own_count = int(share.will_release and not share.releasable)
         if self._large_bytes[share.owner] + size > self._owner_limit and self._releasing[share.owner] > own_count:
             return False
@@ -402,7 +399,7 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """A connection's memory. Its `releasable` bytes are released even while the connection waits for more."""
+    """A connection's memory. `releasable` bytes, of requests in flight, are released even while it waits for more."""
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
         self._memory, self.owner = memory, owner
@@ -437,5 +434,6 @@ class MemoryShare:
             self._memory.resize(self, self.size + size)
 
     def add_releasable(self, size: int) -> None:
+        """Change the number of releasable bytes; `size` is negative before they are released."""
         self.releasable += size
         self._memory.update_releasing(self)

@@ -45,10 +45,10 @@ class Request:
     may_wait: bool = True
     #: Whether the next request, if it is a Produce request, may be handled before this one is answered.
     allows_next: bool = False
-    #: For the connection: unsent chunks of the response, reserved bytes, and whether it has read the next request.
-    unsent: list[messages.ResponseChunk] | None = None
-    memory: int = 0
-    is_pipelined: bool = False
+    #: The connection's own state of the request.
+    unsent: list[messages.ResponseChunk] | None = None  # the chunks of the response that were not sent yet
+    memory: int = 0  # the bytes that are reserved for it
+    is_pipelined: bool = False  # whether the connection reads the next request before this one is answered
 
     @property
     def api_version(self) -> int:
@@ -123,7 +123,7 @@ class ClientConnection(Protocol):
         """Close the connection without a response."""
 
     def read_next(self) -> None:
-        """Handle the next request if it was received, and if the request before it allows this."""
+        """Read and handle the next request if it was received, and if the request before it allows this."""
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -139,7 +139,7 @@ class ClientSession:
     sasl: SaslExchange | None
 
 
-#: Kafka's value for authorized operations that the client did not request.
+#: Kafka's value for authorized operations that a response leaves out, as when the client did not request them.
 NO_OPERATIONS = -(2**31)
 _DENIALS = {
     ResourceType.TOPIC: (messages.ErrorCode.topic_authorization_failed, "Topic authorization failed."),
@@ -154,7 +154,7 @@ _DENIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """A client's rights: all without `lists`. Handlers check them first, so clients cannot detect what exists."""
+    """A client's rights, all if `lists` is None. Handlers check them first, so clients cannot detect what exists."""
 
     lists: AccessLists | None = None
     principal: str = ""
@@ -162,7 +162,7 @@ class Rights:
     denials: EventLog | None = None
 
     def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Whether the client may do this. Logs no denial, since the client may not have named the resource."""
+        """Whether the client may do this. Logs no denial: it also filters resources that the client did not name."""
         return self.lists is None or self.lists.may(self.principal, self.host, operation, kind, name)
 
     def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
@@ -190,8 +190,8 @@ class Rights:
         self.check(operation, ResourceType.TOPIC, name)
 
     def check_cluster(self, *operations: Operation) -> None:
+        """Check that any operation is allowed. If not, log the denial of the last, and raise AccessDeniedError."""
         if not any(self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations):
-            # logs only one denial, and raises
             self.check(operations[-1], ResourceType.CLUSTER, CLUSTER_NAME)
 
     def check_code(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> messages.ErrorCode:
@@ -203,13 +203,13 @@ class Rights:
         return messages.ErrorCode.none
 
     def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """The operations that the client may do with a resource, one bit for each (KIP-430)."""
+        """The operations that the client may do with a resource, a bit each (KIP-430); NO_OPERATIONS without ACLs."""
         if self.lists is None:
             return NO_OPERATIONS
         return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(operation, kind, name))
 
 
-#: A parsed request takes about this many times the bytes of its frame, but at most the bytes of MAX_ITEMS items.
+#: A parsed request takes about 16 times the bytes of its frame, but at most MAX_ITEMS times 256 bytes.
 _PARSED_FACTOR, _MAX_PARSED_BYTES = 16, 256 * messages.MAX_ITEMS
 
 
@@ -257,19 +257,23 @@ _TOO_LARGE = (
 
 
 class FrameReader:
-    """The frames of one connection, read by `begin`, `grant` and `next`. `max_length` may change between frames."""
+    """The frames of one connection. `max_length` may change between frames.
+
+    After bytes were received into `next_buffer`, call `received`. Then call `begin`, `grant` with `wanted_bytes` of
+    reserved memory (unless 0) and `next`, and repeat these while `next` returns a frame.
+    """
 
     def __init__(self, shared_buffer: memoryview, max_length: int) -> None:
         self._shared_buffer, self.max_length = shared_buffer, max_length
         # received bytes, of which those from `_position` on are not yet in a frame
         self._unread, self._position = b"", 0
-        # the started frame: `_filled` of its bytes were received, and memory was reserved for `_granted` bytes
+        # the started frame: `_filled` of its bytes were received, some before memory was reserved for `_granted`
         self._frame: memoryview | None = None
         self._filled = self._granted = 0
 
     @property
     def wanted_bytes(self) -> int:
-        """The bytes to reserve next for the started frame (all, if it was received at once); 0 while it has room."""
+        """The bytes to reserve next, for twice the filled bytes of the frame, or for all; 0 while it has room."""
         if self._frame is None or self._filled < self._granted:
             return 0
         return min(max(2 * self._filled, _FIRST_MEMORY), len(self._frame)) - self._granted
@@ -312,7 +316,7 @@ class FrameReader:
         payload = self._unread[start : start + length]
         self._position = start + length
         if self.unframed < _LENGTH_BYTES:
-            # no other frame is in `_unread`: free its bytes
+            # `_unread` has no length of a next frame, or even ends within this frame (a negative `unframed`): free it
             self._unread, self._position = self._unread[self._position :], 0
         self._filled, self._granted = len(payload), 0
         if self._filled == length:
@@ -343,7 +347,7 @@ def topic_key(topic: Any, field: str) -> str | uuid.UUID:
 def by_topic(
     items: Iterable[tuple[Topic, Any]], field: str = "partitions", name: str = "name"
 ) -> list[messages.Fields]:
-    """Group `items` by topic, in the fields of a response. `field` is the name of a topic's items."""
+    """Group `items` by topic, as fields of a response: `name` or "topic_id" is the topic, and `field` its items."""
     topics: dict[Topic, list[Any]] = {}
     for topic, item in items:
         topics.setdefault(topic, []).append(item)
@@ -356,7 +360,7 @@ def fields_or_errors_of_items(
     key: Callable[[Any], Any],
     fields_of: Callable[[Any], messages.Fields],
 ) -> list[messages.Fields]:
-    """Return the result of `fields_or_error` for each item. As in Kafka, items with equal keys are refused."""
+    """For each item, return `fields_of` with the fields or error of `work`. As in Kafka, equal keys are refused."""
 
     def refuse_duplicates(equal_items: Sequence[Any]) -> messages.Fields | None:
         if len(equal_items) > 1:

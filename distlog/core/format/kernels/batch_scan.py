@@ -23,21 +23,19 @@ from distlog.core.format.kernels.native import (
     read_at,
 )
 
-#: The size of the fields offset and length, which the length does not count, and of a header of format 2.
+#: LOG_OVERHEAD: the size of offset and length, which the length does not count. HEADER_SIZE: a header of format 2.
 LOG_OVERHEAD, HEADER_SIZE = 12, 61
 #: Positions of header fields; those with LEGACY are for formats 0 and 1, LAST_DELTA_AT and CRC_AT for format 2.
 LENGTH_AT, MAGIC_AT, LAST_DELTA_AT, CRC_AT = 8, 16, 23, 17
 LEGACY_ATTRIBUTES_AT, LEGACY_TIMESTAMP_AT = 17, 18
 #: The positions of the first bytes that the checksum covers.
 CRC_START, LEGACY_CRC_START = 21, 16
-#: The size of a header up to its magic, in all formats.
-SMALLEST_PREFIX = 17
-#: Kafka's smallest valid length, which does not count LOG_OVERHEAD.
-SMALLEST_LENGTH = 14
+SMALLEST_PREFIX = 17  # the size of a header up to its magic, in all formats
+SMALLEST_LENGTH = 14  # Kafka's smallest valid length, which does not count LOG_OVERHEAD
 #: The sizes of an entry without a key and a value, in format 0 and 1.
 LEGACY_ENTRY_SIZES = 26, 34
-CODEC_MASK, LEGACY_ATTRIBUTES = 0x07, 0x0F
-#: Bits of a batch's attributes.
+#: Parts of a batch's attributes: the codec, all bits of formats 0 and 1, and single bits.
+CODEC_MASK, LEGACY_ATTRIBUTES_MASK = 0x07, 0x0F
 APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
 #: The results of a check of headers; `record_batch.py` has a message for each fault.
@@ -68,6 +66,7 @@ BATCH = np.dtype(
 def count_batches(data: np.ndarray, start: int, end: int, allows_any_format: bool) -> tuple[int, int, int]:
     """Count the complete batches in [start, end), up to the first bad one.
 
+    Unknown formats are bad unless `allows_any_format`, which a dump sets to list their batches, too.
     Returns (status, position of the end or of the bad batch, number of batches before it).
     """
     position = start
@@ -99,7 +98,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
         row = batches[index]
         read_row(data, position, row)
         position += row["size"]
-        # int64: in plain Python the sum of two int32 fields could overflow
+        # int64: without the compiler, numpy 2 cannot subtract an int32 from MAX_LONG
         base_offset, last_offset_delta = np.int64(row["base_offset"]), np.int64(row["last_offset_delta"])
         fault = OK
         if row["record_count"] < (0 if row["magic"] == 2 else -1):
@@ -132,7 +131,7 @@ def read_row(data: np.ndarray, position: int, row: np.void) -> None:
         row["base_sequence"] = int_at(data, position + 53, 4)
         row["record_count"] = int_at(data, position + 57, 4)
     else:
-        attributes = int_at(data, position + 17, 1) & LEGACY_ATTRIBUTES
+        attributes = int_at(data, position + 17, 1) & LEGACY_ATTRIBUTES_MASK
         timestamp = int_at(data, position + 18, 8) if magic == 1 else -1
         row["last_offset_delta"] = 0
         row["crc"] = int_at(data, position + 12, 4) & 0xFFFFFFFF
@@ -142,8 +141,8 @@ def read_row(data: np.ndarray, position: int, row: np.void) -> None:
         row["record_count"] = 1 if attributes & CODEC_MASK == 0 else -1
 
 
-#: A run of batches of one file. `first_offset` is -1 if unknown, and only a lower bound if the segment has gaps (is
-#: not `dense`). The segment ends at `end_offset`. `ends_file` is whether the file ends with the run.
+#: A run: consecutive batches of a segment. `first_offset` is where it starts, or -1 if unknown, or a lower bound if
+#: the segment has gaps (not `dense`). The segment ends before `end_offset`, and its log with the run if `ends_file`.
 RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
 
 
@@ -152,7 +151,7 @@ def first_misplaced(batches: np.ndarray, run_of_batch: np.ndarray, runs: np.ndar
     """Return the first misplaced row of `batches` (BATCH), or -1; `run_of_batch` has the row in `runs` of each batch.
 
     The offsets of a run must ascend, must have no gaps in a dense segment, and must not exceed the segment's end.
-    Only a run that ends the file may have the segment's last offset; in a dense segment, it must have it.
+    Only a run that ends the log may reach the segment's last offset (`end_offset` - 1). In a dense segment it must.
     """
     last_offset = -1
     for row in range(batches.size):
@@ -191,7 +190,7 @@ def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarra
     return count
 
 
-#: The bytes of one read from a header on. If batches are small, they include the next headers.
+#: How many bytes one read gets, beginning with a header. If batches are small, it also gets the next headers.
 WINDOW_BYTES = 4096
 _NO_BATCHES = -1, -1, -1
 
@@ -200,12 +199,12 @@ _NO_BATCHES = -1, -1, -1
 def _find_batches(
     file: int, span: tuple[int, int], segment: tuple[int, int, bool], target: tuple[int, int, int], window: np.ndarray
 ) -> tuple[int, int, int]:
-    """Find batches of the log `file` with offsets in [first_offset, end_offset): up to `room` bytes, at least one.
+    """Find the batches of a log `file` that are in `target`: (first offset, end offset, most bytes).
 
-    Returns their start and end positions and the next offset. Returns _NO_BATCHES if there are none, after a bad
-    header, and for formats 0 and 1. `span` is the position of a batch, where the search starts, and the log's end.
-    `segment` is the first offset of this batch (or -1 if it is only known to be up to `first_offset`), the offset
-    after the segment, and whether its offsets have no gaps. `target` is `first_offset`, `end_offset` and `room`.
+    Returns their start and end positions and the next offset. The first batch may have more than the most bytes.
+    Returns _NO_BATCHES if there are none, after a bad header, and for formats 0 and 1. The search starts at the batch
+    at span[0]; the log ends at span[1]. `segment` is what the headers must match: the offset of the batch at span[0]
+    (-1 if unknown: then it must not exceed the first offset), the offset after the segment, and whether it is dense.
     """
     position, log_end = span
     expected_offset, segment_end, is_dense = segment
@@ -253,9 +252,8 @@ find_batches: Any = _find_batches if COMPILED else lambda *_: _NO_BATCHES
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
-#: The checksum of no bytes: the initial value.
-EMPTY_CRC = 0
-#: The number of zeros that `_with_zeros` appends has at most this many bytes.
+EMPTY_CRC = 0  # the checksum of no bytes: the initial value
+#: The number of zeros that `_with_zeros` appends is an integer of this many bytes.
 _LENGTH_BYTES = 4
 #: The bytes of a lane, one of the three ranges. The bytes after the last long lanes are read in short lanes.
 _LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
@@ -277,42 +275,42 @@ _TABLES = crc_tables(_POLYNOMIAL)
 
 
 def _product(first: Any, second: Any) -> Any:
-    """Multiply two polynomials modulo the polynomial of the checksum; in Python both may be arrays."""
+    """Multiply two polynomials (highest bit: x^0) modulo the checksum's; in Python both may be arrays."""
     product = 0 * second
     for bit in range(32):
-        product ^= second * (first >> (31 - bit) & 1)
-        second = (second >> 1) ^ (_POLYNOMIAL * (second & 1))
+        product ^= second * (first >> (31 - bit) & 1)  # if `first` has x^bit
+        second = (second >> 1) ^ (_POLYNOMIAL * (second & 1))  # times x
     return product
 
 
 def _powers() -> np.ndarray:
-    """Return factors [k, n]: the `_product` of one and a checksum is the checksum after n * 256^k more zero bytes."""
-    # A factor is x^(8 n 256^k) modulo the polynomial, with reversed bits: the highest bit is x^0. `squares` has those
-    # for powers of two of zero bytes: the first one is x^8, and each next one the square of the previous one
+    """Return factors [k, n]. The `_product` of a factor and a checksum is the checksum after n * 256^k zero bytes."""
+    # A factor is x^(8 n 256^k) modulo the polynomial. `squares` has those for powers of two of zero bytes: the first
+    # one is x^8, and each next one the square of the previous one
     squares = [1 << (31 - 8)]
     while len(squares) < 8 * _LENGTH_BYTES:
         squares.append(_product(squares[-1], squares[-1]))
     powers = np.full((_LENGTH_BYTES, 1), 1 << 31, np.int64)
-    # from the column n = 0 on, append for each bit of n the columns so far, times the factors of the bit
-    for square in np.array(squares).reshape(_LENGTH_BYTES, 8).T:
-        powers = np.hstack([powers, _product(square[:, None], powers)])
+    # `squares_of_bit` is the column 2^bit. Times each column n below 2^bit, it gives the column n + 2^bit
+    for squares_of_bit in np.array(squares).reshape(_LENGTH_BYTES, 8).T:
+        powers = np.hstack([powers, _product(squares_of_bit[:, None], powers)])
     return powers
 
 
 def _tables_after_zeros(exponent: int) -> np.ndarray:
-    """Return a table to append 2^exponent zero bytes: the result is the XOR of items [k, byte k of the checksum]."""
-    power, byte_values = int(_POWERS[exponent // 8, 1 << (exponent % 8)]), np.arange(256)
+    """Return a table: the XOR of its items [k, byte k of a checksum] is the checksum after 2^exponent zero bytes."""
+    power, byte_values = int(_POWERS[exponent // 8, 1 << (exponent % 8)]), np.arange(256)  # 2^exponent = n * 256^k
     return np.stack([_product(power, byte_values << (8 * row)) for row in range(4)])
 
 
 _POWERS = _powers()
-_LONG_ZEROS, _SHORT_ZEROS = _tables_after_zeros(12), _tables_after_zeros(9)
-_product_called = called(_product)
+_LONG_ZEROS, _SHORT_ZEROS = _tables_after_zeros(12), _tables_after_zeros(9)  # the lanes have 2^12 and 2^9 bytes
+_product_called = called(_product)  # compiled once per kernel, instead of inlined
 
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    """Return the checksum after `count` more zero bytes, without inversions: the caller's XOR would cancel them."""
+    """Append `count` zero bytes to a checksum without inverting it (^ _ONES): the caller's XOR cancels inversions."""
     for byte in range(_LENGTH_BYTES):
         digit = (count >> (8 * byte)) & 0xFF
         if digit:
@@ -400,7 +398,10 @@ crc32c_of = crc_by_instruction if HAS_CRC_INSTRUCTION else crc_by_tables
 
 @fill_kernel
 def first_mismatch(data: np.ndarray, batches: np.ndarray, size_limit: int, checked_from: int) -> int:
-    """Return the first batch of format 2 below `size_limit` with a wrong checksum from `checked_from` on, or -1."""
+    """Return the first batch of format 2, of fewer than `size_limit` bytes, that has a wrong checksum; or -1.
+
+    The checksums are of a batch's bytes from `checked_from` on. `record_batch.SHORT_BATCH` explains the limit.
+    """
     for row in range(batches.size):
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < size_limit:
@@ -428,22 +429,21 @@ def write_crcs(data: np.ndarray, batches: np.ndarray) -> None:
 
 
 @inlined
-def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from: int, combined_from: int) -> int:
+def crc_with_batch(initial: int, data: np.ndarray, batch: np.void, checked_from: int, min_combined_size: int) -> int:
     """Return the checksum after `batch` (a BATCH row within `data`), from the checksum `initial` before it.
 
     The batch's own checksum, which must be right, is of its bytes from `checked_from` on. If the batch has at least
-    `combined_from` bytes, only those before `checked_from` are read; the checksums are combined (`crc32_combine`).
+    `min_combined_size` bytes, only those before `checked_from` are read; checksums are combined (`crc32_combine`).
     """
     start = batch["position"]
-    if batch["magic"] != 2 or batch["size"] < combined_from:
+    if batch["magic"] != 2 or batch["size"] < min_combined_size:
         return crc32c_of(initial, data, start, start + batch["size"])
     crc = crc32c_of(initial, data, start, start + checked_from)
     combined: int = _with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"]
     return combined
 
 
-#: For CRC-32, the checksum of formats 0 and 1.
-_CRC32_TABLES = crc_tables(0xEDB88320)
+_CRC32_TABLES = crc_tables(0xEDB88320)  # for CRC-32, the checksum of formats 0 and 1
 
 
 @fill_kernel
