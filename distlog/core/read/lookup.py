@@ -371,7 +371,7 @@ def _last_with_key(part: SegmentSlice, log: OpenLog, position: int, key: bytes) 
     keys = data[locations["key_at"][rows, None] + np.arange(len(key))]
     rows = rows[(keys == np.frombuffer(key, np.uint8)).all(axis=1)]
     for row in rows[::-1].tolist():
-        record = _record(segment, batch, view, data, locations[row].item())
+        (record,) = _records_at(segment, batch, view, data, [locations[row].item()])
         if part.start_offset <= record.offset < part.end_offset:
             return [record]
     return []
@@ -383,7 +383,7 @@ def _records(
     if batch.attributes & CONTROL:
         return []
     view, data, locations = _locate(log, batch, limit, stored_offset, oldest)
-    return [_record(segment, batch, view, data, location) for location in locations.tolist()]
+    return _records_at(segment, batch, view, data, locations.tolist())
 
 
 def _locate(
@@ -409,19 +409,23 @@ def _locate(
     return view, data, locations[:count]
 
 
-def _record(
-    segment: SegmentInfo, batch: PointBatch, view: memoryview, data: Bytes, location: tuple[int, ...]
-) -> Record:
-    delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers = location
-    return Record(
-        segment.partition,
-        batch.base_offset + segment.shift + delta,
-        timestamp,
-        LOG_APPEND_TIME if batch.attributes & APPEND_TIME else CREATE_TIME,
-        _bytes(view, key_at, key_size),
-        _bytes(view, value_at, value_size),
-        _headers(view, data, headers_at, headers) if headers else [],
-    )
+def _records_at(
+    segment: SegmentInfo, batch: PointBatch, view: memoryview, data: Bytes, locations: Sequence[tuple[int, ...]]
+) -> list[Record]:
+    partition, base_offset = segment.partition, batch.base_offset + segment.shift
+    timestamp_type = LOG_APPEND_TIME if batch.attributes & APPEND_TIME else CREATE_TIME
+    return [
+        Record(
+            partition,
+            base_offset + delta,
+            timestamp,
+            timestamp_type,
+            _bytes(view, key_at, key_size),
+            _bytes(view, value_at, value_size),
+            _headers(view, data, headers_at, headers) if headers else [],
+        )
+        for delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers in locations
+    ]
 
 
 def _headers(view: memoryview, data: Bytes, position: int, count: int) -> Headers:

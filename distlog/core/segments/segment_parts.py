@@ -122,7 +122,7 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
         position = OWN_FILE if field is None else getattr(segment, field)
     if position != OWN_FILE:
         return Part(paths.bundle_file(segment.stem), position, size, is_file=False)
-    return Part.file(paths.segment_file(topic, segment.partition, segment.stem, suffix), size)
+    return Part(paths.segment_file(topic, segment.partition, segment.stem, suffix), 0, size, is_file=True)
 
 
 # Similar segments have their batches at the same positions and offsets. The metadata has the checksums of the first

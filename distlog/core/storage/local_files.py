@@ -290,8 +290,11 @@ class LocalFiles:
 
     def _use_file(self, action: str, path: str, use: Callable[[int], T]) -> T:
         try:
-            with OpenedFile(self.open(path)) as file:
+            file = self.open(path)
+            try:  # a context manager would take longer than the rest of this function
                 result = use(file)
+            finally:
+                os.close(file)
         except (FileNotFoundError, StorageError):
             raise
         except OSError as error:
