@@ -389,8 +389,9 @@ class Connection(asyncio.BufferedProtocol):
             self._grant(wanted_bytes)
         frame = self._frames.next()
         self._has_unread = self._frames.unframed > 0
+        # read more bytes unless many that were received still wait to be handled; this frame may have been these bytes
+        self._set_reading(frame is None or self._frames.unframed < _UNFRAMED_BYTES)
         if frame is None:
-            self._set_reading(True)
             if self._is_draining and not self._in_flight:
                 self._close()
             return
@@ -595,8 +596,6 @@ class Connection(asyncio.BufferedProtocol):
         elif self._newest_waits and not self._waits_for_memory:
             self._handle_newest()
         elif self._can_read_next:
-            # read more bytes unless many that were received still wait to be handled
-            self._set_reading(self._frames.unframed < _UNFRAMED_BYTES)
             self._read_next()
 
     def pause_writing(self) -> None:

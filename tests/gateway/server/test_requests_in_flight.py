@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import sys
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -158,6 +161,25 @@ def test_a_batch_is_appended_while_an_earlier_one_of_its_connection_waits_for_a_
             ids.append(wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 1, data())])))
             until(lambda: topic.refresh().end_offsets() == {0: 3, 1: 1})
         assert [result.base_offset for result in answered(wire, ids)] == [1, 2, 0]
+
+
+def unsent_bytes(wire: Wire) -> int:
+    return int.from_bytes(fcntl.ioctl(wire.socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def test_a_connection_receives_again_after_a_request_of_as_many_bytes_as_it_holds(tmp_path: Path) -> None:
+    topic, folder = distlog.create(str(tmp_path / "clicks"), 2), tmp_path / "clicks" / "clicks-0"
+    with serving(tmp_path) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
+        answered(wire, sent(wire, [data()]))
+        with FileLock(str(folder / ".flush")).held():
+            with FileLock(str(folder / ".lock")).held():
+                # the second request waits in the gateway until the first one is appended
+                ids = sent(wire, [data(), data(b"x" * 100_000)])
+                until(lambda: unsent_bytes(wire) == 0)
+                other.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=())
+            ids += sent(wire, [data()])
+            until(lambda: topic.refresh().end_offsets() == {0: 4, 1: 0})
+        assert [result.base_offset for result in answered(wire, ids)] == [1, 2, 3]
 
 
 def test_a_request_of_another_kind_waits_until_those_before_it_are_answered(address: Address) -> None:
