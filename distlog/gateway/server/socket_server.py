@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             self._grant(wanted_bytes)
         frame = self._frames.next()
         self._has_unread = self._frames.unframed > 0
-        # read more bytes unless many that were received still wait to be handled; this frame may have been these bytes
+        # read more bytes unless many that were received still wait to be handled; they may have been this frame
         self._set_reading(frame is None or self._frames.unframed < _UNFRAMED_BYTES)
         if frame is None:
             if self._is_draining and not self._in_flight:
