@@ -650,18 +650,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def hang_up(self, reason: str, *, is_routine: bool = False) -> None:
         """Close the connection without waiting for its client. This is logged as a failure unless it `is_routine`."""
-        if not self._is_lost or self._is_draining:
+        # after the client has disconnected, log the first failure, as of a request without acks
+        if not self._is_lost or not self._is_stopping:
             host, port = self.session.address
             if is_routine:
                 _log.info("closing the connection of %s:%d: %s", host, port, reason)
             else:
                 self._server.failures.note(f"{self.session.principal or 'a client'} at {host}", reason)
             self._server.hung_up += 1
+        self._is_stopping = True
         if self._is_lost:
             self._forget()
             return
         self._write_ready()
-        self._is_stopping = True
         self._transport.abort()
 
     def _close(self) -> None:
