@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_the_groups_of_a_missing_topic_are_deleted(world: World) -> None:
     world.wait(10 * DELAY)
     world.vacuum()
     assert world.storage.list(folder) == []
+
+
+def test_a_copy_for_a_new_id_is_kept_until_its_commit_can_be_read(world: World) -> None:
+    world.append()
+    world.wait(10 * DELAY)
+    world.append()
+    copy = paths.group_folder(str(uuid.uuid4()), "one")
+    world.storage.put_if_absent(f"{copy}/{0:020d}.json", b"{}")
+    world.vacuum()
+    assert world.storage.list(copy) != []
+    # a rename that takes longer copies the groups again after its commit
+    world.wait(10 * DELAY)
+    world.append()
+    world.vacuum()
+    assert world.storage.list(copy) == []
 
 
 def test_a_torn_put_of_a_dead_member_is_deleted(tmp_path: Path) -> None:

@@ -275,7 +275,8 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         garbage += referenced.unreferenced(chunk, floor)
         files += [file for file in chunk if not stem_of(file.name, head.name)]
     before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
-    live_files, dropped_files = group_files(storage, groups, None if head.dropped else head.topic_id)
+    live_id = None if head.dropped else head.topic_id
+    live_files, dropped_files = group_files(storage, groups, live_id, now_ms - delay_ms)
     garbage += [
         *dropped_files,
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),

@@ -425,14 +425,20 @@ def group_folders(storage: Storage) -> list[str]:
 
 
 def group_files(
-    storage: Storage, folders: Iterable[str], topic_id: str | None
+    storage: Storage, folders: Iterable[str], topic_id: str | None, before_ms: int
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """List the files of the topic's groups (only disks have temporary ones), and of groups of dropped topics."""
+    """List the files of the topic's groups (only disks have temporary ones), and of groups of dropped topics.
+
+    A group with a file since `before_ms` may be a copy for a new id of the topic, with a commit yet to be read.
+    """
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     live_files, dropped_files = list[FileInfo](), list[FileInfo]()
     listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
     for folder, listed in zip(listed_folders, _map_names(storage, storage.list, listed_folders), strict=True):
-        (live_files if folder.startswith(live) else dropped_files).extend(listed)
+        if folder.startswith(live):
+            live_files += listed
+        elif all(file.modified_ms < before_ms for file in listed):
+            dropped_files += listed
     return live_files, dropped_files
 
 
