@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import distlog
 from distlog import InvalidRecordError, OffsetOutOfRangeError, SnapshotTooOldError
-from distlog.core.errors import CommitStateUnknownError, TopicNotFoundError
+from distlog.core.errors import CommitStateUnknownError, StorageError, TopicNotFoundError
 from distlog.core.maintain.merge import MergeReport
 from simulation.actors import PASSING, Memory, Stage
 from simulation.oracle import Batch, NewRecord, Oracle
@@ -239,7 +239,13 @@ def _wrong_text(topic: distlog.Topic, rows: _Rows, isolation: _Isolation) -> Ite
     """Yield what is wrong with the values as texts; other bytes have an error with their offset."""
     bad = [location for location, row in sorted(rows.items()) if not _is_text(row.value)]
     try:
-        values = topic.dataset(isolation, text=["value"]).to_table(["value"])["value"].to_pylist()
+        try:
+            values = topic.dataset(isolation, text=["value"]).to_table(["value"])["value"].to_pylist()
+        except OSError as error:
+            # Arrow makes an error of its own of a reader's error, with the traceback as its text
+            if StorageError.__qualname__ not in str(error):
+                raise
+            raise StorageError("a dataset cannot be read") from error
     except InvalidRecordError as error:
         if (error.details["partition"], error.details["offset"]) not in bad[:1]:
             yield f"the first value without a text is reported with {error.details}, and they are at {bad}"

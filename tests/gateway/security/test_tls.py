@@ -77,7 +77,7 @@ def test_records_of_any_size_go_through_tls(gateway: GatewayServer, authority: A
 
 
 def close_tls(wire: Wire) -> None:
-    """Close TLS, and wait until the gateway has closed the connection, since it has noticed the close."""
+    """Close TLS, and wait until the gateway has closed the connection, as it does when it notices this."""
     assert wire.socket.unwrap().recv(1) == b""  # type: ignore[attr-defined]
 
 
