@@ -52,6 +52,10 @@ def inspects(stage: Stage, process: Process, memory: Memory) -> None:
             except SnapshotTooOldError:
                 if not stage.oracle.may_lack_files(read.version, start_s):
                     stage.oracle.says(f"version {read.version} is too old to be read, and its files are kept")
+            except OSError as error:
+                # Arrow makes an error of its own of a reader's error, with the traceback as its text
+                if StorageError.__qualname__ not in str(error):
+                    raise
 
 
 # ---
@@ -239,13 +243,7 @@ def _wrong_text(topic: distlog.Topic, rows: _Rows, isolation: _Isolation) -> Ite
     """Yield what is wrong with the values as texts; other bytes have an error with their offset."""
     bad = [location for location, row in sorted(rows.items()) if not _is_text(row.value)]
     try:
-        try:
-            values = topic.dataset(isolation, text=["value"]).to_table(["value"])["value"].to_pylist()
-        except OSError as error:
-            # Arrow makes an error of its own of a reader's error, with the traceback as its text
-            if StorageError.__qualname__ not in str(error):
-                raise
-            raise StorageError("a dataset cannot be read") from error
+        values = topic.dataset(isolation, text=["value"]).to_table(["value"])["value"].to_pylist()
     except InvalidRecordError as error:
         if (error.details["partition"], error.details["offset"]) not in bad[:1]:
             yield f"the first value without a text is reported with {error.details}, and they are at {bad}"
