@@ -72,8 +72,7 @@ for name in names + ([] if is_same or distlog is None else ["distlog.spark.data_
         failed[name] = f"{type(error).__name__}: {error}"
 print(json.dumps([formats, failed, distlog and distlog.origin, module and module.origin]))
 """
-#: If a smaller fraction of a local disk is free, by bytes or inodes, `doctor` warns.
-_MIN_FREE = 0.05
+_MIN_FREE = 0.05  # if a smaller fraction of a local disk is free, by bytes or inodes, `doctor` warns
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: StorageOptions, as_json: Json = False) -> None:

@@ -371,8 +371,7 @@ _WIDTHS = (
     *((number * _HOUR, counted(number, "hour")) for number in (1, 2, 3, 6, 12)),
     *((number * _DAY, counted(number, "day")) for number in (1, 2, 7, 30, 90, 365, 3650, 36_500)),
 )
-#: The last time of an axis: the end of the year 9999, Python's last.
-_LATEST_MS = 253_402_300_799_999
+_LATEST_MS = 253_402_300_799_999  # the last time of an axis: the end of the year 9999, Python's last
 #: The most bars that have gaps, and the most that have their partition's number on the axis.
 _MAX_SPACED_BARS, _MAX_NUMBERED_BARS = 60, 16
 _AGE_BINS = 40

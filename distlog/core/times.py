@@ -20,8 +20,7 @@ _UNITS = {
     "us": (1000, 1, "microseconds"), "ns": (1_000_000, 1, "nanoseconds"),
 }  # fmt: skip
 TIME_UNITS = tuple(_UNITS)
-#: In the year 5138: a larger number is a time in a smaller unit.
-_TOO_LATE_MS = 10**14
+_TOO_LATE_MS = 10**14  # in the year 5138; a larger number is a time in a smaller unit
 #: The rule for a number that is a time, for the texts of errors.
 WHOLE_TIME = "a timestamp is a whole number of milliseconds since 1970, or of the unit that timestamp_unit names"
 

@@ -84,8 +84,7 @@ _RECENT_GROUP_COMMIT_S = 1.0
 MAX_CLOCK_AHEAD_MS = 5 * 60_000
 #: On an object store, a process checks this often that an earlier commit still exists, in seconds (`_commit_exists`).
 EXISTENCE_CHECK_S = 60.0
-#: Commit files that this library wrote have the commit's id within this many bytes from the start.
-_HEAD_BYTES = 256
+_HEAD_BYTES = 256  # commit files that this library wrote have the commit's id within this many bytes from the start
 PINNED_REASON = "a topic opened at a version or time is read-only: open it without them to change or consume it"
 #: Operations whose commits give way to appends.
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})

@@ -55,8 +55,7 @@ QUEUE_AFTER_GROUP_COMMIT_S = 10.0
 MAX_GROUP_APPENDS, MAX_LISTED_APPENDS = 200, 1000
 #: If a writer can commit at least this many appends of others, it leaves one in the queue, whose writer is next.
 LEAVE_ONE_OF = 2
-#: A process remembers the stems of this many consecutive commits.
-_MAX_REMEMBERED = 64
+_MAX_REMEMBERED = 64  # a process remembers the stems of this many consecutive commits
 
 # The name of a short append's file contains the append: deflated, and in base64 for URLs. So a writer that commits
 # appends only lists the folder. A hundred concurrent reads would be slow, since one read always takes long. The
@@ -85,8 +84,7 @@ _COMMON_TEXT = (
     '"crc32c":'
 )
 _NO_ID = str(uuid.UUID(int=0))
-#: The `wbits` of zlib for deflate without a header and a checksum.
-_RAW_DEFLATE = -15
+_RAW_DEFLATE = -15  # the `wbits` of zlib for deflate without a header and a checksum
 _log = logging.getLogger(__name__)
 
 

@@ -20,8 +20,7 @@ from distlog.core.commits.segment_table import NO_OFFSET, NO_SEGMENTS, SegmentTa
 
 #: This many layers are merged if their sizes differ by less than this factor. More slow down lookups; fewer, commits.
 _MERGED_LAYERS = 8
-#: After this many lookups of single partitions all layers are merged.
-_LOOKUPS_BEFORE_MERGE = 32
+_LOOKUPS_BEFORE_MERGE = 32  # after this many lookups of single partitions all layers are merged
 #: A commit to more than this many partitions with their own state first moves their states into the columns.
 _MAX_OWN_STATES = 64
 

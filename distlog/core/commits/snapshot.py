@@ -357,9 +357,7 @@ class _Draft:
         if transactions is not NO_TRANSACTIONS:
             transactions = transactions.updated({}, self._head.timestamp_ms)  # drops old batches
         return dataclasses.replace(
-            self._head,
-            partitions=self._partitions.with_states(changed),
-            transactions=transactions,
+            self._head, partitions=self._partitions.with_states(changed), transactions=transactions
         )
 
     def _head_at(self, commit: Commit) -> Snapshot:

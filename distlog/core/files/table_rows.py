@@ -42,8 +42,7 @@ _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
 _OPEN_QUOTED_FIELD = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)  # the text ends in the field
 _VALID_CELLS = re.compile(_CELLS)
 _TO_ASCII = bytes(min(byte, 127) for byte in range(256))  # a table for `bytes.translate`
-#: If a quoted field has more lines, its first quote is taken for a stray quote.
-_MAX_FIELD_LINES = 1000
+_MAX_FIELD_LINES = 1000  # if a quoted field has more lines, its first quote is taken for a stray quote
 #: A table of Parquet rows has at most this number of rows, and about this number of bytes.
 _MAX_TABLE_ROWS, _TABLE_BYTES = 1 << 14, 16 << 20
 #: From an object store, the columns of a row group are fetched together if they have at most this many bytes.

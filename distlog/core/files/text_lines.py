@@ -33,8 +33,7 @@ NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-se
 #: How many bytes of a bad line an error shows.
 _SHOWN_BYTES = 200
 _ASCII = 128
-#: RE2 refuses larger counts of a repeat.
-_MAX_REPEATS = 1000
+_MAX_REPEATS = 1000  # RE2 refuses larger counts of a repeat
 #: Flags that the parser has already applied, or that change nothing for ASCII.
 _HARMLESS_FLAGS = re.UNICODE | re.VERBOSE | re.ASCII
 _CATEGORIES = {

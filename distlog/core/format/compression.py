@@ -36,8 +36,7 @@ MAX_RECORDS_BYTES = 1 << 28
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
-#: Snappy data expands by less than this, since at best 3 bytes copy 64.
-_SNAPPY_MAX_RATIO = 64
+_SNAPPY_MAX_RATIO = 64  # Snappy data expands by less than this, since at best 3 bytes copy 64
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 #: After the magic: flags (independent blocks), the size of a block (64 KiB), and the checksum of both.

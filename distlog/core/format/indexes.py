@@ -344,13 +344,11 @@ def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
 
 #: The default size of the cache, in bytes. It has room for the indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
-#: A process lists the folder again after it has added one sixteenth of `max_bytes`.
-_SCAN_SHARE = 16
+_SCAN_SHARE = 16  # a process lists the folder again after it has added one sixteenth of `max_bytes`
 #: A process also lists the folder with its first copy, unless the folder was listed less than this time ago.
 _LISTED_NS = 60 * 10**9
 _LISTED_FILE = ".listed"  # an empty file; its modification time is the time of the last listing
-#: The most copies that are fetched, and held in memory, together.
-_AT_ONCE = 512
+_AT_ONCE = 512  # the most copies that are fetched, and held in memory, together
 #: A process does not evict this many copies that it used last, since it may be about to open them.
 _PROTECTED_COPIES = 64
 #: A temporary file that is this much older than the newest copy belongs to a crashed process.

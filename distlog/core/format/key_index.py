@@ -55,8 +55,7 @@ Ints = npt.NDArray[np.int32]
 
 #: A segment with a shorter log gets no key index, since one read is enough to search the log.
 LEAST_LOG_BYTES = 256 << 10
-#: The first read finds entries within this many standard deviations of their expected place.
-_DEVIATIONS = 4
+_DEVIATIONS = 4  # the first read finds entries within this many standard deviations of their expected place
 #: A builder collects pairs of a key's hash and the position of a batch with the key. It skips a pair that is still in
 #: its cache of recent pairs. This is the number of slots of the cache.
 _RECENT = 1 << 12

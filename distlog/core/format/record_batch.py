@@ -154,8 +154,7 @@ ATTRIBUTES_AT = 21
 #: A kernel computes the checksums of batches under this size. A library computes the larger ones, one by one.
 #: If the processor has a CRC instruction, the kernel is as fast as the library for any size.
 SHORT_BATCH = MAX_LONG if HAS_CRC_INSTRUCTION else 1024
-#: Fewer batches are checked without a kernel, so that a small first read compiles no kernel.
-_MANY_BATCHES = 16
+_MANY_BATCHES = 16  # fewer batches are checked without a kernel, so that a small first read compiles no kernel
 
 #: Types of control records, the second int16 of their key.
 ABORT, COMMIT, LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = range(7)

@@ -306,8 +306,7 @@ def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
             os.utime(path, (time_ms / 1000, time_ms / 1000))
 
 
-#: Logs up to this size are buffered, and written together with other files.
-_SMALL_BYTES = 4 << 20
+_SMALL_BYTES = 4 << 20  # logs up to this size are buffered, and written together with other files
 
 # A broker's log has two things in its bytes that a topic may have only in a commit: the final offsets (the commit has
 # a `shift`, to be added to the offsets in the file), and with LogAppendTime, the time of the append (`Chunk.timed`).

@@ -266,8 +266,7 @@ class ClusterMetadata:
 _FRAME, _VERSION = 1, 0
 #: Kinds: TopicRecord, ConfigRecord, RemoveTopicRecord, and those that begin, end and abort a transaction.
 _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
-#: The resource type of topics in settings; other types are brokers and clients.
-_TOPIC_RESOURCE = 2
+_TOPIC_RESOURCE = 2  # the resource type of topics in settings; other types are brokers and clients
 #: The first two bytes of the values that are applied.
 _RELEVANT_PREFIXES = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
 #: The most bytes of all files, the most values, and the most bytes of all values, which brokers also hold in memory.

@@ -346,8 +346,7 @@ class ActiveIndex:
 
 #: The bytes that are read at once if a whole file is read.
 WALK_BYTES = 4 << 20
-#: A device loses unsynced bytes in units of this size.
-_SECTOR = 512
+_SECTOR = 512  # a device loses unsynced bytes in units of this size
 #: The magic of format 2.
 _MAGIC = 2
 _OFFSET_BYTES = 8

@@ -224,8 +224,7 @@ class _ReadEnd(NamedTuple):
 
 
 _NOTHING_READ = _ReadEnd("", 0, 0)
-#: The bytes of a log that can be read within milliseconds.
-_QUICK_READ_BYTES = 256 << 10
+_QUICK_READ_BYTES = 256 << 10  # the bytes of a log that can be read within milliseconds
 
 
 # Any process may append, so a process reads the batches of other processes before it checks its own. The states at
@@ -345,8 +344,7 @@ class PartitionProducers:
 # Unlike Kafka, this refuses batches with append times for all timestamp types of the topic, and bytes after the
 # batch, which Kafka drops silently. It refuses formats 0 and 1, as Kafka's produce requests do since 4.0.
 
-#: Decompression is first tried with room for this multiple of the compressed size.
-_USUAL_EXPANSION = 4
+_USUAL_EXPANSION = 4  # decompression is first tried with room for this multiple of the compressed size
 #: A decompressed batch may have this multiple of `max.message.bytes`, but at least this number of bytes.
 _MAX_EXPANSION, _MIN_EXPANSION_LIMIT = 32, 32 << 20
 #: The most records that an error lists, since a batch may have millions.

@@ -341,8 +341,7 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
 # delete horizon (KIP-534), `delete.retention.ms` from now. A compaction at or after that horizon drops it.
 
 _COLUMNS = ("key", "value")
-#: The attributes that a batch keeps without its records.
-_KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
+_KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL  # the attributes that a batch keeps without its records
 
 
 @dataclass(frozen=True, slots=True)

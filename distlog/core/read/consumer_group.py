@@ -49,8 +49,7 @@ TIMEOUT_S = 60.0
 _PAUSE_S, _LONGEST_PAUSE_S, _FEW_MEMBERS = 0.05, 1.0, 8
 #: The largest file of a state that is read, in bytes: the offsets of 100,000 partitions take 3 MB.
 _MAX_BYTES = 64 << 20
-#: A member's file of heartbeats gets this many sizes in turn, so that each heartbeat changes its size.
-_SIZES = 64
+_SIZES = 64  # a member's file of heartbeats gets this many sizes in turn, so that each heartbeat changes its size
 
 #: A member's file of heartbeats in a listing: its size, and the ms when it was written. A change is a heartbeat.
 Heartbeat = tuple[int, int]
@@ -446,8 +445,7 @@ def _map_names(storage: Storage, work: Callable[[str], T], names: Sequence[str])
     return list(map(work, names)) if storage.is_local else in_parallel(work, names)
 
 
-#: The part of a lease that other members wait after its end, since two clocks differ in speed.
-_EXTRA_WAIT = 1 / 10
+_EXTRA_WAIT = 1 / 10  # the part of a lease that other members wait after its end, since two clocks differ in speed
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ Keys = bytes | str | Iterable[bytes | str]
 """A key, or some keys; a str stands for its UTF-8."""
 
 _log = logging.getLogger("distlog")
-#: Segments whose indexes are searched at once.
-_AT_ONCE = 256
+_AT_ONCE = 256  # segments whose indexes are searched at once
 
 
 def key_array(keys: Keys | pa.Array) -> pa.Array:

@@ -36,8 +36,7 @@ MAX_DEPTH = 32
 INDEXES_BYTES = 5 * (MAX_DEPTH + 1)
 #: The location of a message in its file: the index of the outermost message, the index within that message, ...
 Indexes = tuple[int, ...]
-#: Indexes of at most this many bytes are decoded in bulk: up to seven levels of messages.
-_SHORT_INDEXES_BYTES = 8
+_SHORT_INDEXES_BYTES = 8  # indexes of at most this many bytes are decoded in bulk: up to seven levels of messages
 
 
 class Decoder(Protocol):

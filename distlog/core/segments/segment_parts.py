@@ -44,8 +44,7 @@ _log = logging.getLogger("distlog")
 
 #: This many first bytes of a log include the checksum of its first batch, in all formats.
 HEAD_BYTES = CRC_START
-#: The position of the checksum in formats 0 and 1.
-_LEGACY_CRC_AT = 12
+_LEGACY_CRC_AT = 12  # the position of the checksum in formats 0 and 1
 #: The most identified logs that are remembered.
 REMEMBERED = 4096
 #: The most indexes that stay open; each costs a mapping of its file.

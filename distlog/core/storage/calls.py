@@ -37,8 +37,7 @@ from distlog.core.errors import (
 #: The most concurrent requests to an object store, and the most concurrent reads, which are mostly of a few kB.
 PARALLEL_REQUESTS, PARALLEL_READS = 16, 32
 _THREAD_NAME = "distlog-ahead"
-#: How long a thread waits before it checks whether it must still wait, in seconds.
-_RECHECK_S = 1.0
+_RECHECK_S = 1.0  # how long a thread waits before it checks whether it must still wait, in seconds
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -52,10 +52,8 @@ _FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC
 #: Opens a folder for a path or a delete, without a permission to read it, if the system has this flag.
 _PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
-#: The bytes that are gathered before they are written.
-_GATHER_BYTES = BLOCK_BYTES // 2
-#: The least bytes that `write_behind` writes without a copy.
-_MIN_UNCOPIED_BYTES = 1 << 18
+_GATHER_BYTES = BLOCK_BYTES // 2  # the bytes that are gathered before they are written
+_MIN_UNCOPIED_BYTES = 1 << 18  # the least bytes that `write_behind` writes without a copy
 #: A buffer up to this size is allocated without a check of the files' sizes, as a wrong size then costs little.
 _UNCHECKED_BYTES = 8 << 20
 #: The most DURABLE_FOLDERS. With more, all are forgotten, and each then costs a sync or two of its parents.

@@ -53,8 +53,7 @@ from distlog.core.storage.storage import Storage
 #: The most chunks of a log; their bounds take 32 MiB.
 MAX_CHUNKS = 1 << 22
 _NUMBER, _SIZE = Integer(0, MAX_INT), Integer(1, MAX_INT)
-#: The most bytes of a size in `transformedChunks`.
-_MAX_WIDTH = 4
+_MAX_WIDTH = 4  # the most bytes of a size in `transformedChunks`
 #: The most bytes of cached chunks; CACHE_CHUNKS of any size always fit. The cache has the chunks in which reads began
 #: or ended, since the next read may need their remaining bytes.
 CACHE_BYTES, CACHE_CHUNKS = 32 << 20, 2

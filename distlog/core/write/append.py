@@ -52,8 +52,7 @@ BatchId = int | str
 #: The number of partitions whose offsets the text of a result shows.
 _SHOWN_PARTITIONS = 4
 _UPLOAD_THREADS = 8
-#: A slice of fewer bytes is written faster than threads can share it.
-_SHARED_BYTES = 1 << 20
+_SHARED_BYTES = 1 << 20  # a slice of fewer bytes is written faster than threads can share it
 #: Rows for at least MANY_PARTITIONS, with at most SMALL_PART_BYTES per partition on average, may be written as one
 #: bundle (a file with small segments of several partitions), since a SegmentWriter per partition needs 90 kB each.
 MANY_PARTITIONS, SMALL_PART_BYTES = 64, 1 << 14

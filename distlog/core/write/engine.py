@@ -138,8 +138,7 @@ class PartitionBatches:
 
 Item = TypeVar("Item")
 
-#: Parts of fewer bytes are encoded faster than threads can share them.
-_SHARED_BYTES = 1 << 20
+_SHARED_BYTES = 1 << 20  # parts of fewer bytes are encoded faster than threads can share them
 
 
 def encode_in_threads(encodings: Iterable[Callable[[], Item]], parts: Sequence[PartitionBatches]) -> Iterator[Item]:
@@ -162,8 +161,7 @@ class Failure(NamedTuple):
     in_doubt: bool
 
 
-#: If `flush.ms` is longer, no sync runs in the background.
-_MAX_BACKGROUND_FLUSH_MS = DAY_MS
+_MAX_BACKGROUND_FLUSH_MS = DAY_MS  # if `flush.ms` is longer, no sync runs in the background
 
 
 class DirectEngine(Engine):

@@ -253,8 +253,7 @@ find_batches: Any = _find_batches if COMPILED else lambda *_: _NO_BATCHES
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 EMPTY_CRC = 0  # the checksum of no bytes: the initial value
-#: The number of zeros that `_with_zeros` appends is an integer of this many bytes.
-_LENGTH_BYTES = 4
+_LENGTH_BYTES = 4  # the number of zeros that `_with_zeros` appends is an integer of this many bytes
 #: The bytes of a lane, one of the three ranges. The bytes after the last long lanes are read in short lanes.
 _LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
 

@@ -69,8 +69,7 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 _log = logging.getLogger("distlog")
 _warn_once = cache(_log.warning)
-#: A process logs that it compiles kernels when its compilations have taken longer than this.
-_LOGGED_FROM_S = 1.0
+_LOGGED_FROM_S = 1.0  # a process logs that it compiles kernels when its compilations have taken longer than this
 
 
 class _Locator:
