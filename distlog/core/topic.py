@@ -619,7 +619,7 @@ class Topic:
             batch_id: The number or name of the batch in the application; with `app_id`.
             compression: The codec if the topic's `compression.type` is producer; default uncompressed.
             timestamp_unit: The unit of numbers for times: s, ms, us or ns since 1970.
-            progress: As in `Scan.to_table`.
+            progress: As in `Scan.to_table`; by default only for more than 100,000 rows.
 
         Returns:
             The result, with the version and the offsets.

@@ -378,7 +378,7 @@ class Transaction:
         Args:
             data: The records, in a form that `Topic.append` accepts.
             partition: The partition of all records; default as in `Topic.append`.
-            progress: As in `Scan.to_table`.
+            progress: As in `Scan.to_table`; by default only for more than 100,000 rows.
 
         Returns:
             The number of rows; 0 for a repeated (app_id, batch_id).
